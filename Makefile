@@ -1,0 +1,46 @@
+# Two commands matter: `make run` watches this machine, `make test` runs the tests.
+# Both set up a virtual environment in .venv by themselves, again only when pyproject.toml changes.
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: run test bench lint soak docs demo-slurm clean
+.DEFAULT_GOAL := run
+
+run: $(VENV)/.run
+	@exec $(BIN)/pronto up $(ARGS)
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+bench: $(VENV)/.dev
+	@exec $(BIN)/pronto bench $(ARGS)
+
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+soak: $(VENV)/.dev
+	@$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
+
+docs: $(VENV)/.dev
+	@$(BIN)/python -m tests.make_cli_docs
+
+demo-slurm: $(VENV)/.dev
+	@exec $(BIN)/python -m examples.demo_slurm $(ARGS)
+
+clean:
+	rm -rf $(VENV) dist build
+
+$(VENV)/.python: .ci/find-python
+	@sh .ci/find-python $(VENV)
+
+$(VENV)/.run: $(VENV)/.python pyproject.toml
+	@echo "setting up $(VENV) (once; again only when pyproject.toml changes)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[agent]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.python pyproject.toml
+	@echo "setting up $(VENV) with the development tools (once; again only when pyproject.toml changes)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(VENV)/.run

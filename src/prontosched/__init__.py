@@ -1,0 +1,1 @@
+"""Pronto: every node decides for itself whether it can take another job."""

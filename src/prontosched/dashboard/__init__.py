@@ -1,0 +1,1 @@
+"""A read-only web view of a node or a fleet."""

@@ -1,0 +1,237 @@
+"""Stage 5: the evidence of one timestep, and the decision it leads to.
+
+Covers: what passes between a node and its signal, for one node. The signals
+themselves are in `prontosched.signals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prontosched.subspace import Array, Subspace
+
+NAN = float("nan")
+
+
+class Decision(NamedTuple):
+    """One value of the rejection signal, with its reason.
+
+    Attributes
+    ----------
+    raised
+        True refuses another job. Paper: rejection signal.
+    score
+        Higher means more reason to refuse. Paper: R_s.
+    threshold
+        The score from which the signal is raised.
+    reason
+        One sentence an operator can read aloud.
+    timestep
+        Position in the node's stream, from 0.
+    probability
+        Chance of contention within the horizon, where the signal gives one.
+    expected_ready
+        CPU Ready expected within the horizon, in the unit it is measured in.
+
+    Examples
+    --------
+    >>> Decision(raised=False, score=0.0, threshold=1.0, reason="nothing spikes").accept
+    True
+    """
+
+    raised: bool
+    score: float
+    threshold: float
+    reason: str
+    timestep: int = 0
+    probability: float = NAN
+    expected_ready: float = NAN
+
+    @property
+    def accept(self) -> bool:
+        """True when the node takes another job."""
+        return not self.raised
+
+
+class Evidence:
+    """All that is known of one timestep when a signal decides.
+
+    Attributes
+    ----------
+    timestep
+        Position in the node's stream, from 0.
+    ready
+        CPU Ready now, NaN where unknown.
+    utilisation
+        CPU utilisation now, NaN where unknown.
+    time
+        Clock time in seconds since 1970, NaN where unknown.
+    vector
+        The scaled telemetry vector, `(d,)`, unknown metrics as 0.
+    subspace
+        The directions in use, each kept continuous; None while warming up.
+    projections
+        The vector along each direction, one float each; empty while warming up.
+    spikes
+        −1, 0 or +1 for each projection; None until the detector's lag has filled.
+    samples
+        Vectors behind the subspace's singular values (its effective memory).
+    metrics
+        Names of the metrics, or None.
+    """
+
+    __slots__ = (
+        "metrics",
+        "projections",
+        "ready",
+        "samples",
+        "spikes",
+        "subspace",
+        "time",
+        "timestep",
+        "utilisation",
+        "vector",
+    )
+
+    def __init__(
+        self,
+        timestep: int,
+        ready: float = NAN,
+        utilisation: float = NAN,
+        time: float = NAN,
+        vector: Array | None = None,
+        subspace: Subspace | None = None,
+        projections: list[float] | None = None,
+        spikes: list[int] | None = None,
+        samples: float = 0.0,
+        metrics: tuple[str, ...] | None = None,
+    ) -> None:
+        self.timestep = timestep
+        self.ready = ready
+        self.utilisation = utilisation
+        self.time = time
+        self.vector = vector
+        self.subspace = subspace
+        self.projections = [] if projections is None else projections
+        self.spikes = spikes
+        self.samples = samples
+        self.metrics = metrics
+
+    @property
+    def t_squared(self) -> float:
+        """Hotelling's T²: how unusual the vector is within the subspace, NaN while warming up."""
+        if self.subspace is None or self.samples <= 0:
+            return NAN
+        strengths = self.subspace.singular_values.tolist()
+        per_sample = 1.0 / self.samples
+        return sum(
+            p * p / (s * s * per_sample) for p, s in zip(self.projections, strengths, strict=False) if s > 0
+        )
+
+    @property
+    def spe(self) -> float:
+        """Squared prediction error: how far the vector lies outside the subspace, NaN while warming up."""
+        if self.subspace is None or self.vector is None:
+            return NAN
+        inside = sum(p * p for p in self.projections)
+        return max(0.0, float(self.vector @ self.vector) - inside)
+
+
+class Signal(Protocol):
+    """What turns a step's evidence into a decision.
+
+    A signal is streaming and pure: what it answers depends only on the evidence
+    it was given so far. It may learn from `evidence.ready`, which describes the
+    present, but never from the future.
+
+    `state` and `restore` carry everything it holds: numbers, strings and arrays by
+    name, so that a restored signal goes on as if it had not stopped.
+    """
+
+    def decide(self, evidence: Evidence) -> Decision:
+        """Answer for one timestep."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return everything held, by name: plain numbers, strings and arrays."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned."""
+        ...
+
+
+class FleetEvidence(NamedTuple):
+    """The evidence of one timestep for M nodes at once; arrays with a leading axis.
+
+    `present` tells which nodes step now; signals leave the state of the others alone.
+    Ranks differ between nodes: directions beyond a node's rank are zero in
+    `projections`, `spikes` and `singular_values`.
+
+    Attributes
+    ----------
+    present
+        `(M,)` bool.
+    timestep
+        `(M,)` int, each node's own position.
+    ready, utilisation, time
+        `(M,)`, NaN where unknown.
+    vectors
+        Scaled vectors `(M, d)`.
+    projections, spikes, singular_values
+        `(M, r)`.
+    basis
+        `(M, d, r)`.
+    embedded
+        `(M,)` bool: the node has a subspace.
+    warm
+        `(M,)` bool: the detector's lag has filled.
+    samples
+        `(M,)`, as in `Evidence`.
+    """
+
+    present: NDArray[np.bool_]
+    timestep: NDArray[np.int64]
+    ready: Array
+    utilisation: Array
+    time: Array
+    vectors: Array
+    projections: Array
+    spikes: NDArray[np.int8]
+    singular_values: Array
+    basis: Array
+    embedded: NDArray[np.bool_]
+    warm: NDArray[np.bool_]
+    samples: Array
+    metrics: tuple[str, ...] | None
+
+
+class FleetDecision(NamedTuple):
+    """The decisions of M nodes at one timestep.
+
+    `reason(i)` of the fleet's signal gives the sentence for one node; sentences for
+    ten thousand nodes a step would cost more than the decisions.
+    """
+
+    raised: NDArray[np.bool_]
+    score: Array
+    threshold: Array
+    timestep: NDArray[np.int64]
+    probability: Array
+    expected_ready: Array
+
+
+class FleetSignal(Protocol):
+    """A signal for M nodes at once: the same decisions as M separate signals."""
+
+    def decide(self, evidence: FleetEvidence) -> FleetDecision:
+        """Answer for one timestep of every node."""
+        ...
+
+    def reason(self, node: int) -> str:
+        """Say why `node` was decided as it was at the last timestep."""
+        ...

@@ -1,0 +1,1 @@
+"""The same node, on traces: how right is a signal."""

@@ -1,0 +1,1 @@
+"""Stage 6: nodes to one global view."""

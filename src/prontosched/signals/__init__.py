@@ -1,0 +1,1 @@
+"""The signals: what turns evidence into a decision."""

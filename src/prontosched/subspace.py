@@ -1,0 +1,253 @@
+"""Subspace: an orthonormal basis with its singular values, the value all stages share.
+
+Covers: making a subspace from a block of vectors (`summarise`), folding a block
+into one (`extend`), merging two (`merge`) or many (`merge_all`), and telling how
+far two lie apart (`distance`).
+Does not cover: following a stream; see `prontosched.embedding`.
+
+A column is a timestep everywhere: a block has shape `(d, b)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+# Directions weaker than this, relative to the strongest, are rounding error: kept
+# as a basis vector they would be arbitrary, and not orthogonal to the others.
+NEGLIGIBLE = 1e-12
+# Squares of singular values lose their weak end to rounding. Below this ratio of
+# squares the Gram matrix is not trusted and a full SVD is taken instead.
+GRAM_TRUST = 1e-5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subspace:
+    """The leading directions of a stream and how strong each is.
+
+    Stands for the second moment `basis @ diag(singular_values)**2 @ basis.T`, so
+    singular values are those of the data matrix: they grow with the square root
+    of the number of vectors seen.
+
+    Attributes
+    ----------
+    basis
+        Orthonormal directions, one per column, `(d, r)`. Paper: U.
+    singular_values
+        Strength of each direction, `(r,)`, largest first, all positive. Paper: Σ.
+
+    Examples
+    --------
+    >>> east = Subspace(np.array([[1.0], [0.0]]), np.array([3.0]))
+    >>> east.features, east.rank
+    (2, 1)
+    """
+
+    basis: Array
+    singular_values: Array
+
+    def __post_init__(self) -> None:
+        if self.basis.ndim != 2 or self.singular_values.shape != (self.basis.shape[1],):
+            raise ValueError(
+                "basis must be (d, r) with r singular values, got "
+                f"{self.basis.shape} and {self.singular_values.shape}"
+            )
+
+    @property
+    def features(self) -> int:
+        """Number of metrics, d."""
+        return int(self.basis.shape[0])
+
+    @property
+    def rank(self) -> int:
+        """Number of directions, r."""
+        return int(self.basis.shape[1])
+
+    def cut(self, rank: int) -> Subspace:
+        """Return the same subspace with at most `rank` directions."""
+        if rank >= self.rank:
+            return self
+        return Subspace(self.basis[:, :rank].copy(), self.singular_values[:rank].copy())
+
+    def energy(self) -> float:
+        """Return the share of the weakest direction in the sum of singular values. Paper: E_r."""
+        return float(self.singular_values[-1] / self.singular_values.sum())
+
+
+def summarise(block: Array, *, rank: int) -> Subspace | None:
+    """Return the leading `rank` directions of `block`, or None if it is all zero.
+
+    Equal to the truncated SVD of the block. Fewer directions come back when the
+    block spans fewer.
+
+    Examples
+    --------
+    >>> summarise(np.array([[3.0, 0.0], [0.0, 4.0]]), rank=1).singular_values
+    array([4.])
+    """
+    return extend(None, block, rank=rank)
+
+
+def extend(old: Subspace | None, block: Array, *, rank: int, forgetting: float = 1.0) -> Subspace | None:
+    """Return the best subspace of at most `rank` directions for `old` and a raw block.
+
+    Equal, up to the sign of each direction, to the leading part of the SVD of
+    `[forgetting * basis * singular_values, block]`. The block enters whole:
+    cutting it to `rank` first would bias the singular values low.
+
+    Parameters
+    ----------
+    old
+        What was known before; None for nothing.
+    block
+        Raw vectors, one per column, `(d, b)`; all finite.
+    rank
+        Directions to keep.
+    forgetting
+        Weight of `old`, in (0, 1]. Paper: λ.
+    """
+    if old is None:
+        return _leading(block, rank)
+    if old.features != block.shape[0]:
+        raise ValueError(f"block must have {old.features} rows (metrics), got {block.shape[0]}")
+    return _leading(np.hstack([old.basis * (forgetting * old.singular_values), block]), rank)
+
+
+def merge(
+    old: Subspace | None,
+    new: Subspace | None,
+    *,
+    rank: int | None = None,
+    forgetting: float = 1.0,
+    enhancing: float = 1.0,
+    spare: int = 0,
+) -> Subspace | None:
+    """Return the best subspace of at most `rank` directions for both inputs.
+
+    Equal, up to the sign of each direction, to the leading part of the SVD of
+    `[forgetting * old, enhancing * new]`. Neither input is changed, and merging
+    with nothing is the identity.
+
+    Parameters
+    ----------
+    old, new
+        The older and the newer operand; None for nothing.
+    rank
+        Directions to keep, the larger of the two ranks when not given.
+    forgetting
+        Weight of `old`, in (0, 1]. Paper: λ, λ₁.
+    enhancing
+        Weight of `new`, at least 1. Paper: λ₂.
+    spare
+        Directions kept beyond `rank`. Truncation is what makes merging depend on
+        its order; a few spare directions inside a tree bring it close to exact.
+
+    Examples
+    --------
+    >>> east = Subspace(np.array([[1.0], [0.0]]), np.array([3.0]))
+    >>> north = Subspace(np.array([[0.0], [1.0]]), np.array([4.0]))
+    >>> merge(east, north, rank=2).singular_values
+    array([4., 3.])
+
+    References
+    ----------
+    Paper, appendix "Merging subspaces", algorithm Merge.
+    """
+    if not 0.0 < forgetting <= 1.0:
+        raise ValueError(f"forgetting must be in (0, 1], got {forgetting}")
+    if enhancing < 1.0:
+        raise ValueError(f"enhancing must be at least 1, got {enhancing}")
+    if old is None or new is None:
+        one = new if old is None else old
+        return one if one is None or rank is None else one.cut(rank + spare)
+    if old.features != new.features:
+        raise ValueError(
+            f"cannot merge {new.features} metrics into {old.features}: align both to one list of metrics first"
+        )
+    keep = (max(old.rank, new.rank) if rank is None else rank) + spare
+    weighted = np.hstack(
+        [
+            old.basis * (forgetting * old.singular_values),
+            new.basis * (enhancing * new.singular_values),
+        ]
+    )
+    return _leading(weighted, keep)
+
+
+def merge_all(subspaces: Iterable[Subspace], *, rank: int, spare: int = 0) -> Subspace | None:
+    """Return the best subspace of at most `rank + spare` directions for all inputs at once.
+
+    Equal to the truncated SVD of all weighted bases side by side, so the order of
+    the inputs does not matter.
+    """
+    parts = [s.basis * s.singular_values for s in subspaces]
+    if not parts:
+        return None
+    if len({p.shape[0] for p in parts}) > 1:
+        raise ValueError(
+            f"all subspaces must have one number of metrics, got {sorted({p.shape[0] for p in parts})}: "
+            "align them to one list of metrics first"
+        )
+    return _leading(np.hstack(parts), rank + spare)
+
+
+def distance(
+    one: Subspace | None, other: Subspace | None, *, kind: Literal["projector", "elementwise"] = "projector"
+) -> float:
+    """Return how far two subspaces lie apart, 0 for the same and 1 for orthogonal ones.
+
+    `projector` compares what the bases span: blind to the sign of a direction and
+    to rotations within the subspace, and defined for unequal ranks. `elementwise`
+    is the paper's absdiff, the largest difference of absolute entries; a change of
+    rank counts as infinitely far.
+
+    Examples
+    --------
+    >>> a = Subspace(np.eye(3)[:, :2], np.ones(2))
+    >>> b = Subspace(-np.eye(3)[:, [1, 0]], np.ones(2))
+    >>> distance(a, b)
+    0.0
+    """
+    if one is None or other is None:
+        return 0.0 if one is other else 1.0 if kind == "projector" else float("inf")
+    if one.features != other.features:
+        raise ValueError(
+            f"cannot compare {one.features} metrics with {other.features}: align both to one list of metrics first"
+        )
+    if kind == "elementwise":
+        if one.rank != other.rank:
+            return float("inf")
+        return float(np.max(np.abs(np.abs(one.basis) - np.abs(other.basis)), initial=0.0))
+    apart = one.rank + other.rank - 2.0 * float(np.sum((one.basis.T @ other.basis) ** 2))
+    larger = max(one.rank, other.rank)
+    # Rounding leaves a few eps under the root; without this equal bases would be 1e-8 apart.
+    return float(np.sqrt(apart / (2 * larger))) if apart > 1e-14 * larger else 0.0
+
+
+def _leading(wide: Array, rank: int) -> Subspace | None:
+    """Return the leading left singular directions of a matrix, dropping negligible ones."""
+    rank = min(rank, *wide.shape)
+    if wide.shape[1] < wide.shape[0]:
+        squares, vectors = np.linalg.eigh(wide.T @ wide)
+        squares = squares[::-1][:rank]
+        if squares[0] > 0.0 and squares[-1] > GRAM_TRUST * squares[0]:
+            strengths = np.sqrt(squares)
+            return Subspace((wide @ vectors[:, ::-1][:, :rank]) / strengths, strengths)
+    directions, strengths, _ = np.linalg.svd(wide, full_matrices=False)
+    return truncate(directions, strengths, rank)
+
+
+def truncate(directions: Array, strengths: Array, rank: int) -> Subspace | None:
+    """Keep at most `rank` directions and none that are negligible; None if nothing is left."""
+    strongest = float(strengths[0]) if strengths.size else 0.0
+    kept = min(rank, int(np.count_nonzero(strengths > NEGLIGIBLE * strongest)))
+    if not kept:
+        return None
+    # Copies: a slice would keep the whole untruncated array alive.
+    return Subspace(directions[:, :kept].copy(), strengths[:kept].copy())
