@@ -1,0 +1,132 @@
+"""State and messages as bytes: versioned, checksummed, bounded, never pickled.
+
+Layout: four magic bytes, the length of a JSON header, the header, the raw bytes
+of all arrays in the header's order, and a checksum of everything before it. The
+header carries plain values; arrays keep their bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from prontosched.errors import StateError
+
+MAGIC = b"PRON"
+MAX_BYTES = 64 * 1024 * 1024
+MAX_HEADER_BYTES = 4 * 1024 * 1024
+MAX_DIMENSIONS = 4
+DTYPES = frozenset(
+    {"float64", "float32", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint8", "bool"}
+)
+
+_LENGTH = struct.Struct("<I")
+_CHECK_BYTES = 16
+
+
+def encode(kind: str, version: int, fields: Mapping[str, Any]) -> bytes:
+    """Return `fields` as bytes: numbers, strings, booleans, None, lists of those, and arrays.
+
+    Examples
+    --------
+    >>> data = encode("demo", 1, {"count": 3, "weights": np.array([0.5, 0.25])})
+    >>> decode(data, kind="demo", version=1)["weights"]
+    array([0.5 , 0.25])
+    """
+    plain: dict[str, Any] = {}
+    arrays: list[tuple[str, str, tuple[int, ...]]] = []
+    payload: list[bytes] = []
+    for name, value in fields.items():
+        if isinstance(value, np.ndarray):
+            if value.dtype.name not in DTYPES:
+                raise TypeError(f"array {name!r} must be of one of {sorted(DTYPES)}, got {value.dtype.name}")
+            arrays.append((name, value.dtype.name, value.shape))
+            payload.append(np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<")).tobytes())
+        else:
+            plain[name] = value.item() if isinstance(value, np.generic) else value
+    header = json.dumps(
+        {"kind": kind, "version": version, "values": plain, "arrays": arrays}, separators=(",", ":")
+    ).encode()
+    body = b"".join([MAGIC, _LENGTH.pack(len(header)), header, *payload])
+    return body + _checksum(body)
+
+
+def decode(data: bytes, *, kind: str, version: int, limit: int = MAX_BYTES) -> dict[str, Any]:
+    """Return what `encode` was given, or raise `StateError` saying what is wrong.
+
+    Parameters
+    ----------
+    kind, version
+        What the caller can read. An older version comes back with its number under
+        `"version"`; a newer one is refused.
+    limit
+        Longest input looked at, in bytes.
+    """
+    header, start = _header(data, limit)
+    if header.get("kind") != kind:
+        raise StateError(f"expected {kind!r} data, got {header.get('kind')!r}: give data of the right kind")
+    found = header.get("version")
+    if not isinstance(found, int) or found < 1:
+        raise StateError(f"{kind} data must carry a version from 1, got {found!r}: discard it")
+    if found > version:
+        raise StateError(
+            f"{kind} data must be of version {version} or older, got {found}: it was written by a newer Pronto; "
+            "upgrade, or set it aside"
+        )
+    fields: dict[str, Any] = dict(header["values"])
+    for name, dtype, shape in header["arrays"]:
+        array, start = _array(data, start, name, dtype, shape)
+        fields[name] = array
+    if start != len(data) - _CHECK_BYTES:
+        raise StateError(f"{kind} data must end with its arrays, got {len(data) - _CHECK_BYTES - start} bytes more")
+    fields["version"] = found
+    return fields
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_CHECK_BYTES).digest()
+
+
+def _header(data: bytes, limit: int) -> tuple[dict[str, Any], int]:
+    if len(data) > limit:
+        raise StateError(f"data must be at most {limit} bytes, got {len(data)}: discard it")
+    start = len(MAGIC) + _LENGTH.size
+    if len(data) < start + _CHECK_BYTES or data[: len(MAGIC)] != MAGIC:
+        raise StateError(
+            f"data must begin with {MAGIC!r}, got {bytes(data[:4])!r} in {len(data)} bytes: it is not Pronto's"
+        )
+    if _checksum(data[:-_CHECK_BYTES]) != data[-_CHECK_BYTES:]:
+        raise StateError(
+            f"the checksum of {len(data)} bytes does not match: they are truncated or altered; set them aside"
+        )
+    (length,) = _LENGTH.unpack_from(data, len(MAGIC))
+    if length > min(MAX_HEADER_BYTES, len(data) - start - _CHECK_BYTES):
+        raise StateError(f"the header must fit its data, got {length} of {len(data)} bytes: discard it")
+    try:
+        header = json.loads(data[start : start + length])
+        valid = isinstance(header["values"], dict) and isinstance(header["arrays"], list)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise StateError(f"the header must be a JSON object, got {error}: discard it") from error
+    if not valid:
+        raise StateError("the header must hold values and arrays, got other types: discard it")
+    return header, start + length
+
+
+def _array(data: bytes, start: int, name: Any, dtype: Any, shape: Any) -> tuple[np.ndarray[Any, Any], int]:
+    if dtype not in DTYPES or not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
+        raise StateError(f"array {name!r} must be of a known type and shape, got {dtype!r} {shape!r}: discard it")
+    if not all(isinstance(n, int) and 0 <= n <= MAX_BYTES for n in shape):
+        raise StateError(f"array {name!r} must have lengths from 0, got {shape!r}: discard it")
+    count = math.prod(shape)
+    end = start + count * np.dtype(dtype).itemsize
+    if end > len(data) - _CHECK_BYTES:
+        raise StateError(f"array {name!r} of shape {shape} must fit {len(data)} bytes: they are truncated")
+    little = np.dtype(dtype).newbyteorder("<")
+    array = np.frombuffer(data, dtype=little, count=count, offset=start).astype(dtype).reshape(shape)
+    return array, end
