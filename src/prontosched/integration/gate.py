@@ -1,0 +1,236 @@
+"""What a scheduler must let us do: the `Gate` protocol and the values it speaks in.
+
+Covers: the verdict handed to a scheduler, what was found there, and the text by
+which we know our own mark again. When to close and open a gate (minimum times,
+capacity floor, shadow mode, expiry) is the same for every scheduler and lives in
+`prontosched.integration.keeper`; finding a gate by its name in `registry`.
+
+Rules for every gate
+--------------------
+1. Own only what you set. `observe` tells our own mark from anyone else's; `refuse`
+   and `accept` read first and leave a node alone that someone else has closed.
+2. Every refusal carries `valid_until`, written where the scheduler keeps it, so that
+   a watchdog that never met the agent can undo it.
+3. `refuse` on a node that we hold already only renews reason and expiry; `accept` on a
+   node that we do not hold does nothing. Both can be repeated without harm.
+4. Whatever the scheduler refuses, and whatever takes longer than the gate's timeout,
+   is an `IntegrationError`. No call may block without end.
+5. Every refusal carries its reason where the scheduler's users look for it.
+
+Calls are synchronous. The keeper runs them in a thread of its own, one at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal, Protocol, runtime_checkable
+
+from prontosched.decision import Decision
+
+PREFIX = "pronto:"
+REASON_LIMIT = 160
+
+State = Literal["open", "closed-by-us", "closed-by-other"]
+
+_LABEL = re.compile(
+    r"^pronto: (?P<reason>.*) \(score (?P<score>-?[0-9.e+-]+|inf|-inf|nan), until (?P<until>[0-9TZ:-]+)\)$"
+)
+_CLOCK = "%Y-%m-%dT%H:%M:%SZ"
+# The last second a label can name.
+_LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a gate is to do with one node, and for how long that holds.
+
+    Attributes
+    ----------
+    refuse
+        True keeps new jobs away. Jobs that already run are never touched.
+    score
+        Higher means more certain that the node should refuse; where the capacity
+        floor leaves no room for all, the least certain give way first.
+    reason
+        One sentence an operator can read aloud.
+    valid_until
+        Seconds since 1970. From then on the verdict counts for nothing.
+
+    Examples
+    --------
+    >>> Verdict(True, 0.8, "cpu_user is rising", valid_until=60.0).expired(61.0)
+    True
+    """
+
+    refuse: bool
+    score: float
+    reason: str
+    valid_until: float
+
+    def expired(self, now: float) -> bool:
+        """Tell whether the verdict no longer counts; one without a time never did."""
+        return not now < self.valid_until
+
+    @classmethod
+    def of(cls, decision: Decision, *, now: float, valid_seconds: float) -> Verdict:
+        """Make a verdict of a decision: its probability as the score, where it gives one."""
+        score = decision.score if math.isnan(decision.probability) else decision.probability
+        return cls(decision.raised, float(score), decision.reason, now + valid_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a scheduler says about one node, and whose doing it is.
+
+    Attributes
+    ----------
+    state
+        `open` takes jobs; `closed-by-us` bears our mark; `closed-by-other` is closed by
+        an administrator, a failure or another tool, and none of our business.
+    detail
+        The scheduler's own words: the reason it shows to its users.
+    score, valid_until
+        Read back from our mark; NaN where the node is not ours or the mark is damaged.
+    """
+
+    state: State
+    detail: str = ""
+    score: float = math.nan
+    valid_until: float = math.nan
+
+    @property
+    def ours(self) -> bool:
+        """True when the node is closed and bears our mark."""
+        return self.state == "closed-by-us"
+
+    def lapsed(self, now: float) -> bool:
+        """True when the node is ours and its verdict is over, or cannot be read."""
+        return self.ours and not now < self.valid_until
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """How many nodes a scheduler has in service, and which of them we hold closed.
+
+    Attributes
+    ----------
+    in_service
+        Nodes that are open or closed by us. Those closed by others do not count.
+    refusals
+        The nodes that bear our mark.
+    """
+
+    in_service: int
+    refusals: Mapping[str, Observed] = field(default_factory=dict)
+
+
+class Gate(Protocol):
+    """One scheduler, as far as Pronto may touch it.
+
+    Attributes
+    ----------
+    name
+        The gate's name in settings and messages, such as `slurm`.
+    """
+
+    name: str
+
+    def observe(self, node: str) -> Observed:
+        """Return what the scheduler says about `node` now.
+
+        Raises
+        ------
+        IntegrationError
+            The scheduler does not answer, or does not know the node.
+        """
+        ...
+
+    def refuse(self, node: str, verdict: Verdict) -> None:
+        """Keep new jobs off `node`, or renew reason and expiry where we do so already.
+
+        A node closed by someone else stays as it is, without an error.
+        """
+        ...
+
+    def accept(self, node: str) -> None:
+        """Let jobs onto `node` again, only if the node bears our mark."""
+        ...
+
+    def owned(self) -> list[str]:
+        """Return every node that bears our mark, as far as this gate reaches."""
+        ...
+
+
+@runtime_checkable
+class CountingGate(Protocol):
+    """A gate whose scheduler knows all its nodes, so that the floor can be counted there."""
+
+    def census(self) -> Census:
+        """Count the nodes in service and name those that we hold, in one call."""
+        ...
+
+
+class RefusalLeases(Protocol):
+    """Leave to refuse, taken by compare-and-set on something that all agents share.
+
+    A lease belongs to one node, names its score and ends by itself at `valid_until`.
+    The keeper asks again with every refusing verdict, which renews the lease.
+    """
+
+    def try_refuse(self, node: str, *, score: float, valid_until: float, now: float) -> bool:
+        """Take or renew the lease of `node`; False when the floor leaves no room for it."""
+        ...
+
+    def release(self, node: str) -> None:
+        """Give the lease of `node` back; nothing happens where there is none."""
+        ...
+
+
+def label(verdict: Verdict) -> str:
+    """Write a refusal as one line that people read and `read_label` understands.
+
+    Examples
+    --------
+    >>> label(Verdict(True, 0.8, "cpu_user is rising", valid_until=1700000000.0))
+    'pronto: cpu_user is rising (score 0.8, until 2023-11-14T22:13:20Z)'
+    """
+    reason = " ".join(_printable(verdict.reason).split())
+    if len(reason) > REASON_LIMIT:
+        reason = reason[: REASON_LIMIT - 1].rstrip() + "…"
+    # Whole seconds, rounded down: a mark never outlives its verdict.
+    until = 0.0 if math.isnan(verdict.valid_until) else min(max(verdict.valid_until, 0.0), _LATEST)
+    clock = datetime.fromtimestamp(math.floor(until), UTC).strftime(_CLOCK)
+    return f"{PREFIX} {reason or 'refused'} (score {verdict.score:.4g}, until {clock})"
+
+
+def read_label(text: str) -> Observed | None:
+    """Read a line written by `label`; None when it is not ours.
+
+    A line with our prefix that someone has edited is still ours, but its score and
+    expiry are NaN, so that a watchdog counts it as lapsed.
+
+    Examples
+    --------
+    >>> read_label("disk is failing") is None
+    True
+    """
+    if not text.startswith(PREFIX):
+        return None
+    found = _LABEL.match(text)
+    if found is None:
+        return Observed("closed-by-us", text)
+    try:
+        until = datetime.strptime(found["until"], _CLOCK).replace(tzinfo=UTC).timestamp()
+        score = float(found["score"])
+    except ValueError:
+        return Observed("closed-by-us", text)
+    return Observed("closed-by-us", text, score=score, valid_until=until)
+
+
+def _printable(text: str) -> str:
+    """Blank out control characters and quotes: schedulers store reasons in files of lines."""
+    return "".join(c if c.isprintable() and c not in "\"'`\\" else " " for c in text)
