@@ -1,8 +1,8 @@
 """Running scale per metric, so that bytes do not drown percents.
 
 Covers: exponentially weighted mean and variance of every metric, a floor for
-constant ones, clipping, and unknown values. For one node (`Scaling`); a fleet
-does the same arithmetic with a leading axis (`prontosched.fleet`).
+constant ones, clipping, and unknown values, for one node. A fleet does the same
+with a leading axis and shares `fold` and `spread`; see `prontosched.fleet`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from prontosched.subspace import Array
 
 # Larger than any honest measurement; beyond it a value counts as unknown.
 IMPLAUSIBLE = 1e18
-# Until a metric was seen this often its statistics follow every vector as it is.
+# The statistics follow every single vector until this many were seen.
 EARLY = 32
-# After that one vector moves the statistics by at most this many clips: a single
-# absurd value then doubles a variance instead of blinding the metric for days.
-OUTLIER_CLIPS = 4.0
+# One vector moves settled statistics by at most this many clips: a single absurd
+# value then doubles a variance instead of blinding its metric for days.
+OUTER = 4.0
 # Floors of the deviation: absolute, and relative to the mean.
 FLOOR = 1e-9
 RELATIVE_FLOOR = 1e-6
@@ -29,9 +29,9 @@ RELATIVE_FLOOR = 1e-6
 class Scaling:
     """Bring every metric to mean 0 and deviation 1, as seen from its own past.
 
-    A vector is scaled before it enters the statistics. The statistics follow
-    every vector at first, later one block of vectors at a time, which costs a
-    tenth and is as good: a block is short against the half-life.
+    A vector is scaled before it enters the statistics. These follow every vector
+    at first, later a block of vectors at a time, which costs far less and is as
+    good: a block is short against the half-life.
 
     Parameters
     ----------
@@ -44,16 +44,16 @@ class Scaling:
 
     Attributes
     ----------
-    mean, deviation
-        Per metric, `(d,)`; NaN deviations never occur, constants have the floor.
+    mean, variance, seen
+        Per metric, `(d,)`; `seen` counts the known values.
     unknown
-        Values that were NaN, infinite or beyond plausibility, counted per metric.
+        Values that were NaN, infinite or implausible, counted per metric, `(d,)`.
     samples
         Vectors seen.
 
     Notes
     -----
-    Memory: `d * (block_size + 8)` floats.
+    Memory: `d * (block_size + 9)` floats.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class Scaling:
     array([1., 0.])
     """
 
-    def __init__(self, half_life: float = 600.0, clip: float = 8.0, block_size: int = 10) -> None:
+    def __init__(self, half_life: float = 600.0, clip: float = 8.0, block_size: int = 32) -> None:
         if not half_life > 0:
             raise ValueError(f"half_life must be positive, got {half_life}")
         if not clip > 0:
@@ -74,43 +74,37 @@ class Scaling:
         self.half_life = half_life
         self.clip = clip
         self.block_size = block_size
+        self.weight = weight_of(half_life)
         self.samples = 0
-        self._weight = 1.0 - 0.5 ** (1.0 / half_life)
-        self._ready = False
-
-    def _start(self, features: int) -> None:
-        self.mean = np.zeros(features)
-        self.variance = np.zeros(features)
-        self.seen = np.zeros(features)
-        self.unknown = np.zeros(features, np.int64)
-        self._inverse = np.zeros(features)
-        self._block = np.zeros((self.block_size, features))
+        self.mean = self.variance = self.seen = np.zeros(0)
+        self.unknown = np.zeros(0, np.int64)
+        self._block = np.zeros((0, 0))
         self._held = 0
         self._gaps = False
-        self._upper = np.full(features, self.clip)
-        self._lower = -self._upper
-        self._ready = True
+        self._careful = True
 
     @property
     def deviation(self) -> Array:
         """Standard deviation per metric, with its floor."""
-        return np.maximum(np.sqrt(self.variance), np.maximum(np.abs(self.mean) * RELATIVE_FLOOR, FLOOR))
+        return spread(self.mean, self.variance)
 
     def scale(self, y: Array) -> Array:
         """Return `y` scaled by what came before it, then take it into the statistics.
 
         Unknown values come back as 0, the mean.
         """
-        if not self._ready:
+        if not self.samples:
             self._start(y.shape[0])
         self.samples += 1
-        if not y.dot(y) < IMPLAUSIBLE * IMPLAUSIBLE:  # also NaN
+        if self._careful:
             y = self._sanitised(y)
-        z = y - self.mean
+        # Clipped before it is scaled: 1e308 cannot overflow this way.
+        z = np.minimum(y, self._upper)
+        np.maximum(z, self._lower, out=z)
+        z -= self.mean
         z *= self._inverse
-        np.minimum(z, self._upper, z)
-        np.maximum(z, self._lower, z)
-        if self._gaps:
+        if not z.dot(z) < np.inf:
+            y = self._sanitised(y)
             z[np.isnan(y)] = 0.0
         self._block[self._held] = y
         self._held += 1
@@ -118,105 +112,131 @@ class Scaling:
             self._take()
         return z
 
+    def _start(self, features: int) -> None:
+        self.mean = np.zeros(features)
+        self.variance = np.zeros(features)
+        self.seen = np.zeros(features)
+        self.unknown = np.zeros(features, np.int64)
+        self._block = np.zeros((self.block_size, features))
+        self._bound()
+
     def _sanitised(self, y: Array) -> Array:
         """Return `y` with NaN for whatever is unknown, counting it."""
         bad = ~(np.abs(y) < IMPLAUSIBLE)
         if not bad.any():
             return y
-        self._gaps = True
         self.unknown += bad
+        self._gaps = True
         return np.where(bad, np.nan, y)
 
     def _take(self) -> None:
         """Fold the vectors held into the statistics."""
-        fold(
-            self._block[None, : self._held],
-            self.mean[None],
-            self.variance[None],
-            self.seen[None],
-            self._inverse[None],
-            weight=self._weight,
-            clip=self.clip,
-            gaps=self._gaps,
-        )
+        rows = self._block[: self._held]
+        # Infinite values were clipped, not noticed. One look a block finds them; after
+        # that every vector is looked at until a block is clean again.
+        absurd = not self._gaps and not max(rows.max(), -rows.min()) < IMPLAUSIBLE
+        if absurd:
+            for row in rows:
+                row[:] = self._sanitised(row)
+        self._careful = self._gaps or self.samples < EARLY
+        if self.samples > EARLY:
+            np.minimum(rows, self._outer_upper, out=rows)
+            np.maximum(rows, self._outer_lower, out=rows)
+        rows -= self.mean
+        count: Array | float = float(self._held)
+        if self._gaps:
+            known = ~np.isnan(rows)
+            rows[~known] = 0.0
+            count = known.sum(axis=0, dtype=np.float64)
+        first = rows.sum(axis=0)
+        np.square(rows, out=rows)
+        fold(self.mean, self.variance, self.seen, first, rows.sum(axis=0), count, self.weight)
+        self._bound()
         self._held = 0
         self._gaps = False
 
+    def _bound(self) -> None:
+        """Find each metric's factor, and the values beyond which it is clipped."""
+        reach = self.deviation
+        self._inverse = np.divide(1.0, reach)
+        if self.samples <= EARLY or self._gaps:
+            # Seen once, a metric has no scale yet: its first move must not look infinite.
+            fresh = self.seen < 2
+            self._inverse[fresh] = 0.0
+            reach[fresh] = IMPLAUSIBLE
+        reach *= self.clip
+        self._upper = self.mean + reach
+        self._lower = self.mean - reach
+        reach *= OUTER
+        self._outer_upper = self.mean + reach
+        self._outer_lower = self.mean - reach
+
     def state(self) -> dict[str, Any]:
         """Return everything held, by name."""
-        if not self._ready:
-            return {}
         return {
             "mean": self.mean,
             "variance": self.variance,
             "seen": self.seen,
             "unknown": self.unknown,
-            "inverse": self._inverse,
             "block": self._block[: self._held],
             "gaps": self._gaps,
+            "careful": self._careful,
             "samples": self.samples,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
-        if not state:
+        if not state["samples"]:
             return
         self._start(len(state["mean"]))
-        self.mean[:] = state["mean"]
-        self.variance[:] = state["variance"]
-        self.seen[:] = state["seen"]
-        self.unknown[:] = state["unknown"]
-        self._inverse[:] = state["inverse"]
+        self.mean = state["mean"]
+        self.variance = state["variance"]
+        self.seen = state["seen"]
+        self.unknown = state["unknown"]
+        self.samples = int(state["samples"])
+        self._gaps = True  # so that metrics not seen yet are found again
+        self._bound()
+        self._gaps = bool(state["gaps"])
+        self._careful = bool(state["careful"])
         self._held = len(state["block"])
         self._block[: self._held] = state["block"]
-        self._gaps = bool(state["gaps"])
-        self.samples = int(state["samples"])
+
+
+def weight_of(half_life: float) -> float:
+    """Return the weight of the newest vector for a half-life in timesteps."""
+    return float(1.0 - 0.5 ** (1.0 / half_life))
 
 
 def fold(
-    rows: Array,
     mean: Array,
     variance: Array,
     seen: Array,
-    inverse: Array,
-    *,
+    first: Array,
+    second: Array,
+    count: Array | float,
     weight: float,
-    clip: float,
-    gaps: bool,
 ) -> None:
-    """Fold `(M, n, d)` vectors of M nodes into statistics `(M, d)`, in place.
+    """Fold new values into running statistics, in place.
 
-    The n vectors enter together: their own mean and variance are combined with
-    the past's, each past vector having faded by n steps. NaN stands for unknown
-    and is looked for only where `gaps` says that there may be some.
+    `first` and `second` are the sums of the `count` new values' distances from
+    `mean`, and of their squares; all arrays have one shape, any shape. While
+    young, every value weighs the same; later the past fades by `weight` a value.
     """
-    away = rows - mean[:, None, :]
-    reach = np.divide(OUTLIER_CLIPS * clip, inverse, out=np.full_like(inverse, np.inf), where=seen > EARLY)
-    np.minimum(away, reach[:, None, :], out=away)
-    np.maximum(away, -reach[:, None, :], out=away)
-    count: Array | float = float(rows.shape[1])
-    if gaps:
-        known = ~np.isnan(away)
-        away[~known] = 0.0
-        count = known.sum(axis=1, dtype=np.float64)
-    per = np.ones(rows.shape[1]) / rows.shape[1]
-    step = per @ away
-    np.square(away, out=away)
-    square = per @ away
-    if gaps:
-        filled = rows.shape[1] / np.maximum(count, 1.0)
-        step *= filled
-        square *= filled
-
     seen += count
-    # While young every vector weighs the same; later the past fades.
     share = np.maximum(count / np.maximum(seen, 1.0), 1.0 - (1.0 - weight) ** count)
-    variance += share * (square - np.square(step) - variance)
-    variance += share * (1.0 - share) * np.square(step)
+    per = 1.0 / np.maximum(count, 1.0)
+    step = first * per
+    new = second * per
+    new -= variance
+    new -= share * np.square(step)
+    variance += share * new
     np.maximum(variance, 0.0, out=variance)
     mean += share * step
-    floor = np.maximum(np.abs(mean) * RELATIVE_FLOOR, FLOOR)
-    np.divide(1.0, np.maximum(np.sqrt(variance), floor), out=inverse)
-    # A metric seen once has no scale yet: its first move must not look infinite.
-    if gaps or seen[0, 0] < 2:
-        inverse[seen < 2] = 0.0
+
+
+def spread(mean: Array, variance: Array) -> Array:
+    """Return the deviation with its floors, for statistics of any shape."""
+    floor = np.abs(mean)
+    floor *= RELATIVE_FLOOR
+    np.maximum(floor, FLOOR, out=floor)
+    return np.maximum(np.sqrt(variance), floor)
