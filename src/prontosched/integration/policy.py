@@ -1,0 +1,148 @@
+"""When a gate closes and opens: the same rules for every scheduler.
+
+Covers: minimum hold and accept times, expiry, respect for what others did. Pure:
+time arrives as a number, and nothing here speaks to a scheduler; that is
+`prontosched.integration.keeper`. How many nodes may refuse at once is `floor`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from prontosched.errors import SettingsError
+from prontosched.integration.gate import Observed, Verdict
+
+Action = Literal["refuse", "renew", "accept", "leave"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a keeper treats its node.
+
+    Attributes
+    ----------
+    enforce
+        False is shadow mode: decide and record, but change nothing at the scheduler.
+    valid_seconds
+        How long one decision counts. A dead agent leaves no node closed for longer.
+    min_hold_seconds, min_accept_seconds
+        Shortest time to stay closed, and open, against flapping.
+    max_refusing
+        Largest share of the nodes in service that may refuse at once, in (0, 1].
+    override_seconds
+        How long to leave a node open after someone else opened it over our refusal.
+    observe_seconds
+        How old a look at the scheduler may be while there is nothing to change.
+    """
+
+    enforce: bool = False
+    valid_seconds: float = 60.0
+    min_hold_seconds: float = 20.0
+    min_accept_seconds: float = 20.0
+    max_refusing: float = 0.25
+    override_seconds: float = 300.0
+    observe_seconds: float = 20.0
+
+    def __post_init__(self) -> None:
+        """Refuse values that would break a promise."""
+        if not 0.0 < self.max_refusing <= 1.0:
+            raise SettingsError(
+                f"max_refusing must be above 0 and at most 1, got {self.max_refusing}: "
+                "it is the share of nodes that may refuse at once"
+            )
+        if not (math.isfinite(self.valid_seconds) and self.valid_seconds >= 2.0):
+            raise SettingsError(
+                f"valid_seconds must be at least 2 and finite, got {self.valid_seconds}: "
+                "marks at schedulers are kept in whole seconds"
+            )
+        for name in ("min_hold_seconds", "min_accept_seconds", "override_seconds", "observe_seconds"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0.0):
+                raise SettingsError(f"{name} must be a finite number of seconds from 0 up, got {value}")
+
+
+class Step(NamedTuple):
+    """What to do next at the scheduler, and why."""
+
+    action: Action
+    why: str
+
+
+class Policy:
+    """Choose, for one node, what to do about a verdict given what the scheduler shows.
+
+    Notes
+    -----
+    Memory: four numbers, however long it runs.
+
+    Examples
+    --------
+    >>> policy = Policy(Rules(min_accept_seconds=0))
+    >>> busy = Verdict(True, 0.9, "cpu_user is rising", valid_until=60.0)
+    >>> policy.choose(busy, Observed("open"), now=0.0).action
+    'refuse'
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._closed_at = math.nan
+        self._marked_until = math.nan
+        self._opened_at = -math.inf
+        self._overridden_until = -math.inf
+
+    @property
+    def holding(self) -> bool:
+        """True while we believe that the node is closed by us."""
+        return not math.isnan(self._closed_at)
+
+    def choose(self, verdict: Verdict | None, observed: Observed, now: float) -> Step:
+        """Return the next step; `done` then tells whether it was taken."""
+        if observed.state == "closed-by-other":
+            self._closed_at = math.nan
+            return Step("leave", f"closed by someone else: {observed.detail or 'no reason given'}")
+        if verdict is None or verdict.expired(now):
+            return self._open(observed, "no valid verdict: accepting, as nothing is known")
+        if verdict.refuse:
+            return self._refuse(verdict, observed, now)
+        if observed.ours and (left := self._closed_at + self.rules.min_hold_seconds - now) > 0:
+            return Step("leave", f"accepting again in {left:.0f} s: refusals hold for a minimum time")
+        return self._open(observed, verdict.reason)
+
+    def done(self, action: Action, now: float, marked_until: float = math.nan) -> None:
+        """Take note that a step was taken, and until when the mark left there counts."""
+        if action == "accept":
+            self._closed_at = math.nan
+            self._opened_at = now
+        elif action in ("refuse", "renew"):
+            self._marked_until = marked_until
+            if not self.holding:
+                self._closed_at = now
+
+    def _open(self, observed: Observed, why: str) -> Step:
+        if observed.ours:
+            return Step("accept", why)
+        self._closed_at = math.nan
+        return Step("leave", why)
+
+    def _refuse(self, verdict: Verdict, observed: Observed, now: float) -> Step:
+        if observed.ours:
+            # Half-way through, so that one lost call does not let the mark lapse.
+            half = (verdict.valid_until - now) / 2
+            due = not observed.valid_until - now > half
+            if not self.holding:  # left by an earlier run of this agent
+                self._closed_at, self._marked_until = now, observed.valid_until
+            return Step("renew" if due else "leave", verdict.reason)
+        if self.holding:
+            self._closed_at = math.nan
+            # A mark that lapsed while we stalled was undone by a watchdog, as it should be.
+            if now < self._marked_until:
+                self._overridden_until = now + self.rules.override_seconds
+        if (left := self._overridden_until - now) > 0:
+            return Step(
+                "leave", f"someone opened the node over our refusal: leaving it open for {left:.0f} s"
+            )
+        if (left := self._opened_at + self.rules.min_accept_seconds - now) > 0:
+            return Step("leave", f"refusing in {left:.0f} s: nodes accept for a minimum time")
+        return Step("refuse", verdict.reason)

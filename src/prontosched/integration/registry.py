@@ -1,0 +1,71 @@
+"""Gates by name: our own, and those of other packages.
+
+Covers: finding a gate for a name in the settings. A package adds one by an entry
+point in the group `prontosched.gates`, naming a callable that takes keyword options
+and returns a `Gate`. A name of ours cannot be taken over.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
+from prontosched.errors import IntegrationError, SettingsError
+from prontosched.integration.gate import Gate
+
+GROUP = "prontosched.gates"
+# Imported only when asked for: some need an extra to be installed.
+BUILT_IN: dict[str, str] = {
+    "slurm": "prontosched.integration.slurm:SlurmGate",
+    "slurm-feature": "prontosched.integration.slurm_feature:SlurmFeatureGate",
+    "htcondor": "prontosched.integration.htcondor:HTCondorGate",
+    "hook": "prontosched.integration.hook:HookGate",
+}
+
+
+def gate_names() -> list[str]:
+    """Return the names of all gates that are installed, ours first."""
+    others = {point.name for point in entry_points(group=GROUP)} - set(BUILT_IN)
+    return [*BUILT_IN, *sorted(others)]
+
+
+def make_gate(name: str, **options: Any) -> Gate:
+    """Make the gate called `name`.
+
+    Raises
+    ------
+    SettingsError
+        No gate has that name, or it does not take these options.
+    IntegrationError
+        The gate's package cannot be imported.
+
+    Examples
+    --------
+    >>> make_gate("slrum")
+    Traceback (most recent call last):
+    prontosched.errors.SettingsError: no gate is called 'slrum': choose from slurm, ...
+    """
+    maker = _maker(name)
+    try:
+        return maker(**options)
+    except TypeError as error:
+        raise SettingsError(f"gate {name} does not take the options {sorted(options)}: {error}") from error
+
+
+def _maker(name: str) -> Callable[..., Gate]:
+    try:
+        if name in BUILT_IN:
+            module, _, attribute = BUILT_IN[name].partition(":")
+            found: Callable[..., Gate] = getattr(importlib.import_module(module), attribute)
+            return found
+        for point in entry_points(group=GROUP):
+            if point.name == name:
+                loaded: Callable[..., Gate] = point.load()
+                return loaded
+    except (ImportError, AttributeError) as error:
+        raise IntegrationError(
+            f"gate {name} cannot be imported ({error}): install the package that it needs"
+        ) from error
+    raise SettingsError(f"no gate is called {name!r}: choose from {', '.join(gate_names())}")
