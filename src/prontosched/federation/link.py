@@ -1,0 +1,276 @@
+"""The link between a member and all others: newest value per key, one interface.
+
+Covers: the `Link` protocol, the feed of what arrives, and `LocalLink`, which joins
+members inside one process without a socket (the default, and what simulations and
+most tests use). Over the network: `prontosched.federation.nats_link`.
+
+A link is a board of values, not a queue: every key has one newest value and older
+ones may be skipped. That is all the federation needs, because summaries replace
+each other, and it bounds what any reader has to hold.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from prontosched.errors import FederationError
+
+# What travels: who sends it, and how long it may be kept.
+SUMMARIES = "summaries"
+SCHEMAS = "schemas"
+DECISIONS = "decisions"
+VIEWS = "views"
+LEASES = "leases"
+TOPICS = (SUMMARIES, SCHEMAS, DECISIONS, VIEWS, LEASES)
+
+MESSAGE_LIMIT = 512 * 1024
+FEED_LIMIT = 65_536
+
+
+class LinkDownError(FederationError):
+    """The bus did not answer in time; nothing is known about what was asked."""
+
+
+class Entry(NamedTuple):
+    """A value as it lies on the bus.
+
+    Attributes
+    ----------
+    key
+        Dotted name within its topic.
+    value
+        The message; empty means that its sender took it back.
+    revision
+        Grows with every change of the topic; 0 where the bus did not say.
+    time
+        When it arrived, by the clock of the bus.
+    """
+
+    key: str
+    value: bytes
+    revision: int
+    time: float
+
+
+class Feed:
+    """What arrived for one pattern and was not looked at yet, the newest per key.
+
+    Attributes
+    ----------
+    ready
+        True once all that lay on the bus at the start has been handed over.
+    dropped
+        Messages that were too long, or beyond the number of keys that are held.
+
+    Notes
+    -----
+    Memory: at most `limit` values of at most `message_limit` bytes, and in practice
+    one value per sender.
+    """
+
+    def __init__(
+        self, topic: str, pattern: str, *, limit: int = FEED_LIMIT, message_limit: int = MESSAGE_LIMIT
+    ) -> None:
+        self.topic = topic
+        self.pattern = pattern
+        self.limit = limit
+        self.message_limit = message_limit
+        self.ready = False
+        self.dropped = 0
+        self.received = 0
+        self.received_bytes = 0
+        self._held: dict[str, tuple[Entry, bool]] = {}
+        self._lock = threading.Lock()
+
+    def offer(self, entry: Entry, *, live: bool = True) -> None:
+        """Take one value; one read from the store never hides one heard live."""
+        with self._lock:
+            self.received += 1
+            self.received_bytes += len(entry.value)
+            held = self._held.get(entry.key)
+            if len(entry.value) > self.message_limit or (held is None and len(self._held) >= self.limit):
+                self.dropped += 1
+            elif live or held is None or not held[1]:
+                self._held[entry.key] = (entry, live)
+
+    def drain(self) -> list[Entry]:
+        """Return what arrived since the last call, never waiting."""
+        with self._lock:
+            held, self._held = self._held, {}
+        return [entry for entry, _ in held.values()]
+
+
+class Link(Protocol):
+    """One member's way to all others.
+
+    Only `get` and `compare_and_set` may wait, and not longer than the link's
+    timeout; they raise `LinkDownError` when the bus does not answer.
+    """
+
+    @property
+    def connected(self) -> bool:
+        """True while the bus answers."""
+        ...
+
+    def now(self) -> float:
+        """Return the time by the clock of the bus, in seconds since 1970.
+
+        Everyone on one bus shares it, so a wrong clock on one machine harms no one.
+        """
+        ...
+
+    def put(self, topic: str, key: str, value: bytes) -> None:
+        """Hand over a value without waiting; only the newest per key is sure to arrive."""
+        ...
+
+    def get(self, topic: str, key: str) -> Entry | None:
+        """Return the newest value of `key`, or None."""
+        ...
+
+    def compare_and_set(self, topic: str, key: str, value: bytes, *, revision: int) -> int | None:
+        """Replace what `get` returned; None if someone else was faster. 0: the key must be new."""
+        ...
+
+    def subscribe(self, topic: str, pattern: str) -> Feed:
+        """Return a feed of what lies there now and of all that comes.
+
+        `*` in the pattern stands for one dotted part, a final `>` for all that follow.
+        """
+        ...
+
+    def unsubscribe(self, feed: Feed) -> None:
+        """Stop a feed; a feed that is unknown or already stopped is left alone."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; later calls do nothing or raise `LinkDownError`."""
+        ...
+
+
+class Board:
+    """The values that the links of one process share.
+
+    Parameters
+    ----------
+    clock
+        Gives the time of the bus; replays and simulations pass their own.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self.values: dict[str, dict[str, Entry]] = {topic: {} for topic in TOPICS}
+        self.feeds: list[Feed] = []
+        self.revision = 0
+        self.lock = threading.Lock()
+
+    def set(self, topic: str, key: str, value: bytes, revision: int | None = None) -> int | None:
+        """Store a value and hand it to every feed that listens; None if `revision` is not the held one."""
+        with self.lock:
+            held = self.values[topic].get(key)
+            if revision is not None and revision != (held.revision if held else 0):
+                return None
+            self.revision += 1
+            entry = Entry(key, value, self.revision, self.clock())
+            self.values[topic][key] = entry
+            listening = [f for f in self.feeds if f.topic == topic and matches(f.pattern, key)]
+        for feed in listening:
+            feed.offer(entry)
+        return entry.revision
+
+
+class LocalLink:
+    """A link within one process: no socket, no thread, nothing ever waits.
+
+    Parameters
+    ----------
+    board
+        Shared by all links that are to hear each other.
+
+    Examples
+    --------
+    >>> board = Board()
+    >>> here, there = LocalLink(board), LocalLink(board)
+    >>> feed = there.subscribe("decisions", ">")
+    >>> here.put("decisions", "rack1.n1", b"accept")
+    >>> [entry.value for entry in feed.drain()]
+    [b'accept']
+    """
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.closed = False
+        self._feeds: list[Feed] = []
+
+    @property
+    def connected(self) -> bool:
+        """True until closed: a board in the same process is always there."""
+        return not self.closed
+
+    def now(self) -> float:
+        """Return the time of the board."""
+        return self.board.clock()
+
+    def put(self, topic: str, key: str, value: bytes) -> None:
+        """Store a value for all to see."""
+        if not self.closed:
+            self.board.set(topic, key, value)
+
+    def get(self, topic: str, key: str) -> Entry | None:
+        """Return the newest value of `key`, or None."""
+        self._open()
+        return self.board.values[topic].get(key)
+
+    def compare_and_set(self, topic: str, key: str, value: bytes, *, revision: int) -> int | None:
+        """Replace the value of `revision`; None if it is no longer the newest."""
+        self._open()
+        return self.board.set(topic, key, value, revision)
+
+    def subscribe(self, topic: str, pattern: str) -> Feed:
+        """Return a feed that already holds what lies on the board."""
+        self._open()
+        feed = Feed(topic, pattern)
+        with self.board.lock:
+            for entry in self.board.values[topic].values():
+                if matches(pattern, entry.key):
+                    feed.offer(entry, live=False)
+            self.board.feeds.append(feed)
+        feed.ready = True
+        self._feeds.append(feed)
+        return feed
+
+    def unsubscribe(self, feed: Feed) -> None:
+        """Stop one feed."""
+        with self.board.lock:
+            if feed in self.board.feeds:
+                self.board.feeds.remove(feed)
+        if feed in self._feeds:
+            self._feeds.remove(feed)
+
+    def close(self) -> None:
+        """Stop all feeds of this link."""
+        for feed in list(self._feeds):
+            self.unsubscribe(feed)
+        self.closed = True
+
+    def _open(self) -> None:
+        if self.closed:
+            raise LinkDownError("the link must be open, got a closed one: open another")
+
+
+def matches(pattern: str, key: str) -> bool:
+    """Tell whether a dotted key fits a pattern with `*` and a final `>`.
+
+    Examples
+    --------
+    >>> matches("paris.*", "paris.n1"), matches("paris.*", "paris.rack7.n1"), matches(">", "paris.n1")
+    (True, False, True)
+    """
+    wanted, parts = pattern.split("."), key.split(".")
+    if wanted[-1] == ">":
+        return len(parts) >= len(wanted) and all(
+            w in ("*", p) for w, p in zip(wanted[:-1], parts, strict=False)
+        )
+    return len(parts) == len(wanted) and all(w in ("*", p) for w, p in zip(wanted, parts, strict=True))

@@ -1,0 +1,169 @@
+"""Who reports to whom: the federation tree, given by the names of the nodes.
+
+A node is named by its place, `site/row/rack/node`; every part but the last names
+an aggregator, and the root has the empty name. Nothing is registered anywhere: a
+name alone tells the parent. Two settings bend the tree without renaming a node:
+`depth` cuts it short, `shards` puts a level under the root for fleets with flat names.
+Does not cover: what aggregators do; see `prontosched.federation.aggregator`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prontosched.errors import FederationError
+
+ROOT = ""
+MAX_NAME = 200
+MAX_LEVELS = 8
+# Shards are named so that no host can be: a host's name never begins with a tilde.
+_SHARD = "~"
+_PLAIN = re.compile(r"[A-Za-z0-9_-]")
+_ESCAPED = re.compile(r"=([0-9A-F]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The rule that gives every node and aggregator its parent.
+
+    Attributes
+    ----------
+    depth
+        Levels of aggregators at most, the root included; None follows the names.
+        With 1 every node reports to the root.
+    shards
+        Aggregators under the root among which nodes without a place are spread by
+        a hash of their name; 1 for none.
+
+    Examples
+    --------
+    >>> Tree().parent("paris/row2/rack7/n3")
+    'paris/row2/rack7'
+    >>> Tree(depth=2).parent("paris/row2/rack7/n3")
+    'paris'
+    >>> Tree().parent("paris")
+    ''
+    """
+
+    depth: int | None = None
+    shards: int = 1
+
+    def __post_init__(self) -> None:
+        if self.depth is not None and not 1 <= self.depth <= MAX_LEVELS:
+            raise ValueError(f"depth must be from 1 to {MAX_LEVELS}, got {self.depth}")
+        if not 1 <= self.shards <= 4096:
+            raise ValueError(f"shards must be from 1 to 4096, got {self.shards}")
+
+    @classmethod
+    def balanced(cls, nodes: int, *, fan_out: int) -> Tree:
+        """Return a tree for `nodes` flat names with about `fan_out` children per aggregator.
+
+        Examples
+        --------
+        >>> Tree.balanced(10_000, fan_out=100).shards
+        100
+        """
+        if fan_out < 2:
+            raise ValueError(f"fan_out must be at least 2, got {fan_out}")
+        return cls(shards=max(1, math.ceil(nodes / fan_out)) if nodes > fan_out else 1)
+
+    def parent(self, name: str) -> str:
+        """Return the aggregator to which `name` reports; the root is the empty name."""
+        parts = split(name)
+        above = parts[:-1]
+        if not above and self.shards > 1 and not name.startswith(_SHARD):
+            digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+            return f"{_SHARD}{int.from_bytes(digest, 'big') % self.shards:04d}"
+        if self.depth is not None:
+            above = above[: self.depth - 1]
+        return "/".join(above)
+
+    def aggregators(self, nodes: Iterable[str]) -> list[str]:
+        """Return every aggregator that `nodes` need, the deepest first and the root last."""
+        found = {ROOT}
+        for node in nodes:
+            above = self.parent(node)
+            while above not in found:
+                found.add(above)
+                above = self.parent(above)
+        return sorted(found, key=lambda name: (-level(name), name))
+
+    def key(self, name: str) -> str:
+        """Return the key under which `name` puts its summary: the parent's, then its own.
+
+        Dots part the parent from the child, so that an aggregator listens to
+        `listens(itself)` and hears its children and no one else.
+
+        Examples
+        --------
+        >>> Tree().key("paris/rack7/n3.example")
+        'paris.rack7.n3=2Eexample'
+        >>> Tree(depth=1).key("paris/n3")
+        'paris/n3'
+        """
+        above = self.parent(name)
+        rest = name[len(above) + 1 :] if above and name.startswith(above + "/") else name
+        own = "/".join(_escape(part) for part in rest.split("/"))
+        return f"{place(above)}.{own}" if above else own
+
+
+def split(name: str) -> list[str]:
+    """Return the parts of a name, or say what is wrong with it."""
+    parts = name.split("/")
+    if len(name) > MAX_NAME or len(parts) > MAX_LEVELS or not all(parts):
+        raise FederationError(
+            f"a name must be 1 to {MAX_LEVELS} parts joined by '/' and at most {MAX_NAME} characters, "
+            f"got {name[:80]!r}"
+        )
+    return parts
+
+
+def level(name: str) -> int:
+    """Return how far `name` lies under the root.
+
+    Examples
+    --------
+    >>> level(""), level("paris/rack7")
+    (0, 2)
+    """
+    return len(name.split("/")) if name else 0
+
+
+def place(name: str) -> str:
+    """Return a name as dotted tokens that any bus can carry; the root as `=root`."""
+    return ".".join(_escape(part) for part in name.split("/")) if name else "=root"
+
+
+def listens(name: str) -> str:
+    """Return the pattern that matches the keys of the children of aggregator `name`."""
+    return f"{place(name)}.*" if name else "*"
+
+
+def name_of(key: str) -> str:
+    """Return the name behind a key of `Tree.key` or `place`.
+
+    Examples
+    --------
+    >>> name_of("paris.rack7.n3=2Eexample")
+    'paris/rack7/n3.example'
+    """
+    if key == "=root":
+        return ROOT
+    raw = _ESCAPED.sub(lambda found: f"%{found[1]}", key.replace(".", "/"))
+    return _unquote(raw)
+
+
+def _escape(part: str) -> str:
+    return "".join(c if _PLAIN.match(c) else "".join(f"={byte:02X}" for byte in c.encode()) for c in part)
+
+
+def _unquote(text: str) -> str:
+    pieces = re.split(r"((?:%[0-9A-F]{2})+)", text)
+    return "".join(
+        bytes.fromhex(piece.replace("%", "")).decode(errors="replace") if piece.startswith("%") else piece
+        for piece in pieces
+    )
