@@ -1,0 +1,268 @@
+"""Recorded traces, with the interface of a live source.
+
+One row per timestep, in CSV (plain or gzipped) or Parquet, streamed and never loaded whole. Columns:
+
+- `timestamp` (optional): seconds since 1970, also milli-, micro- or nanoseconds, or ISO 8601;
+- `node` (optional): many nodes in one file. Without it each file is one node, named after the file;
+- `ready` and `utilisation` (optional, other names may be given): CPU Ready and CPU utilisation;
+- all other columns of numbers: the metrics. Columns of text are left out and named in the warnings.
+
+A folder is a trace too: files called `part-…` in it are parts of one (what `pronto record` leaves when it
+is killed), any others are one trace each.
+
+Use::
+
+    source = open_trace(["a.parquet", "b.csv"], ready="load_1", exclude=["load_*"], utilisation="cpu_r")
+    source.metrics, source.nodes, source.ready_column, source.interval_seconds
+    source.read()              # list[Sample] of one timestep, merged by time; EOFError at the end
+    source.chunks(rows=4096)   # iterator of Chunk: one node's next rows as arrays; a node's chunks in order
+    source.aligned(rows=256)   # iterator of list[Chunk]: all nodes side by side, for a Fleet
+    source.counts              # TraceCounts of the last pass: rows, dropped by cause, gaps; .warnings()
+
+`metrics` is the union over all files; what a file lacks is NaN, with a warning. `chunks` and `aligned` can be
+called again: each starts from the beginning and counts anew. A column named as `utilisation` stays among
+the metrics; the ready column never does. What is wrong with a file is a `TelemetryError` of one line; rows
+that cannot be used are dropped and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from prontosched.errors import TelemetryError
+from prontosched.telemetry.source import Sample
+from prontosched.telemetry.trace_csv import CsvFile
+from prontosched.telemetry.trace_files import SUFFIXES, TraceCounts, TraceFile, name_some
+from prontosched.telemetry.trace_layout import Layout, lay_out, require_column
+from prontosched.telemetry.trace_parquet import ParquetFile
+from prontosched.telemetry.trace_rows import Chunk, Head, Stream
+
+__all__ = ["Chunk", "TraceCounts", "TraceSource", "open_trace"]
+
+
+class TraceSource:
+    """One or more recorded traces, read as a live source or as arrays. Made by `open_trace`.
+
+    Attributes
+    ----------
+    metrics
+        Names of the metrics, the union over all files.
+    ready_column
+        Name of the column that holds CPU Ready, None if no file has one.
+    interval_seconds
+        Median time between two rows; 1 where the trace has no timestamps.
+    counts
+        What the last pass met.
+
+    Notes
+    -----
+    Memory: a million cells per open file, and `rows` rows per node for `chunks` and `aligned`.
+    """
+
+    name = "trace"
+
+    def __init__(self, streams: list[Stream], layout: Layout, columns: dict[str, str]) -> None:
+        self.metrics = layout.metrics
+        files = [file for stream in streams for file in stream.files]
+        self.ready_column = next((c for file in files if (c := layout.pick(layout.ready, file))), None)
+        self.counts = TraceCounts()
+        self._streams = streams
+        self._layout = layout
+        self._columns = columns
+        self._timed = any(layout.pick(layout.timestamp, file) for file in files)
+        self.interval_seconds = self._measure_interval()
+        self._nodes: tuple[str, ...] | None = None
+        self._steps: Iterator[list[Sample]] | None = None
+        self._closed = False
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes; the first call passes over the `node` column where there is one."""
+        if self._nodes is None:
+            found: dict[str, None] = {}
+            for stream in self._streams:
+                for file in stream.files:
+                    column = self._layout.pick(self._layout.node, file)
+                    if column is None:
+                        found[stream.name] = None
+                        continue
+                    unseen = file.batches([], node=column, timestamp=None, size=65536, counts=TraceCounts())
+                    for batch in unseen:
+                        found.update(dict.fromkeys(batch.nodes or ()))
+            self._nodes = tuple(found)
+        return self._nodes
+
+    def read(self) -> list[Sample]:
+        """Read the next timestep: all nodes that have a row for it."""
+        if self._closed:
+            raise ValueError("read from a closed trace")
+        if self._steps is None:
+            self._steps = self._walk()
+        step = next(self._steps, None)
+        if step is None:
+            raise EOFError("the trace has ended")
+        return step
+
+    def chunks(self, rows: int = 4096, *, nodes: Collection[str] | None = None) -> Iterator[Chunk]:
+        """Yield the next `rows` rows of one node at a time, fewer at its end.
+
+        Parameters
+        ----------
+        nodes
+            Only these; all if not given.
+        """
+        self._begin()
+        for stream in self._streams:
+            for group in stream.chunks(self._layout, self.counts, self._gap_interval, rows=rows, nodes=nodes):
+                yield from (self._seen(chunk) for chunk in group)
+        self._end()
+
+    def aligned(self, rows: int = 256, *, nodes: Collection[str] | None = None) -> Iterator[list[Chunk]]:
+        """Yield the next `rows` rows of all nodes at once, row by row side by side."""
+        self._begin()
+        going = [
+            stream.chunks(
+                self._layout, self.counts, self._gap_interval, rows=rows, nodes=nodes, together=True
+            )
+            for stream in self._streams
+        ]
+        while going:
+            groups = [(walk, next(walk, None)) for walk in going]
+            going = [walk for walk, group in groups if group is not None]
+            chunks = [self._seen(chunk) for _, group in groups if group is not None for chunk in group]
+            if chunks:
+                yield chunks
+        self._end()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._closed = True
+        self._steps = None
+
+    @property
+    def _gap_interval(self) -> float:
+        return self.interval_seconds if self._timed else 0.0
+
+    def _begin(self) -> None:
+        self.counts = TraceCounts(columns=dict(self._columns))
+        self._numbers = 0
+
+    def _seen(self, chunk: Chunk) -> Chunk:
+        if not self._numbers:
+            self._numbers = int(np.isfinite(chunk.vectors).sum())
+        return chunk
+
+    def _end(self) -> None:
+        where = name_some([str(file.path) for stream in self._streams for file in stream.files], most=1)
+        if not self.counts.rows:
+            raise TelemetryError(f"{where}: a trace must have at least one row, got only a header")
+        if self.counts.kept and not self._numbers:
+            raise TelemetryError(f"{where}: no metric has a single number in {self.counts.rows} rows")
+
+    def _measure_interval(self) -> float:
+        for stream in self._streams if self._timed else ():
+            for rows in stream.rows(self._layout, TraceCounts(), 0.0):
+                times = rows.timestamps
+                if rows.nodes is not None:
+                    times = times[np.array([node == rows.nodes[0] for node in rows.nodes], dtype=bool)]
+                steps = np.diff(times[np.isfinite(times)])
+                if len(steps):
+                    return float(np.median(steps))
+        return 1.0
+
+    def _walk(self) -> Iterator[list[Sample]]:
+        """Merge the streams by time."""
+        self._begin()
+        heads = [Head(stream, self._layout, self.counts, self._gap_interval) for stream in self._streams]
+        while heads := [head for head in heads if head.alive]:
+            times = [head.time for head in heads]
+            known = [time for time in times if time == time]
+            until = min(known) + self.interval_seconds / 2 if known else float("nan")
+            step: dict[str, Sample] = {}
+            for head in heads:
+                # A row without a time goes with whatever is next.
+                if not head.time > until:
+                    head.take(until, step, self.metrics)
+            if any(np.isfinite(sample.vector).any() for sample in step.values()):
+                self._numbers = 1
+            yield list(step.values())
+        self._end()
+
+
+def open_trace(
+    paths: str | PathLike[str] | Iterable[str | PathLike[str]],
+    *,
+    ready: str | None = None,
+    exclude: Sequence[str] = (),
+    utilisation: str | None = None,
+    timestamp: str | None = None,
+    node: str | None = None,
+) -> TraceSource:
+    """Open files and folders as one source; only headers are read.
+
+    Parameters
+    ----------
+    ready
+        Column that holds CPU Ready; every file must have it. Without it one of `ready`, `cpu_ready` and
+        `cpu_ready_percent` is taken if there is one.
+    exclude
+        Columns to leave out, with `*` and `?` as wildcards.
+    utilisation
+        Column that holds CPU utilisation; without it `utilisation` if there is one.
+    timestamp
+        Column that holds the time; without it `timestamp` or `time` if there is one.
+    node
+        Column that names the node; without it `node` if there is one.
+    """
+    chosen = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    streams = [stream for path in chosen for stream in _streams(Path(path))]
+    if not streams:
+        raise TelemetryError(f"a trace must be a file or a folder with files, got {len(chosen)} paths")
+    _tell_apart(streams)
+    files = [file for stream in streams for file in stream.files]
+    given = {"ready": ready, "utilisation": utilisation, "timestamp": timestamp, "node": node}
+    for column in filter(None, given.values()):
+        require_column(column, files)
+    layout, columns = lay_out(files, given, exclude)
+    return TraceSource(streams, layout, columns)
+
+
+def _open_file(path: Path) -> TraceFile:
+    if path.name.endswith(".parquet"):
+        return ParquetFile(path)
+    if path.name.endswith((".csv", ".csv.gz")):
+        return CsvFile(path)
+    raise TelemetryError(f"{path}: a trace must end in .parquet, .csv or .csv.gz")
+
+
+def _stem(path: Path) -> str:
+    name = path.name.removesuffix(".parts")
+    return next((name.removesuffix(suffix) for suffix in reversed(SUFFIXES) if name.endswith(suffix)), name)
+
+
+def _streams(path: Path) -> list[Stream]:
+    parts_folder = path.with_name(path.name + ".parts")
+    if not path.exists() and parts_folder.is_dir():
+        path = parts_folder
+    if not path.is_dir():
+        if not path.exists():
+            raise TelemetryError(f"{path}: no such file")
+        return [Stream(_stem(path), [_open_file(path)])]
+    found = sorted(file for file in path.iterdir() if file.name.endswith(SUFFIXES))
+    if not found:
+        raise TelemetryError(f"{path}: the folder must hold .parquet or .csv files, got none")
+    parts = [file for file in found if file.name.startswith("part-")]
+    streams = [Stream(_stem(path), [_open_file(file) for file in parts])] if parts else []
+    return streams + [Stream(_stem(file), [_open_file(file)]) for file in found if file not in parts]
+
+
+def _tell_apart(streams: list[Stream]) -> None:
+    """Give streams of one name the name of their folder as well."""
+    names = [stream.name for stream in streams]
+    for stream in streams:
+        if names.count(stream.name) > 1:
+            stream.name = f"{stream.files[0].path.parent.name}/{stream.name}"
