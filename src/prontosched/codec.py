@@ -84,7 +84,9 @@ def decode(data: bytes, *, kind: str, version: int, limit: int = MAX_BYTES) -> d
         array, start = _array(data, start, name, dtype, shape)
         fields[name] = array
     if start != len(data) - _CHECK_BYTES:
-        raise StateError(f"{kind} data must end with its arrays, got {len(data) - _CHECK_BYTES - start} bytes more")
+        raise StateError(
+            f"{kind} data must end with its arrays, got {len(data) - _CHECK_BYTES - start} bytes more"
+        )
     fields["version"] = found
     return fields
 
@@ -120,7 +122,9 @@ def _header(data: bytes, limit: int) -> tuple[dict[str, Any], int]:
 
 def _array(data: bytes, start: int, name: Any, dtype: Any, shape: Any) -> tuple[np.ndarray[Any, Any], int]:
     if dtype not in DTYPES or not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
-        raise StateError(f"array {name!r} must be of a known type and shape, got {dtype!r} {shape!r}: discard it")
+        raise StateError(
+            f"array {name!r} must be of a known type and shape, got {dtype!r} {shape!r}: discard it"
+        )
     if not all(isinstance(n, int) and 0 <= n <= MAX_BYTES for n in shape):
         raise StateError(f"array {name!r} must have lengths from 0, got {shape!r}: discard it")
     count = math.prod(shape)

@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 NEGLIGIBLE = 1e-12
 # Squares of singular values lose their weak end to rounding. Below this ratio of
 # squares the Gram matrix is not trusted and a full SVD is taken instead.
-GRAM_TRUST = 1e-5
+GRAM_TRUST = 1e-4
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,91 @@
+"""Stage 2: what anything that follows a subspace through a stream must do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from prontosched.subspace import Array, Subspace
+
+# Squares of larger values overflow once a few are added up.
+LARGEST = 1e150
+
+
+class Embedding(Protocol):
+    """Follow the leading subspace of a stream in memory that never grows.
+
+    Attributes
+    ----------
+    subspace
+        What is known so far, None for nothing. The same object as long as nothing
+        changed, so that `is` tells an update.
+    samples
+        Vectors behind the singular values: all of them, or as many as are remembered.
+    name
+        How presets and saved state call this embedding.
+    """
+
+    name: str
+
+    @property
+    def subspace(self) -> Subspace | None:
+        """The leading directions, None until there are any."""
+        ...
+
+    @property
+    def samples(self) -> float:
+        """Vectors behind the singular values."""
+        ...
+
+    def learn_one(self, y: Array) -> None:
+        """Take in one telemetry vector `(d,)`."""
+        ...
+
+    def learn_many(self, Y: Array) -> None:
+        """Take in the columns of `(d, n)`, in order."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor arguments, by name."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return everything learned, by name: numbers, strings and arrays."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned."""
+        ...
+
+
+def finite(y: Array) -> Array:
+    """Return `y` as it is when it can be learned from, else with unknown values as 0 and a bound."""
+    if -LARGEST < y.min(initial=0.0) and y.max(initial=0.0) < LARGEST:
+        return y
+    return np.clip(np.nan_to_num(y, nan=0.0, posinf=0.0, neginf=0.0), -LARGEST, LARGEST)
+
+
+def check_rank(rank: int) -> int:
+    """Return `rank`, or raise if it is not a number of directions."""
+    if rank < 1:
+        raise ValueError(f"rank must be at least 1, got {rank}")
+    return rank
+
+
+def check_forgetting(forgetting: float) -> float:
+    """Return `forgetting`, or raise if it is not a weight of the past."""
+    if not 0.0 < forgetting <= 1.0:
+        raise ValueError(f"forgetting must be in (0, 1], got {forgetting}")
+    return forgetting
+
+
+def check_energy_bounds(bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Return the energy bounds as a pair, or raise if they are not in order."""
+    if bounds is None:
+        return None
+    low, high = bounds
+    if not 0.0 <= low < high <= 1.0:
+        raise ValueError(f"energy_bounds must be (low, high) with 0 <= low < high <= 1, got {bounds}")
+    return float(low), float(high)

@@ -1,0 +1,294 @@
+"""FPCA-Edge with adaptive rank, the paper's own embedding.
+
+Covers: one stream. Many streams at once are in `prontosched.fleet`; merging the
+results of several nodes is in `prontosched.subspace`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from prontosched.embedding.embedding import (
+    LARGEST,
+    check_energy_bounds,
+    check_forgetting,
+    check_rank,
+    finite,
+)
+from prontosched.subspace import GRAM_TRUST, NEGLIGIBLE, Array, Subspace
+
+Growth = Literal["spare", "canonical", "authors"]
+
+
+class FPCAEdge:
+    """Follow the leading subspace of a stream, block by block.
+
+    Vectors gather in a block. A full block is folded into the subspace whole and
+    forgotten; until the first one fills, `subspace` is None. An all-zero start
+    leaves it None.
+
+    Parameters
+    ----------
+    rank
+        Directions to follow, the first guess where the rank adapts. Paper: r.
+    block_size
+        Vectors per update, at least `rank`. Paper: b.
+    forgetting
+        Weight of the past in each update, in (0, 1]. Paper: λ.
+    energy_bounds
+        `(low, high)`: after each block the rank shrinks by one when the weakest
+        direction holds less than `low` of the sum of singular values, and grows by
+        one when it holds more than `high`. None keeps the rank. Paper: [α, β].
+    holdoff
+        Least number of blocks between two changes of rank.
+    max_rank
+        Upper limit of an adapting rank; never more than `block_size - 1` or `d - 1`.
+    growth
+        Where a new direction comes from. `spare`: one more direction than shown is
+        followed all the time, so growing shows the true next one. `canonical`: the
+        next coordinate axis, made orthogonal, with singular value 0, as the paper
+        has it. `authors`: as in the paper authors' public code, axis r + 2 and a
+        stale singular value; only to compare with it.
+
+    Notes
+    -----
+    Memory: `d * (2 * rank + block_size + 2)` floats between updates, and less than
+    three times that during one, however long the stream.
+    Cost: one `(rank + block_size)`-sized symmetric eigenproblem per block.
+
+    Examples
+    --------
+    >>> embedding = FPCAEdge(rank=1, block_size=2)
+    >>> for load in [1.0, 2.0, 3.0, 4.0]:
+    ...     embedding.learn_one(load * np.array([3.0, 4.0]))
+    >>> abs(embedding.subspace.basis[:, 0]).round(2)
+    array([0.6, 0.8])
+
+    References
+    ----------
+    Paper, appendix "Subspace tracking", algorithm FPCA-Edge.
+    """
+
+    name = "fpca"
+
+    def __init__(
+        self,
+        rank: int = 4,
+        block_size: int = 10,
+        forgetting: float = 1.0,
+        *,
+        energy_bounds: tuple[float, float] | None = None,
+        holdoff: int = 0,
+        max_rank: int | None = None,
+        growth: Growth = "spare",
+        authors: bool = False,
+    ) -> None:
+        self.rank = check_rank(rank)
+        if block_size < rank:
+            raise ValueError(
+                f"block_size must be at least rank ({rank}), got {block_size}: "
+                "a shorter block cannot hold that many directions"
+            )
+        if holdoff < 0:
+            raise ValueError(f"holdoff must be at least 0 blocks, got {holdoff}")
+        if max_rank is not None and max_rank < rank:
+            raise ValueError(f"max_rank must be at least rank ({rank}), got {max_rank}")
+        self.block_size = block_size
+        self.forgetting = check_forgetting(forgetting)
+        self.energy_bounds = check_energy_bounds(energy_bounds)
+        self.holdoff = holdoff
+        self.max_rank = max_rank
+        self.growth: Growth = "authors" if authors else growth
+        self.subspace: Subspace | None = None
+        self.blocks = 0
+        # Directions kept beyond those shown.
+        self._spare = int(self.energy_bounds is not None and self.growth == "spare")
+        self._shown = rank
+        self._last_change = 0
+        self._to_come: int | None = None
+        self._slab = np.zeros((0, 0))
+        self._known = 0  # rows of the slab that hold the past; vectors follow
+        self._held = 0
+        self._strengths = np.zeros(0)
+        self._stale = np.zeros(0)
+
+    @property
+    def samples(self) -> float:
+        """Vectors behind the singular values: all, or as many as are remembered."""
+        if self.forgetting == 1.0:
+            return float(self.blocks * self.block_size)
+        fade = self.forgetting**2
+        return self.block_size * (1.0 - fade**self.blocks) / (1.0 - fade)
+
+    def learn_one(self, y: Array) -> None:
+        """Take in one telemetry vector of shape `(d,)`."""
+        try:
+            self._slab[self._held] = y
+        except (IndexError, ValueError):
+            self._make_room(y)
+        self._held += 1
+        if self._held - self._known == self.block_size:
+            self._update()
+
+    def learn_many(self, Y: Array) -> None:
+        """Take in the columns of `(d, n)`, in order.
+
+        A last block that does not fill stays in the buffer. With `authors` the
+        matrix is a whole run, whose last two blocks leave the rank alone.
+        """
+        whole = (self._held - self._known + Y.shape[1]) // self.block_size
+        self._to_come = whole if self.growth == "authors" else None
+        for y in np.ascontiguousarray(Y.T):
+            self.learn_one(y)
+        self._to_come = None
+
+    def flush(self) -> None:
+        """Fold in the vectors of a block that has not filled; `subspace` then knows all of them."""
+        if self._held > self._known:
+            self._update()
+
+    def _make_room(self, y: Array) -> None:
+        if self._slab.size:
+            raise ValueError(
+                f"a vector must have {self._slab.shape[1]} metrics as the first one had, got {y.shape}: "
+                "start a new embedding when the metrics change"
+            )
+        # The rank may grow to the block size, with one spare direction.
+        self._slab = np.zeros((2 * self.block_size + 2, y.shape[0]))
+        self._stale = np.zeros(self.block_size + 2)
+        self._slab[self._held] = y
+
+    def _update(self) -> None:
+        """Fold the block into the subspace: the leading part of [forgetting * past, block]."""
+        rows = self._slab[: self._held]
+        block = rows[self._known :]
+        if not max(block.max(), -block.min()) < LARGEST:
+            block[:] = finite(block)
+        keep = min(self._shown + self._spare, *rows.shape)
+        basis, strengths = leading_rows(rows, keep)
+        self.blocks += 1
+        self._held = self._known = 0
+        if strengths.size:
+            self._stale[: strengths.size] = strengths
+            if self.energy_bounds is not None:
+                basis, strengths = self._adapt(basis, strengths)
+            self._show(basis, strengths)
+
+    def _show(self, basis: Array, strengths: Array) -> None:
+        shown = min(self._shown, strengths.size)
+        self._strengths = strengths
+        self.subspace = Subspace(basis[:shown].T, strengths[:shown])
+        self._known = self._held = strengths.size
+        np.multiply(basis, (self.forgetting * strengths)[:, None], out=self._slab[: self._known])
+
+    def _adapt(self, basis: Array, strengths: Array) -> tuple[Array, Array]:
+        """Change the rank by at most one, by the energy of the weakest direction shown."""
+        assert self.energy_bounds is not None
+        low, high = self.energy_bounds
+        waited = self.blocks - self._last_change
+        if waited < self.holdoff or (self._to_come is not None and self.blocks > self._to_come - 2):
+            return basis, strengths
+        shown = min(self._shown, strengths.size)
+        energy = strengths[shown - 1] / strengths[:shown].sum()
+        if energy < low and self._shown > 1:
+            self._shown = shown - 1
+            self._last_change = self.blocks
+            kept = self._shown + self._spare
+            return basis[:kept], strengths[:kept]
+        limit = min(self.block_size - 1, basis.shape[1] - 1, self.max_rank or self.block_size)
+        if self.growth == "authors":
+            limit = min(self.block_size, basis.shape[1] - 1)
+        if energy > high and shown == self._shown < limit:
+            if self.growth != "spare":
+                basis, strengths = self._axis(basis, strengths)
+            elif strengths.size <= shown:
+                return basis, strengths
+            self._shown += 1
+            self._last_change = self.blocks
+        return basis, strengths
+
+    def _axis(self, basis: Array, strengths: Array) -> tuple[Array, Array]:
+        """Append a coordinate axis made orthogonal to the basis, unless it lies within."""
+        axis = np.zeros(basis.shape[1])
+        authors = self.growth == "authors"
+        axis[self._shown + authors] = 1.0
+        for _ in range(2):
+            axis -= basis.T @ (basis @ axis)
+        length = float(np.linalg.norm(axis))
+        if length < 1e-8:
+            return basis, strengths
+        strength = self._stale[self._shown] if authors else 0.0
+        return np.vstack([basis, axis / length]), np.append(strengths, strength)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor arguments, by name."""
+        return {
+            "rank": self.rank,
+            "block_size": self.block_size,
+            "forgetting": self.forgetting,
+            "energy_bounds": self.energy_bounds,
+            "holdoff": self.holdoff,
+            "max_rank": self.max_rank,
+            "growth": self.growth,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return everything learned, by name."""
+        shown = 0 if self.subspace is None else self.subspace.rank
+        basis = np.zeros((0, 0)) if self.subspace is None else np.ascontiguousarray(self.subspace.basis.T)
+        return {
+            "slab": self._slab[: self._held],
+            "features": self._slab.shape[1],
+            "known": self._known,
+            "basis": basis,
+            "strengths": self._strengths,
+            "stale": self._stale,
+            "subspace_rank": shown,
+            "shown": self._shown,
+            "last_change": self._last_change,
+            "blocks": self.blocks,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned."""
+        if state["features"]:
+            self._make_room(np.zeros(int(state["features"])))
+        self._held = len(state["slab"])
+        self._slab[: self._held] = state["slab"]
+        self._known = int(state["known"])
+        self._strengths = state["strengths"]
+        self._stale = state["stale"]
+        self._shown = int(state["shown"])
+        self._last_change = int(state["last_change"])
+        self.blocks = int(state["blocks"])
+        shown = int(state["subspace_rank"])
+        self.subspace = Subspace(state["basis"].T, state["strengths"][:shown].copy()) if shown else None
+
+
+def leading_rows(rows: Array, rank: int) -> tuple[Array, Array]:
+    """Return at most `rank` leading right directions of `rows` `(n, d)`, as rows, and their strengths.
+
+    Through the Gram matrix where that is exact enough, which it is for nearly all
+    telemetry; else by a full SVD. Negligible directions are dropped: none come
+    back for all-zero rows.
+    """
+    if rows.shape[0] < rows.shape[1]:
+        squares, vectors = np.linalg.eigh(rows @ rows.T)
+        largest = squares[-1]
+        weakest = squares[-rank]
+        if largest > 0.0 and weakest > GRAM_TRUST * largest:
+            strengths = np.sqrt(squares[: -rank - 1 : -1])
+            basis = vectors[:, : -rank - 1 : -1].T @ rows
+            basis /= strengths[:, None]
+            return basis, strengths
+    _, strengths, directions = np.linalg.svd(rows, full_matrices=False)
+    strongest = float(strengths[0])
+    if not math.isfinite(strongest) or strongest == 0.0:
+        return np.zeros((0, rows.shape[1])), np.zeros(0)
+    kept = min(rank, int(np.count_nonzero(strengths > NEGLIGIBLE * strongest)))
+    # Copies: a slice would keep the whole untruncated array alive.
+    return directions[:kept].copy(), strengths[:kept].copy()
