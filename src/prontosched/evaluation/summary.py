@@ -1,0 +1,282 @@
+"""One node's results: every measure of every method, with draws for intervals and nulls.
+
+Small whatever the length of the trace, so results travel from workers as they are.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prontosched.evaluation.curves import at_downtime, exposure_of_oracle
+from prontosched.evaluation.intervals import block_weights
+from prontosched.evaluation.nulls import draw_shifts, shifted_means
+from prontosched.evaluation.quantiles import Mask
+from prontosched.evaluation.ranking import (
+    average_precision,
+    binned_scores,
+    histograms,
+    rank_bins,
+    roc_area,
+)
+from prontosched.evaluation.record import Record
+from prontosched.evaluation.scores import paper_scores
+from prontosched.evaluation.windows import any_within
+from prontosched.subspace import Array
+
+DRAWS = 200
+SHIFTS = 400
+BINS = 128
+COLD = (20, 500)
+STATISTICS = (
+    "recall_low",
+    "recall",
+    "precision_low",
+    "precision",
+    "exposure_cut",
+    "onset_recall",
+    "average_precision",
+    "roc",
+    "quiet_average_precision",
+    "quiet_roc",
+)
+# Latched downtime at which onset recall is read: with w steps per raise, less cannot be reached by many.
+LATCHED_AT = 0.3
+
+
+@dataclass(slots=True)
+class NodeSummary:
+    """Results of one node; arrays have the methods first.
+
+    Attributes
+    ----------
+    statistics, draws
+        `(methods, len(STATISTICS))` and the same on resampled blocks, `(methods, statistics, draws)`.
+    downtime, recall
+        Realised at each budget, `(methods, budgets)`.
+    paper
+        The paper's figures by name, `(methods,)` each.
+    leads
+        Onsets by lead time, own decisions and at the chosen budget, `(methods, 2, w)`.
+    null_recall, null_quiet, null_success
+        The same statistic of the circularly shifted signal, `(methods, shifts)`; the observed ones are in
+        `seen`, by name.
+    """
+
+    node: str
+    steps: int
+    scored: int
+    positive: int
+    spikes: int
+    onsets: int
+    on_tape: int
+    statistics: Array
+    draws: NDArray[np.float32]
+    downtime: Array
+    recall: Array
+    own: Array
+    paper: dict[str, Array]
+    leads: Array
+    calibration: Array | None
+    null_recall: NDArray[np.float32]
+    null_quiet: NDArray[np.float32]
+    null_success: NDArray[np.float32]
+    seen: dict[str, Array]
+    cold_average_precision: Array
+    limit: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTape:
+    """The tape of one node, stretches joined; scores are `(steps, methods)`."""
+
+    label: Mask
+    valid: Mask
+    quiet: Mask
+    spike: Mask
+    known: Mask
+    future: Array
+    score: NDArray[np.float32]
+    own: Mask
+    chosen: Mask
+    step: NDArray[np.int64]
+    block: NDArray[np.int64]
+
+
+def node_tape(record: Record, node: int) -> NodeTape:
+    """Join what is on tape of one node."""
+    parts = record.segments
+    steps = [part.start + np.arange(part.label.shape[0]) for part in parts]
+    per_block = record.segment * record.per_block
+    blocks = [np.full(part.label.shape[0], part.start // per_block) for part in parts]
+
+    def join(name: str) -> Any:
+        return np.concatenate([getattr(part, name)[..., node] for part in parts])
+
+    return NodeTape(
+        **{name: join(name) for name in ("label", "valid", "quiet", "spike", "known")},
+        future=join("future").astype(np.float64),
+        score=join("score"),
+        own=join("own"),
+        chosen=join("chosen"),
+        step=np.concatenate(steps),
+        block=np.concatenate(blocks).astype(np.int64),
+    )
+
+
+def summarise_node(
+    record: Record, node: int, name: str, *, targets: tuple[float, float], seed: int
+) -> NodeSummary:
+    """Work out all measures of one node.
+
+    Parameters
+    ----------
+    targets
+        The low and the chosen downtime at which methods are compared.
+    seed
+        Of the draws; a node's draws depend on it and on its name alone.
+    """
+    generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    shape = record.shape
+    blocks = _of_node(record, node)
+    total = {key: value.sum(axis=0) for key, value in blocks.items()}
+    weights = block_weights(len(record.blocks), DRAWS, generator)
+    drawn = {key: np.tensordot(weights, value, axes=1) for key, value in blocks.items()}
+    tape = node_tape(record, node)
+    statistics = np.full((shape.methods, len(STATISTICS)), np.nan)
+    draws = np.full((shape.methods, len(STATISTICS), DRAWS), np.nan)
+    oracle = exposure_of_oracle(tape.future[tape.valid], targets[1])
+    for index, key in enumerate(STATISTICS[:6]):
+        statistics[:, index] = _counted(key, total, targets, oracle)
+        draws[:, index] = np.moveaxis(_counted(key, drawn, targets, oracle), 0, -1)
+    for method in range(shape.methods):
+        statistics[method, 6:], draws[method, 6:] = _ranked(tape, tape.score[:, method], weights)
+    shifts = draw_shifts(tape.label.size, SHIFTS, 5 * max(shape.horizon, shape.window), generator)
+    nulls, seen = _shifted(tape, shifts, shape.window)
+    downtime, recall = _curve(total)
+    return NodeSummary(
+        node=name,
+        steps=int(total["paper_steps"]),
+        scored=int(total["valid"]),
+        positive=int(total["positive"]),
+        spikes=int(total["paper_spikes"]),
+        onsets=int(total["onsets"]),
+        on_tape=int(tape.known.sum()),
+        statistics=statistics,
+        draws=draws.astype(np.float32),
+        downtime=downtime[:, 1:],
+        recall=recall[:, 1:],
+        own=np.stack([downtime[:, 0], recall[:, 0], _precision(total)[:, 0]], axis=1),
+        paper=paper_scores({key[6:]: value for key, value in total.items() if key.startswith("paper_")}),
+        leads=record.leads[:, node][:, [0, 1 + shape.chosen]],
+        calibration=None if record.calibration is None else record.calibration[:, node],
+        null_recall=nulls["recall"],
+        null_quiet=nulls["quiet"],
+        null_success=nulls["success"],
+        seen=seen,
+        cold_average_precision=_cold(tape),
+    )
+
+
+def _cold(tape: NodeTape) -> Array:
+    """Return each method's average precision over the first steps, where little has been learned."""
+    early = tape.valid & (tape.step >= COLD[0]) & (tape.step < COLD[1])
+    scores = tape.score[early].astype(np.float64)
+    return np.array([average_precision(scores[:, k], tape.label[early]) for k in range(scores.shape[1])])
+
+
+def _of_node(record: Record, node: int) -> dict[str, Array]:
+    """Return the blocks' counts of one node, blocks first: `(blocks, …)`."""
+    found: dict[str, Array] = {}
+    for key, value in record.blocks[0].items():
+        axis = 0 if value.ndim == 1 else 1
+        found[key] = np.stack([np.take(block[key], node, axis=axis) for block in record.blocks])
+    return found
+
+
+def _curve(counts: dict[str, Array]) -> tuple[Array, Array]:
+    """Return realised downtime and decision recall, `(…, methods, 1 + budgets)`."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        downtime = counts["raised"] / counts["valid"][..., None, None]
+        recall = counts["hits"] / counts["positive"][..., None, None]
+    return downtime, recall
+
+
+def _precision(counts: dict[str, Array]) -> Array:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Array = counts["hits"] / counts["raised"]
+    return found
+
+
+def _counted(key: str, counts: dict[str, Array], targets: tuple[float, float], oracle: float) -> Array:
+    """Return one of the statistics that follow from counts, `(…, methods)`."""
+    downtime, recall = _curve(counts)
+    target = targets[0] if key.endswith("_low") else targets[1]
+    if key.startswith("recall"):
+        return at_downtime(downtime[..., 1:], recall[..., 1:], target)
+    if key.startswith("precision"):
+        return at_downtime(downtime[..., 1:], _precision(counts)[..., 1:], target)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if key == "onset_recall":
+            cost = counts["latched"] / counts["latched_steps"][..., None, None]
+            found = counts["latched_onsets"] / counts["onsets"][..., None, None]
+            return at_downtime(cost[..., 1:], found[..., 1:], LATCHED_AT)
+        accepted = counts["valid"][..., None, None] - counts["raised"]
+        overall = (counts["future"] / counts["valid"])[..., None, None]
+        cut = 1.0 - counts["accepted_future"] / accepted / overall
+        return at_downtime(downtime[..., 1:], cut[..., 1:], target) / oracle
+
+
+def _ranked(tape: NodeTape, score: NDArray[np.float32], weights: Array) -> tuple[Array, Array]:
+    """Return average precision and ROC area over all and over quiet moments, and their draws."""
+    exact: list[float] = []
+    draws: list[Array] = []
+    bins = rank_bins(score.astype(np.float64), BINS)
+    for used in (tape.valid, tape.valid & tape.quiet):
+        point = (
+            average_precision(score[used].astype(np.float64), tape.label[used]),
+            roc_area(score[used].astype(np.float64), tape.label[used]),
+        )
+        counts = histograms(bins, BINS, tape.label, used, tape.block)
+        resampled = np.tensordot(weights[:, : counts.shape[0]], counts, axes=1)
+        # Bins blur a little: draws are moved so that they scatter around the exact value.
+        for value, whole, drawn in zip(
+            point, binned_scores(counts.sum(axis=0)), binned_scores(resampled), strict=True
+        ):
+            exact.append(value)
+            draws.append(drawn - whole + value)
+    return np.array(exact), np.stack(draws)
+
+
+def _shifted(
+    tape: NodeTape, shifts: Array, window: int
+) -> tuple[dict[str, NDArray[np.float32]], dict[str, Array]]:
+    """Return the statistics of shifted signals, and the observed ones, for each method."""
+    methods = tape.score.shape[1]
+    nulls = {
+        key: np.full((methods, shifts.size), np.nan, np.float32) for key in ("recall", "quiet", "success")
+    }
+    seen = {key: np.full(methods, np.nan) for key in nulls}
+    positive = (tape.label & tape.valid).astype(np.float64)
+    anticipated = (tape.label & tape.valid & tape.quiet).astype(np.float64)
+    calm = (~tape.label & tape.valid & tape.quiet).astype(np.float64)
+    spikes = tape.spike.astype(np.float64)
+    here = np.zeros(1)
+    for method in range(methods):
+        chosen = tape.chosen[:, method].astype(np.float64)
+        ranks = rank_bins(tape.score[:, method].astype(np.float64), 1024) / 1024.0
+        latched = any_within(tape.own[:, method], first=-window, last=0).astype(np.float64)
+        for moments, key in ((shifts, "null"), (here, "seen")):
+            recall = shifted_means(chosen, positive, moments)
+            quiet = shifted_means(ranks, anticipated, moments) - shifted_means(ranks, calm, moments)
+            success = shifted_means(latched, spikes, moments)
+            for name, found in (("recall", recall), ("quiet", quiet), ("success", success)):
+                if key == "null":
+                    nulls[name][method] = found
+                else:
+                    seen[name][method] = found[0]
+    return nulls, seen

@@ -1,0 +1,75 @@
+"""Online thresholds hold a budget and know only the past."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from prontosched.evaluation.budget import BudgetThresholds
+from prontosched.evaluation.quantiles import RunningQuantiles
+
+BUDGETS = (0.02, 0.1, 0.3)
+
+
+def run(scores: np.ndarray) -> np.ndarray:
+    thresholds = BudgetThresholds(scores.shape[1], BUDGETS)
+    return np.stack([thresholds.decide(row) for row in scores])
+
+
+def test_realised_downtime_is_the_budget_on_a_steady_stream(rng: np.random.Generator) -> None:
+    raised = run(rng.normal(size=(8000, 3)))
+
+    assert np.allclose(raised.mean(axis=0), BUDGETS, rtol=0.1)
+
+
+def test_realised_downtime_comes_back_after_the_scores_change_level(rng: np.random.Generator) -> None:
+    scores = rng.normal(size=(40_000, 1))
+    scores[5000:] += 3.0
+
+    late = run(scores)[25_000:].mean(axis=0)[0]
+
+    assert np.allclose(late, BUDGETS, rtol=0.35)
+
+
+def test_decisions_depend_on_the_past_only(rng: np.random.Generator) -> None:
+    scores = rng.normal(size=(600, 2))
+    changed = scores.copy()
+    changed[301:] = 50.0
+
+    assert np.array_equal(run(scores)[:301], run(changed)[:301])
+
+
+def test_streams_do_not_touch_each_other(rng: np.random.Generator) -> None:
+    scores = rng.normal(size=(3000, 2))
+    scores[100:900, 1] = np.nan
+
+    assert np.array_equal(run(scores)[:, 0], run(scores[:, :1])[:, 0])
+
+
+def test_a_score_that_says_nothing_never_raises() -> None:
+    assert not run(np.full((100, 1), np.nan)).any()
+
+
+def test_a_budget_outside_zero_and_one_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"between 0 and 1, got \(0\.0,\)"):
+        BudgetThresholds(1, (0.0,))
+
+
+def test_running_quantiles_cover_an_endless_stream_evenly(rng: np.random.Generator) -> None:
+    quantiles = RunningQuantiles(2, 256)
+    values = rng.gamma(2.0, size=(20_000, 2))
+    for row in values:
+        quantiles.learn(row)
+
+    found = quantiles.level(np.array([[0.1, 0.5, 0.9]] * 2))
+
+    ranks = [[(values[:, k] < found[k, j]).mean() for j in range(3)] for k in range(2)]
+    assert np.allclose(ranks, [[0.1, 0.5, 0.9]] * 2, atol=0.06)
+
+
+def test_a_limited_stride_forgets_the_distant_past() -> None:
+    quantiles = RunningQuantiles(1, 16, stride_limit=2)
+    for value in [0.0] * 1000 + [1.0] * 200:
+        quantiles.learn(np.array([value]))
+
+    assert quantiles.level(np.array([[0.0]]))[0, 0] == 1.0
