@@ -116,14 +116,17 @@ class CountedFloor:
 
 
 def places(census: Census, share: float) -> int:
-    """Return how many nodes may refuse at once, rounded down.
+    """Return how many nodes may refuse at once: the share, rounded down.
+
+    In a small cluster that would be none, so one may wherever another stays open.
 
     Examples
     --------
-    >>> places(Census(in_service=4), 0.25), places(Census(in_service=3), 0.25)
-    (1, 0)
+    >>> [places(Census(in_service=nodes), 0.25) for nodes in (1, 2, 8, 11, 12)]
+    [0, 1, 2, 2, 3]
     """
-    return math.floor(share * census.in_service + 1e-9)
+    at_least = 1 if census.in_service >= 2 else 0
+    return max(at_least, math.floor(share * census.in_service + 1e-9))
 
 
 def floor_for(gate: Gate, *, share: float, leases: RefusalLeases | None) -> Floor:

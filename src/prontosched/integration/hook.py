@@ -1,0 +1,130 @@
+"""A hook: run a command of the operator's whenever the node closes or opens.
+
+Covers: every scheduler without a gate of its own, such as a load balancer, a CI
+runner or a service registry. The command gets the change as arguments, in the
+environment and as JSON on standard input; no shell is involved.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from prontosched.errors import IntegrationError, SettingsError
+from prontosched.integration.gate import Observed, Verdict, label, read_label
+from prontosched.integration.marks import Marks, marks_folder
+
+Event = Literal["refuse", "renew", "accept"]
+
+
+class HookGate:
+    """Run `command EVENT NODE` on every change.
+
+    EVENT is `refuse`, `accept`, or, only where asked for, `renew`. A command that ends
+    with anything but 0 has not made the change; it is tried again later. It has to look
+    by itself whether someone else has closed the node, and then end with 1.
+
+    Parameters
+    ----------
+    command
+        Program and arguments; a string is split as a shell would, but none is run.
+    renew
+        True also runs the command when a refusal is prolonged.
+    folder
+        Where to remember what was refused, across restarts.
+    timeout
+        Seconds that the command may take before it is killed.
+    """
+
+    name = "hook"
+
+    def __init__(
+        self,
+        *,
+        command: str | Sequence[str],
+        renew: bool = False,
+        folder: str | Path | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        self.command = shlex.split(command) if isinstance(command, str) else list(command)
+        if not self.command:
+            raise SettingsError("command must name a program to run on every change, got nothing")
+        self.renew = renew
+        self.timeout = timeout
+        self.marks = Marks(marks_folder(self.name) if folder is None else Path(folder))
+
+    def observe(self, node: str) -> Observed:
+        """Return whether the command was last run to refuse."""
+        mark = self.marks.read(node)
+        if mark is None:
+            return Observed("open")
+        # A damaged mark is still ours: as lapsed, so that it is soon undone.
+        return read_label(mark.strip()) or Observed("closed-by-us", mark.strip()[:200])
+
+    def refuse(self, node: str, verdict: Verdict) -> None:
+        """Run the command to refuse, or only renew the mark where that was done."""
+        mark = label(verdict)
+        if not self.observe(node).ours:
+            # The mark first: if we die in the middle, a watchdog still undoes the rest.
+            self.marks.write(node, mark)
+            try:
+                self._run("refuse", node, verdict)
+            except IntegrationError:
+                self.marks.remove(node)
+                raise
+            return
+        if self.renew:
+            self._run("renew", node, verdict)
+        self.marks.write(node, mark)
+
+    def accept(self, node: str) -> None:
+        """Run the command to accept, where it was run to refuse."""
+        if self.observe(node).ours:
+            self._run("accept", node, None)
+            self.marks.remove(node)
+
+    def owned(self) -> list[str]:
+        """Return the nodes refused from this machine."""
+        return self.marks.nodes()
+
+    def _run(self, event: Event, node: str, verdict: Verdict | None) -> None:
+        fields = {
+            "event": event,
+            "node": node,
+            "reason": verdict.reason if verdict else "",
+            "score": verdict.score if verdict and math.isfinite(verdict.score) else None,
+            "valid_until": verdict.valid_until if verdict else None,
+        }
+        told = {f"PRONTO_{key.upper()}": "" if value is None else str(value) for key, value in fields.items()}
+        # A control character in a reason must not break a script that prints it.
+        told["PRONTO_REASON"] = " ".join(told["PRONTO_REASON"].replace("\0", " ").split())
+        try:
+            done = subprocess.run(
+                [*self.command, event, node],
+                input=json.dumps(fields) + "\n",
+                env={**os.environ, **told},
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self.timeout,
+                check=False,
+            )
+        except OSError as error:
+            raise IntegrationError(
+                f"hook {self.command[0]} must be a program that can be run: {error.strerror}"
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise IntegrationError(
+                f"hook {self.command[0]} must end within {self.timeout:g} s on {event}: it was killed"
+            ) from error
+        if done.returncode != 0:
+            said = " ".join((done.stderr or done.stdout).split())[:300] or "no message"
+            raise IntegrationError(
+                f"hook {self.command[0]} must end with 0 on {event} of {node}, got {done.returncode}: {said}"
+            )
