@@ -11,15 +11,17 @@ pod` shows; the whole reason, the score and the expiry are annotations of the no
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from prontosched.errors import IntegrationError, SettingsError
-from prontosched.integration.gate import Census, Observed, Verdict, label, read_label
+from prontosched.integration.gate import Census, Observed, Verdict, label
 from prontosched.integration.kubernetes_client import ApiError, ApiServer
 
 KEY = "pronto.io/reject"
@@ -154,18 +156,21 @@ def observed(node: Node) -> Observed:
 
 def refusing(node: Node, verdict: Verdict, *, effect: Effect = "NoSchedule") -> Change | None:
     """Return the patch that closes `node`, or renews our mark; None to leave it alone."""
-    state = observed(node).state
-    if state == "closed-by-other":
+    if observed(node).state == "closed-by-other":
         return None
     text = label(verdict)
-    read = read_label(text)
-    until = text.rpartition("until ")[2].rstrip(")") if read else ""
-    notes = {REASON: text, VALID_UNTIL: until, SCORE: f"{verdict.score:.4g}"}
-    if state == "closed-by-us":
+    notes = {
+        REASON: text,
+        VALID_UNTIL: text.rpartition("until ")[2].removesuffix(")"),
+        SCORE: f"{verdict.score:.4g}",
+    }
+    taints = _taints(node)
+    if any(_is_ours(taint) and taint["effect"] == effect for taint in taints):
         # The taint stays as it is: a new value would only wake the scheduler for nothing.
         return _guarded(node, notes)
+    others = [taint for taint in taints if not _is_ours(taint)]
     ours = {"key": KEY, "value": slug(verdict.reason), "effect": effect}
-    return _guarded(node, notes, [*_taints(node), ours])
+    return _guarded(node, notes, [*others, ours])
 
 
 def accepting(node: Node) -> Change | None:
@@ -199,10 +204,15 @@ def _guarded(node: Node, notes: Mapping[str, str | None], taints: list[Any] | No
 
 
 def _own_mark(node: Node) -> Observed:
-    text = str(_annotations(node).get(REASON, ""))
-    # A taint of ours without its note was written or damaged by hand; without an
-    # expiry that can be read it counts as lapsed.
-    return read_label(text) or Observed("closed-by-us", text)
+    notes = _annotations(node)
+    # A taint of ours whose notes are gone or altered is still ours; without an expiry
+    # that can be read it counts as lapsed, and any watchdog may take it off.
+    try:
+        until = datetime.strptime(str(notes[VALID_UNTIL]), "%Y-%m-%dT%H:%M:%S%z").timestamp()
+        score = float(notes[SCORE])
+    except (KeyError, ValueError):
+        until = score = math.nan
+    return Observed("closed-by-us", str(notes.get(REASON, "")), score=score, valid_until=until)
 
 
 def _is_ours(taint: Mapping[str, Any]) -> bool:

@@ -28,7 +28,7 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 
 # What Kubernetes calls a DNS-1123 subdomain: nothing else can be the name of a node.
-_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 class ApiError(IntegrationError):
@@ -206,7 +206,7 @@ class ApiServer:
 
 def node_name(name: str) -> str:
     """Return `name` if a node can be called so: it goes into paths and addresses."""
-    if not _NAME.match(name):
+    if not _NAME.fullmatch(name):
         raise IntegrationError(
             f"node name must be lower-case letters, digits, '-' and '.', at most 253 of them, got {name[:80]!r}"
         )

@@ -1,0 +1,155 @@
+"""What a Kubernetes scheduler asks of an extender, and the answers: no clock, no socket.
+
+Covers: reading `filter` and `prioritize` requests of old and new schedulers, answering
+in the form that was asked for, never with a name that was not sent. Does not cover: who
+is refused at present, `prontosched.integration.extender_ledger`; the server,
+`prontosched.integration.extender_server`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prontosched.errors import IntegrationError
+from prontosched.integration.gate import Verdict
+from prontosched.integration.kubernetes import KEY
+
+BEST = 10
+# For a node nothing is known of: neither better nor worse than the others.
+NEUTRAL = 5
+MOST_NODES = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Where the scheduler could put one pod, as it asks.
+
+    Attributes
+    ----------
+    pod
+        The Pod object.
+    names
+        The nodes in question, in the order they were sent.
+    nodes
+        The same as whole Node objects, when they came so; None when only names came.
+    lower
+        True when the keys came in lower case, as older schedulers write them.
+    """
+
+    pod: Mapping[str, Any]
+    names: tuple[str, ...]
+    nodes: tuple[Mapping[str, Any], ...] | None
+    lower: bool
+
+    @property
+    def tolerant(self) -> bool:
+        """True when the pod tolerates our taint: the same word opts out of both gates."""
+        spec = self.pod.get("spec")
+        tolerations = spec.get("tolerations") if isinstance(spec, Mapping) else None
+        return any(_tolerates(one) for one in (tolerations if isinstance(tolerations, list) else []))
+
+
+def read_question(body: object) -> Question:
+    """Read a request; keys may come as `NodeNames`, `nodeNames` or `nodenames`.
+
+    Raises
+    ------
+    IntegrationError
+        The request is not what a scheduler sends.
+    """
+    if not isinstance(body, Mapping):
+        raise IntegrationError(f"a scheduler's request must be a JSON object, got {type(body).__name__}")
+    fields = {key.lower(): value for key, value in body.items()}
+    lower = "pod" in body or "nodenames" in body or "nodes" in body
+    pod, names, nodes = fields.get("pod"), fields.get("nodenames"), fields.get("nodes")
+    if not isinstance(pod, Mapping):
+        raise IntegrationError(f"Pod must be an object, got {type(pod).__name__}")
+    if names is not None:
+        return Question(pod, _names(names), None, lower)
+    if nodes is None:
+        return Question(pod, (), None, lower)
+    items = _items(nodes)
+    return Question(pod, _names([_name_of(node) for node in items]), tuple(items), lower)
+
+
+def filter_answer(question: Question, refusal: Callable[[str], Verdict | None]) -> dict[str, Any]:
+    """Answer which of the nodes may take the pod, and why the others may not.
+
+    Parameters
+    ----------
+    refusal
+        Gives the verdict by which a node refuses; None where it does not.
+    """
+    failed = {}
+    if not question.tolerant:
+        for name in question.names:
+            if (verdict := refusal(name)) is not None:
+                failed[name] = f"pronto: {verdict.reason}"
+    if question.nodes is None:
+        names, nodes = [name for name in question.names if name not in failed], None
+    else:
+        kept = [node for node in question.nodes if _name_of(node) not in failed]
+        names, nodes = None, {"metadata": {}, "items": kept}
+    if question.lower:
+        return {"nodenames": names, "nodes": nodes, "failedNodes": failed, "error": ""}
+    return {"NodeNames": names, "Nodes": nodes, "FailedNodes": failed, "Error": ""}
+
+
+def prioritize_answer(question: Question, verdict: Callable[[str], Verdict | None]) -> list[dict[str, Any]]:
+    """Answer how well each node suits, from 0 to 10: the less reason to refuse, the better.
+
+    Parameters
+    ----------
+    verdict
+        Gives the valid verdict on a node; None where nothing is known of it.
+    """
+    host, score = ("host", "score") if question.lower else ("Host", "Score")
+    return [{host: name, score: suitability(verdict(name))} for name in question.names]
+
+
+def suitability(verdict: Verdict | None) -> int:
+    """Return 0 for a node that refuses, up to 10 for one with no reason to.
+
+    Examples
+    --------
+    >>> suitability(None), suitability(Verdict(False, 0.2, "quiet", valid_until=60.0))
+    (5, 8)
+    """
+    if verdict is None:
+        return NEUTRAL
+    if verdict.refuse:
+        return 0
+    if math.isnan(verdict.score):
+        return NEUTRAL
+    return round(BEST * (1.0 - min(1.0, max(0.0, verdict.score))))
+
+
+def _tolerates(toleration: object) -> bool:
+    if not isinstance(toleration, Mapping) or toleration.get("operator") != "Exists":
+        return False
+    return toleration.get("key") in (KEY, "", None) and toleration.get("effect") in ("NoSchedule", "", None)
+
+
+def _names(names: object) -> tuple[str, ...]:
+    if not isinstance(names, list) or len(names) > MOST_NODES or not all(isinstance(n, str) for n in names):
+        raise IntegrationError(
+            f"NodeNames must be a list of at most {MOST_NODES} names, got {str(names)[:80]}"
+        )
+    return tuple(names)
+
+
+def _items(nodes: object) -> list[Mapping[str, Any]]:
+    items = nodes.get("items", nodes.get("Items")) if isinstance(nodes, Mapping) else None
+    if items is None and isinstance(nodes, Mapping):
+        return []
+    if not isinstance(items, list) or not all(isinstance(node, Mapping) for node in items):
+        raise IntegrationError(f"Nodes must be a NodeList, got {str(nodes)[:80]}")
+    return items
+
+
+def _name_of(node: Mapping[str, Any]) -> object:
+    metadata = node.get("metadata")
+    return metadata.get("name") if isinstance(metadata, Mapping) else None

@@ -1,0 +1,111 @@
+"""Tell Kubernetes what an extender did, so that pods that wait are looked at again.
+
+Covers: the node condition `ProntoAccepting`, by which a node that opens again becomes a
+Node event (without one, pods that an extender refused stay pending) and by which
+`kubectl describe node` shows why a node refuses; undoing conditions left by an extender
+that died, and taints left by agents that did.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from prontosched.errors import IntegrationError
+from prontosched.integration.extender_ledger import Change
+from prontosched.integration.kubernetes import KubernetesGate, observed
+from prontosched.integration.kubernetes_client import STRATEGIC, ApiServer
+
+log = logging.getLogger(__name__)
+
+CONDITION = "ProntoAccepting"
+
+
+class Waker:
+    """Write changes of the ledger to the nodes' conditions.
+
+    Needs the rights `list` on `nodes` and `patch` on `nodes/status`; to take off lapsed
+    taints also `get` and `patch` on `nodes`.
+
+    Parameters
+    ----------
+    api
+        The API server.
+    """
+
+    def __init__(self, api: ApiServer) -> None:
+        self.api = api
+        self._closed: set[str] = set()
+
+    def announce(self, changes: Iterable[Change]) -> None:
+        """Write each change; one node that fails does not keep the others waiting.
+
+        Raises
+        ------
+        IntegrationError
+            At least one change could not be written; tried again with the next `refresh`.
+        """
+        failed = []
+        for change in changes:
+            try:
+                self._write(change.node, refuse=change.refuse, message=change.reason)
+            except IntegrationError as error:
+                failed.append(f"{change.node}: {error}")
+        if failed:
+            raise IntegrationError(f"{len(failed)} nodes could not be told, first {failed[0]}")
+
+    def refresh(self, refusing: Iterable[str]) -> dict[str, str]:
+        """Bring left-over marks in line, and return the nodes in service with their addresses.
+
+        A condition that says False on a node that is not among `refusing` was left by an
+        extender that is gone, or could not be undone before. A taint of an agent whose
+        verdict has lapsed is taken off.
+        """
+        refuse = set(refusing)
+        gate = KubernetesGate(self.api, timeout_seconds=self.api.timeout_seconds)
+        addresses, left, lapsed = {}, [], []
+        for node in self.api.nodes():
+            name = str(node["metadata"]["name"])
+            seen = observed(node)
+            if seen.lapsed(time.time()):
+                lapsed.append(name)
+            if seen.state != "closed-by-other":
+                addresses[name] = _internal(node)
+            if _says_closed(node) and name not in refuse:
+                left.append(name)
+        for name in lapsed:
+            log.info("node %s: taking off a taint whose verdict has lapsed", name)
+            gate.accept(name)
+        self.announce([Change(name, False, "nothing refuses any longer", 0.0) for name in left])
+        return addresses
+
+    def release(self) -> None:
+        """Undo every condition that this waker wrote and has not undone yet."""
+        self.announce([Change(name, False, "the extender has stopped", 0.0) for name in sorted(self._closed)])
+
+    def _write(self, node: str, *, refuse: bool, message: str) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {
+            "type": CONDITION,
+            "status": "False" if refuse else "True",
+            "reason": "Refusing" if refuse else "Accepting",
+            "message": f"pronto: {message}"[:1000],
+            "lastTransitionTime": now,
+            "lastHeartbeatTime": now,
+        }
+        # Conditions merge by their type: nobody else's are touched, and no version is needed.
+        self.api.patch_node(node, {"status": {"conditions": [condition]}}, kind=STRATEGIC, status=True)
+        (self._closed.add if refuse else self._closed.discard)(node)
+
+
+def _says_closed(node: Mapping[str, Any]) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or []
+    return any(one.get("type") == CONDITION and one.get("status") == "False" for one in conditions)
+
+
+def _internal(node: Mapping[str, Any]) -> str:
+    addresses = (node.get("status") or {}).get("addresses") or []
+    return next((str(one["address"]) for one in addresses if one.get("type") == "InternalIP"), "")
