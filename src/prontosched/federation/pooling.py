@@ -1,0 +1,170 @@
+"""One scale for the fleet: from each node's own units to pooled ones and back.
+
+Nodes divide their metrics by their own deviations, so a step of 1 means something
+else on each. Before summaries are merged they are brought to the pooled deviation of
+the fleet (within nodes; how far levels lie apart between nodes is kept as `spread`,
+because a node only ever looks at departures from its own level).
+Covers: the pooled scale, summaries on it, and the global view in a node's units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from prontosched.federation.message import GlobalView, Statistics, Summary
+from prontosched.federation.schema import MAX_METRICS, Metrics, carry, rows, union
+from prontosched.subspace import Array, Subspace, summarise
+
+# A node that is quiet in a metric must not see the whole view through that one.
+MAX_STRETCH = 8.0
+# Below this ratio of squared singular values a moment matrix is not trusted.
+MOMENT_TRUST = 1e-8
+
+
+class Scale(NamedTuple):
+    """Scale per metric, `(d,)` each; see `Summary` for what they mean."""
+
+    mean: Array
+    deviation: Array
+    spread: Array
+    counts: Array
+
+
+def pooled_scale(summaries: Sequence[Summary], metrics: Metrics) -> Scale:
+    """Return the scale of all summaries together, each metric over those who have it.
+
+    Deviations are pooled within nodes. What the nodes' levels lie apart adds to
+    `spread`, never to `deviation`.
+    """
+    fields: list[Array] = []
+    for field in Scale._fields:
+        groups = [
+            carry(np.stack([getattr(s, field) for s in group], axis=1), schema, metrics)
+            for schema, group in _by_schema(summaries).items()
+        ]
+        fields.append(np.hstack(groups))
+    mean, deviation, spread, counts = (field.T for field in fields)
+    total = counts.sum(axis=0)
+    share = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
+    level = (share * mean).sum(axis=0)
+    return Scale(
+        level,
+        np.sqrt((share * deviation**2).sum(axis=0)),
+        np.sqrt((share * (spread**2 + (mean - level) ** 2)).sum(axis=0)),
+        total,
+    )
+
+
+def pooled_subspace(
+    summaries: Sequence[Summary],
+    metrics: Metrics,
+    deviation: Array,
+    *,
+    rank: int,
+    largest_weight: float = np.inf,
+) -> Subspace | None:
+    """Return the leading directions of all summaries on one scale.
+
+    Equal to the truncated SVD of all weighted bases side by side, each row divided by
+    `deviation` instead of the node's own. A metric that a node does not have counts as
+    0 there. The directions are orthonormal again, which rescaling alone would not keep.
+
+    Parameters
+    ----------
+    largest_weight
+        Samples per node that count at most, so that none can outweigh the fleet.
+    """
+    parts = []
+    for schema, group in _by_schema(s for s in summaries if s.subspace is not None).items():
+        own = carry(np.stack([s.deviation for s in group], axis=1), schema, metrics)
+        stretch = np.divide(own, deviation[:, None], out=np.zeros_like(own), where=deviation[:, None] > 0)
+        for summary, stretched in zip(group, stretch.T, strict=True):
+            subspace = summary.subspace
+            assert subspace is not None
+            weight = min(1.0, np.sqrt(largest_weight * summary.nodes / max(summary.samples, 1e-300)))
+            basis = carry(subspace.basis, schema, metrics)
+            parts.append(basis * stretched[:, None] * (weight * subspace.singular_values))
+    return _leading(np.hstack(parts), rank) if parts else None
+
+
+def pooled_statistics(summaries: Iterable[Summary]) -> Statistics:
+    """Return the sum over nodes of each named statistic.
+
+    Where two releases share different shapes under one name, the shape that more nodes
+    send is summed and the other left out.
+    """
+    sums: dict[tuple[str, tuple[int, ...]], tuple[int, Array]] = {}
+    for summary in summaries:
+        for name, value in summary.statistics.items():
+            nodes, held = sums.get((name, value.shape), (0, np.zeros(value.shape)))
+            sums[name, value.shape] = (nodes + summary.nodes, held + value)
+    chosen: dict[str, Array] = {}
+    for (name, _shape), (_nodes, value) in sorted(sums.items(), key=lambda item: (item[1][0], item[0])):
+        chosen[name] = value
+    return chosen
+
+
+def shared_metrics(summaries: Sequence[Summary]) -> Metrics:
+    """Return all metrics of all summaries; beyond the limit those that most samples have."""
+    schemas = {s.metrics for s in summaries}
+    metrics = union(schemas)
+    if len(metrics) <= MAX_METRICS:
+        return metrics
+    counts = np.zeros(len(metrics))
+    for summary in summaries:
+        counts[rows(summary.metrics, metrics)] += summary.counts
+    most = np.argsort(-counts, kind="stable")[:MAX_METRICS]
+    return tuple(metrics[i] for i in np.sort(most))
+
+
+def for_node(
+    view: GlobalView, metrics: Metrics, deviation: Array | None, *, rank: int, samples: float = 1.0
+) -> Subspace | None:
+    """Return the global view over a node's own metrics and in its own scaled units.
+
+    Parameters
+    ----------
+    deviation
+        The node's own, `(d,)`; None for a node that has seen nothing yet, which then
+        sees the fleet's units as its own.
+    rank
+        Directions to keep.
+    samples
+        Vectors for which the singular values are to stand, as if the node itself had
+        seen that many vectors of an average node.
+
+    Returns
+    -------
+    Subspace | None
+        None when the node and the view share no metric, or the view is empty.
+    """
+    if view.subspace is None or view.samples <= 0:
+        return None
+    weighted = view.subspace.basis * (view.subspace.singular_values * np.sqrt(samples / view.samples))
+    mine = carry(weighted, view.metrics, metrics)
+    if deviation is not None:
+        fleet = carry(view.deviation, view.metrics, metrics)
+        stretch = np.divide(fleet, deviation, out=np.zeros_like(fleet), where=deviation > 0)
+        mine = mine * np.clip(stretch, 0.0, MAX_STRETCH)[:, None]
+    return summarise(mine, rank=rank)
+
+
+def _by_schema(summaries: Iterable[Summary]) -> dict[Metrics, list[Summary]]:
+    groups: dict[Metrics, list[Summary]] = {}
+    for summary in summaries:
+        groups.setdefault(summary.metrics, []).append(summary)
+    return groups
+
+
+def _leading(wide: Array, rank: int) -> Subspace | None:
+    features, columns = wide.shape
+    if columns > 2 * features:
+        # Many children: the moment matrix is small, the matrix itself is not.
+        squares, vectors = np.linalg.eigh(wide @ wide.T)
+        kept = min(rank, features)
+        if squares[-1] > 0.0 and squares[-kept] > MOMENT_TRUST * squares[-1]:
+            return Subspace(vectors[:, : -kept - 1 : -1].copy(), np.sqrt(squares[: -kept - 1 : -1]))
+    return summarise(wide, rank=rank)
