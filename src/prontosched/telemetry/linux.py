@@ -1,0 +1,206 @@
+"""The machine itself as a source: /proc and /sys, read from any root folder.
+
+Covers the reading of all files in one go, counters to rates, utilisation and the list of metrics. What each
+file means is in `linux_metrics` and `linux_devices`, CPU Ready in `linux_ready`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from prontosched.errors import TelemetryError
+from prontosched.subspace import Array
+from prontosched.telemetry.counters import Rates
+from prontosched.telemetry.linux_devices import device_sections
+from prontosched.telemetry.linux_files import Files
+from prontosched.telemetry.linux_metrics import Metric, Section, Stat, machine_sections
+from prontosched.telemetry.linux_ready import ReadyReader
+from prontosched.telemetry.source import Sample
+
+NOT_UNDERSTOOD = "not understood"
+# Places of modes among the ten numbers of the line `cpu` in /proc/stat, which come first.
+IDLE, IOWAIT, FIRST_GUEST = 3, 4, 8
+THREAD_METRICS = [Metric("processes"), Metric("threads_seen"), Metric("threads_born_per_second")]
+
+
+class LinuxSource:
+    """Read one Linux machine, at every call as much as it lets us.
+
+    The first reading has no rates yet: counters, `ready` and `utilisation` are NaN. A file that was
+    readable once and is not any more leaves its metrics NaN; one that never was leaves them out.
+
+    Parameters
+    ----------
+    root
+        Folder that holds `proc` and `sys`: `/`, or where a container has the host's mounted.
+    interval_seconds
+        Time between two readings as planned. The true time is measured.
+    node
+        Name of the node; the host name if not given.
+    threads
+        Whether CPU Ready may be measured thread by thread.
+    clock, monotonic
+        Where the time comes from.
+
+    Attributes
+    ----------
+    metrics
+        Names of the metrics: the same tuple object while nothing changed.
+    trouble
+        By path why it cannot be read: `absent`, `forbidden`, `not understood`, or the system's words.
+    failures
+        Reads that failed so far.
+    cost_seconds
+        CPU time of the last reading.
+
+    Notes
+    -----
+    Memory: a few numbers per metric and a few hundred bytes per thread of the machine.
+    """
+
+    name = "linux"
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] = "/",
+        interval_seconds: float = 1.0,
+        node: str | None = None,
+        *,
+        threads: bool = True,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._files = Files(root)
+        if not self._files.exists("proc/stat"):
+            raise TelemetryError(
+                f"{self._files.path('proc')}: a Linux machine must have proc/stat under its root: "
+                "name another root, or replay a trace"
+            )
+        self.interval_seconds = interval_seconds
+        self.node = node or socket.gethostname()
+        self.metrics: tuple[str, ...] = ()
+        self.cost_seconds = 0.0
+        self._clock = clock
+        self._monotonic = monotonic
+        self._ready = ReadyReader(self._files, interval_seconds=interval_seconds, threads=threads)
+        self._stat = Stat(float(os.sysconf("SC_CLK_TCK")))
+        self._sections: list[Section] = [self._stat, *machine_sections(), *self._find_devices()]
+        # Metrics of each section as of the last schema; None until its file was read once.
+        self._described: list[list[Metric] | None] = [None] * len(self._sections)
+        self._rates = Rates(0)
+        self._counters: dict[str, int] = {}
+        self._counter_places = np.empty(0, dtype=np.intp)
+        self._factors = np.empty(0)
+        self._last_seconds = math.nan
+        self._last_modes: list[float] = []
+        self._closed = False
+
+    @property
+    def trouble(self) -> dict[str, str]:
+        """By path why it cannot be read."""
+        return dict(self._files.trouble)
+
+    @property
+    def failures(self) -> int:
+        """Reads that failed so far."""
+        return self._files.failures
+
+    @property
+    def ready_reader(self) -> ReadyReader:
+        """The part that measures CPU Ready."""
+        return self._ready
+
+    def read(self) -> list[Sample]:
+        """Read the machine once, now."""
+        if self._closed:
+            raise ValueError("read from a closed source")
+        started = time.thread_time()
+        timestamp, now = self._clock(), self._monotonic()
+        seconds = now - self._last_seconds
+        self._last_seconds = now
+        parsed = [self._parse(section) for section in self._sections]
+        busy = self._busy(parsed[0])
+        ready = self._ready.read(seconds=seconds, cpus=max(1, self._stat.cpus), busy=busy)
+        vector = self._vector(parsed, self._thread_numbers(seconds), seconds)
+        self.cost_seconds = time.thread_time() - started
+        sample = Sample(self.node, self.metrics, vector, timestamp, ready.percent, 100.0 * busy, ready.notes)
+        return [sample]
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self._closed = True
+        self._ready.close()
+
+    def _find_devices(self) -> list[Section]:
+        # The network of the machine is that of its first process; /proc/net is that of ours.
+        network = "proc/1/net" if self._files.read("proc/1/net/dev") else "proc/net"
+        self._files.trouble.clear()
+        self._files.failures = 0
+        folders = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
+        cgroup = next((f for f in folders if self._files.exists(f"{f}/cgroup.controllers")), None)
+        return device_sections(network=network, cgroup=cgroup)
+
+    def _parse(self, section: Section) -> list[float] | None:
+        data = self._files.read(section.path)
+        if data is None:
+            return None
+        try:
+            return section.parse(data)
+        except (ValueError, IndexError, KeyError):
+            self._files.failures += 1
+            self._files.trouble[section.path] = NOT_UNDERSTOOD
+            return None
+
+    def _busy(self, stat: list[float] | None) -> float:
+        """Return the busy share of all CPUs since the last reading."""
+        modes = stat[:FIRST_GUEST] if stat else []
+        last, self._last_modes = self._last_modes, modes
+        if not modes or not last:
+            return math.nan
+        # Counters of idle and iowait are corrected downwards now and then.
+        deltas = [max(0.0, new - old) for new, old in zip(modes, last, strict=True)]
+        total = math.fsum(delta for delta in deltas if delta == delta)
+        return 1.0 - (deltas[IDLE] + deltas[IOWAIT]) / total if total > 0.0 else math.nan
+
+    def _thread_numbers(self, seconds: float) -> list[float]:
+        waiting = self._ready.waiting
+        if not waiting.threads:
+            return [math.nan] * len(THREAD_METRICS)
+        born = waiting.born / seconds if seconds > 0 else math.nan
+        return [float(waiting.processes), float(waiting.threads), born]
+
+    def _vector(self, parsed: list[list[float] | None], threads: list[float], seconds: float) -> Array:
+        changed = False
+        for place, (section, values) in enumerate(zip(self._sections, parsed, strict=True)):
+            if values is not None and section.metrics is not self._described[place]:
+                self._described[place] = section.metrics
+                changed = True
+        if changed:
+            self._describe()
+        flat: list[float] = []
+        for described, values in zip(self._described, parsed, strict=True):
+            if described is not None:
+                flat += values if values is not None else [math.nan] * len(described)
+        flat += threads
+        vector = np.array(flat)
+        rates = self._rates.step(vector[self._counter_places], seconds=seconds)
+        vector[self._counter_places] = rates
+        vector *= self._factors
+        return vector
+
+    def _describe(self) -> None:
+        """Make a new list of metrics; counters that were there before keep their last reading."""
+        metrics = [metric for described in self._described if described is not None for metric in described]
+        metrics += THREAD_METRICS
+        self.metrics = tuple(metric.name for metric in metrics)
+        self._factors = np.array([metric.factor for metric in metrics])
+        counters = [(place, metric.name) for place, metric in enumerate(metrics) if metric.counter]
+        self._counter_places = np.array([place for place, _ in counters], dtype=np.intp)
+        self._rates.relabel([self._counters.get(name, -1) for _, name in counters])
+        self._counters = {name: place for place, (_, name) in enumerate(counters)}
