@@ -128,9 +128,8 @@ class Evidence:
             return NAN
         strengths = self.subspace.singular_values.tolist()
         per_sample = 1.0 / self.samples
-        return sum(
-            p * p / (s * s * per_sample) for p, s in zip(self.projections, strengths, strict=False) if s > 0
-        )
+        pairs = zip(self.projections, strengths, strict=False)
+        return float(sum(p * p / (s * s * per_sample) for p, s in pairs if s > 0))
 
     @property
     def spe(self) -> float:
@@ -149,11 +148,18 @@ class Signal(Protocol):
     present, but never from the future.
 
     `state` and `restore` carry everything it holds: numbers, strings and arrays by
-    name, so that a restored signal goes on as if it had not stopped.
+    name, so that a restored signal goes on as if it had not stopped. `name` and
+    `settings` say how to make another one like it.
     """
+
+    name: str
 
     def decide(self, evidence: Evidence) -> Decision:
         """Answer for one timestep."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor arguments, by name: plain numbers and strings."""
         ...
 
     def state(self) -> dict[str, Any]:

@@ -235,10 +235,10 @@ def _leading(wide: Array, rank: int) -> Subspace | None:
     rank = min(rank, *wide.shape)
     if wide.shape[1] < wide.shape[0]:
         squares, vectors = np.linalg.eigh(wide.T @ wide)
-        squares = squares[::-1][:rank]
-        if squares[0] > 0.0 and squares[-1] > GRAM_TRUST * squares[0]:
-            strengths = np.sqrt(squares)
-            return Subspace((wide @ vectors[:, ::-1][:, :rank]) / strengths, strengths)
+        if squares[-1] > 0.0 and squares[-rank] > GRAM_TRUST * squares[-1]:
+            strengths = np.sqrt(squares[-rank:])[::-1].copy()
+            # Weakest first: BLAS takes no reversed array.
+            return Subspace((wide @ vectors[:, -rank:])[:, ::-1] / strengths, strengths)
     directions, strengths, _ = np.linalg.svd(wide, full_matrices=False)
     return truncate(directions, strengths, rank)
 

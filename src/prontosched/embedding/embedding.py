@@ -62,7 +62,7 @@ class Embedding(Protocol):
 
 def finite(y: Array) -> Array:
     """Return `y` as it is when it can be learned from, else with unknown values as 0 and a bound."""
-    if -LARGEST < y.min(initial=0.0) and y.max(initial=0.0) < LARGEST:
+    if y.min(initial=0.0) > -LARGEST and y.max(initial=0.0) < LARGEST:
         return y
     return np.clip(np.nan_to_num(y, nan=0.0, posinf=0.0, neginf=0.0), -LARGEST, LARGEST)
 

@@ -6,7 +6,6 @@ results of several nodes is in `prontosched.subspace`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -165,25 +164,29 @@ class FPCAEdge:
     def _update(self) -> None:
         """Fold the block into the subspace: the leading part of [forgetting * past, block]."""
         rows = self._slab[: self._held]
-        block = rows[self._known :]
-        if not max(block.max(), -block.min()) < LARGEST:
-            block[:] = finite(block)
-        keep = min(self._shown + self._spare, *rows.shape)
-        basis, strengths = leading_rows(rows, keep)
+        rank = self._shown + self._spare
+        leading = leading_rows(rows, rank if rank <= self._held else self._held)
+        if leading is None:
+            rows[self._known :] = finite(rows[self._known :])
+            leading = leading_rows(rows, min(rank, *rows.shape))
         self.blocks += 1
         self._held = self._known = 0
-        if strengths.size:
-            self._stale[: strengths.size] = strengths
+        if leading is not None:
+            basis, strengths = leading
             if self.energy_bounds is not None:
+                self._stale[: strengths.size] = strengths
                 basis, strengths = self._adapt(basis, strengths)
             self._show(basis, strengths)
 
     def _show(self, basis: Array, strengths: Array) -> None:
-        shown = min(self._shown, strengths.size)
+        kept = len(strengths)
         self._strengths = strengths
-        self.subspace = Subspace(basis[:shown].T, strengths[:shown])
-        self._known = self._held = strengths.size
-        np.multiply(basis, (self.forgetting * strengths)[:, None], out=self._slab[: self._known])
+        self._known = self._held = kept
+        weights = strengths if self.forgetting == 1.0 else self.forgetting * strengths
+        np.multiply(basis, weights[:, None], out=self._slab[:kept])
+        if kept > self._shown:
+            basis, strengths = basis[: self._shown], strengths[: self._shown]
+        self.subspace = Subspace(basis.T, strengths)
 
     def _adapt(self, basis: Array, strengths: Array) -> tuple[Array, Array]:
         """Change the rank by at most one, by the energy of the weakest direction shown."""
@@ -269,26 +272,34 @@ class FPCAEdge:
         self.subspace = Subspace(state["basis"].T, state["strengths"][:shown].copy()) if shown else None
 
 
-def leading_rows(rows: Array, rank: int) -> tuple[Array, Array]:
+def leading_rows(rows: Array, rank: int) -> tuple[Array, Array] | None:
     """Return at most `rank` leading right directions of `rows` `(n, d)`, as rows, and their strengths.
 
     Through the Gram matrix where that is exact enough, which it is for nearly all
-    telemetry; else by a full SVD. Negligible directions are dropped: none come
-    back for all-zero rows.
+    telemetry; else by a full SVD. Negligible directions are dropped. None comes
+    back for rows that are all zero, or not finite.
     """
-    if rows.shape[0] < rows.shape[1]:
-        squares, vectors = np.linalg.eigh(rows @ rows.T)
-        largest = squares[-1]
-        weakest = squares[-rank]
-        if largest > 0.0 and weakest > GRAM_TRUST * largest:
-            strengths = np.sqrt(squares[: -rank - 1 : -1])
-            basis = vectors[:, : -rank - 1 : -1].T @ rows
-            basis /= strengths[:, None]
-            return basis, strengths
+    if rank < rows.shape[0] < rows.shape[1]:
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                squares, vectors = np.linalg.eigh(rows.dot(rows.T))
+        except np.linalg.LinAlgError:
+            return None
+        if GRAM_TRUST * squares[-1] < squares[-rank] < LARGEST:
+            strengths = np.sqrt(squares[-rank:][::-1])
+            basis = vectors[:, -rank:].T.dot(rows)  # weakest first: BLAS takes no reversed array
+            return basis[::-1] / strengths[:, None], strengths
+    return leading_exactly(rows, rank)
+
+
+def leading_exactly(rows: Array, rank: int) -> tuple[Array, Array] | None:
+    """Return what `leading_rows` does, by a full SVD: exact for weak directions too."""
+    if not max(rows.max(), -rows.min()) < LARGEST:
+        return None
     _, strengths, directions = np.linalg.svd(rows, full_matrices=False)
     strongest = float(strengths[0])
-    if not math.isfinite(strongest) or strongest == 0.0:
-        return np.zeros((0, rows.shape[1])), np.zeros(0)
+    if strongest == 0.0:
+        return None
     kept = min(rank, int(np.count_nonzero(strengths > NEGLIGIBLE * strongest)))
     # Copies: a slice would keep the whole untruncated array alive.
     return directions[:kept].copy(), strengths[:kept].copy()

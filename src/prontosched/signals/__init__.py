@@ -1,1 +1,56 @@
-"""The signals: what turns evidence into a decision."""
+"""The signals: what turns evidence into a decision.
+
+`SIGNALS` names those that ship with Pronto; others register themselves through
+the entry-point group `prontosched.signals` and are found by `find_signal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import NamedTuple
+
+from prontosched.decision import FleetSignal, Signal
+from prontosched.errors import SettingsError
+from prontosched.signals.reject_job import RejectJob, RejectJobFleet
+
+
+class SignalKind(NamedTuple):
+    """A signal in both forms; both take the same options.
+
+    Attributes
+    ----------
+    one
+        `one(**options)` makes the signal of one node.
+    fleet
+        `fleet(nodes, **options)` makes that of many nodes at once.
+    """
+
+    one: Callable[..., Signal]
+    fleet: Callable[..., FleetSignal]
+
+
+SIGNALS: dict[str, SignalKind] = {
+    "paper": SignalKind(RejectJob, RejectJobFleet),
+}
+
+
+def all_signals() -> dict[str, SignalKind]:
+    """Return every signal: Pronto's own and those of installed packages."""
+    found = dict(SIGNALS)
+    for entry in entry_points(group="prontosched.signals"):
+        found.setdefault(entry.name, entry.load())
+    return found
+
+
+def find_signal(name: str) -> SignalKind:
+    """Return the signal called `name`."""
+    if name in SIGNALS:
+        return SIGNALS[name]
+    found = all_signals()
+    if name not in found:
+        raise SettingsError(f"signal must be one of {', '.join(sorted(found))}, got {name!r}")
+    return found[name]
+
+
+__all__ = ["SIGNALS", "RejectJob", "RejectJobFleet", "SignalKind", "all_signals", "find_signal"]

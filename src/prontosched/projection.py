@@ -1,0 +1,128 @@
+"""Stage 3: vector times subspace gives projections, each kept one continuous signal.
+
+A singular vector's sign is arbitrary, and the directions turn at every update.
+Left alone, a projection would jump at each block end and look like a spike. So
+directions are aligned with the ones before, and the recent past is projected
+again on the new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from prontosched.subspace import Array, Subspace
+
+
+class Projector:
+    """Project vectors on a subspace that changes now and then.
+
+    Parameters
+    ----------
+    lag
+        Vectors to remember, so that they can be projected again on a new basis.
+    orient
+        Give directions a sign of their own and keep it; off, signs are whatever the
+        embedding says, which turns signals round at random.
+
+    Attributes
+    ----------
+    subspace
+        The subspace in use, its directions aligned; None before the first.
+    window
+        After `project` met a new subspace: the remembered vectors' projections on
+        it, `(r, n)`, as a ring. None otherwise.
+    slot
+        Column of that ring which is the oldest, and the next to be replaced.
+
+    Notes
+    -----
+    Memory: `d * (lag + r)` floats.
+
+    Examples
+    --------
+    >>> projector = Projector(lag=2)
+    >>> north = Subspace(np.array([[0.0], [-1.0]]), np.array([4.0]))
+    >>> projector.project(north, np.array([1.0, 2.0]))
+    [2.0]
+    """
+
+    def __init__(self, lag: int = 10, *, orient: bool = True) -> None:
+        if lag < 1:
+            raise ValueError(f"lag must be at least 1 vector, got {lag}")
+        self.lag = lag
+        self.orient = orient
+        self.subspace: Subspace | None = None
+        self.window: Array | None = None
+        self.slot = 0
+        self._source: Subspace | None = None
+        self._rows = np.zeros((0, 0))
+        self._past = np.zeros((0, 0))
+        self._next = 0
+        self._held = 0
+
+    def project(self, subspace: Subspace | None, y: Array) -> list[float]:
+        """Return the projections of `y`, and remember it; empty while there is no subspace."""
+        projections: list[float] = []
+        self.window = None
+        if subspace is not None:
+            if subspace is not self._source:
+                self._turn(subspace)
+            projections = self._rows.dot(y).tolist()
+        try:
+            self._past[self._next] = y
+        except IndexError:
+            self._past = np.zeros((self.lag, y.shape[0]))
+            self._past[0] = y
+        self._next += 1
+        if self._next == self.lag:
+            self._next = 0
+        if self._held < self.lag:
+            self._held += 1
+        return projections
+
+    def _turn(self, subspace: Subspace) -> None:
+        """Take a new subspace into use: align its directions, project the past on them."""
+        rows = np.ascontiguousarray(subspace.basis.T)
+        if self.orient:
+            rows = orientation(rows, self._rows)[:, None] * rows
+        self._source = subspace
+        self._rows = rows
+        self.slot = self._next
+        self.subspace = Subspace(rows.T, subspace.singular_values)
+        self.window = rows.dot(self._past[: self._held].T) if self._held else np.zeros((len(rows), 0))
+
+    def state(self) -> dict[str, Any]:
+        """Return everything held, by name."""
+        subspace = self.subspace
+        return {
+            "rows": self._rows,
+            "strengths": np.zeros(0) if subspace is None else subspace.singular_values,
+            "past": self._past,
+            "next": self._next,
+            "held": self._held,
+        }
+
+    def restore(self, state: Mapping[str, Any], source: Subspace | None) -> None:
+        """Take over what `state` returned; `source` is the subspace that was in use."""
+        self._past = state["past"]
+        self._next = int(state["next"])
+        self._held = int(state["held"])
+        self._source = source
+        if state["rows"].size:
+            self._rows = state["rows"]
+            self.subspace = Subspace(self._rows.T, state["strengths"])
+
+
+def orientation(rows: Array, before: Array) -> Array:
+    """Return ±1 per direction, given as rows: along the direction before it, or a non-negative sum if new."""
+    shared = min(len(rows), len(before))
+    signs = np.ones(len(rows))
+    if shared < len(rows):
+        signs[rows.sum(axis=1) < 0.0] = -1.0
+    if shared:
+        along = rows[:shared].dot(before[:shared].T).diagonal()
+        signs[:shared] = np.copysign(1.0, along)
+    return signs
