@@ -20,7 +20,7 @@ from prontosched.integration.marks import Marks, marks_folder
 
 ACCEPTING = "ProntoReject = false\n-\n"
 # What an administrator adds to START, with jobs that may opt out.
-START = "(MY.ProntoReject =!= true || time() >= MY.ProntoValidUntil || TARGET.ProntoOptOut =?= true)"
+START = "((MY.ProntoReject =?= true && time() < MY.ProntoValidUntil) =!= true || TARGET.ProntoOptOut =?= true)"
 _REASON = re.compile(r'^ProntoReason = "(.*)"$', re.MULTILINE)
 
 

@@ -1,0 +1,197 @@
+"""What every gate must do, tried on each of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from prontosched.errors import IntegrationError
+from prontosched.integration.gate import CountingGate, Verdict
+from prontosched.integration.keeper import Keeper
+from prontosched.integration.policy import Rules
+from prontosched.integration.registry import BUILT_IN
+from prontosched.integration.sweep import release, sweep
+from tests.contract.gate_harness import HARNESSES, Harness, harness_of
+
+EAGER = Rules(enforce=True, min_hold_seconds=0, min_accept_seconds=0, observe_seconds=0, max_refusing=1.0)
+
+
+@pytest.fixture(scope="module", params=sorted(HARNESSES))
+def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    with harness_of(request.param)(tmp_path_factory.mktemp(request.param)) as harness:
+        yield harness
+
+
+@pytest.fixture
+def harness(started: Harness) -> Iterator[Harness]:
+    yield started
+    if started.reopen is not None:
+        for node in started.nodes:
+            started.reopen(node)
+    for node in started.nodes:
+        started.gate.accept(node)
+
+
+def refusing(seconds: float = 60.0, reason: str = "cpu_user is rising", score: float = 0.75) -> Verdict:
+    return Verdict(True, score, reason, time.time() + seconds)
+
+
+def test_node_is_open_before_anyone_touches_it(harness: Harness) -> None:
+    assert harness.gate.observe(harness.nodes[0]).state == "open"
+    assert harness.gate.owned() == []
+
+
+def test_refused_node_is_ours_with_score_and_expiry_read_back(harness: Harness) -> None:
+    verdict = refusing()
+    harness.gate.refuse(harness.nodes[0], verdict)
+    observed = harness.gate.observe(harness.nodes[0])
+
+    assert observed.state == "closed-by-us"
+    assert observed.score == pytest.approx(verdict.score)
+    assert verdict.valid_until - 1 <= observed.valid_until <= verdict.valid_until
+
+
+def test_refusal_touches_no_other_node(harness: Harness) -> None:
+    harness.gate.refuse(harness.nodes[0], refusing())
+
+    assert harness.gate.observe(harness.nodes[1]).state == "open"
+    assert harness.gate.owned() == [harness.nodes[0]]
+
+
+def test_reason_is_shown_where_users_of_the_scheduler_look(harness: Harness) -> None:
+    harness.gate.refuse(harness.nodes[0], refusing(reason="disk queue grows\nfast, says \"sda\" 'now' \\ σ"))
+
+    assert "disk queue grows fast, says sda now σ" in harness.shown(harness.nodes[0])
+
+
+def test_accepting_opens_what_was_refused(harness: Harness) -> None:
+    harness.gate.refuse(harness.nodes[0], refusing())
+    harness.gate.accept(harness.nodes[0])
+
+    assert harness.gate.observe(harness.nodes[0]).state == "open"
+    assert harness.gate.owned() == []
+
+
+def test_accepting_twice_is_the_same_as_once(harness: Harness) -> None:
+    harness.gate.refuse(harness.nodes[0], refusing())
+    harness.gate.accept(harness.nodes[0])
+    harness.gate.accept(harness.nodes[0])
+
+    assert harness.gate.observe(harness.nodes[0]).state == "open"
+
+
+def test_refusing_again_renews_reason_and_expiry(harness: Harness) -> None:
+    harness.gate.refuse(harness.nodes[0], refusing(20))
+    later = refusing(90, reason="memory fills", score=0.5)
+    harness.gate.refuse(harness.nodes[0], later)
+    observed = harness.gate.observe(harness.nodes[0])
+
+    assert observed.valid_until == pytest.approx(later.valid_until, abs=1.0)
+    assert "memory fills" in harness.shown(harness.nodes[0])
+
+
+def test_restarted_agent_knows_its_own_refusal(harness: Harness) -> None:
+    harness.gate.refuse(harness.nodes[0], refusing())
+    other = harness.again()
+
+    assert other.owned() == [harness.nodes[0]]
+    other.accept(harness.nodes[0])
+    assert harness.gate.observe(harness.nodes[0]).state == "open"
+
+
+def test_node_closed_by_someone_else_is_left_as_it_is(harness: Harness) -> None:
+    if harness.close is None:
+        pytest.skip("this gate is a condition of its own beside the administrator's")
+    node = harness.nodes[0]
+    harness.close(node)
+    before = harness.shown(node)
+    harness.gate.refuse(node, refusing())
+    harness.gate.accept(node)
+
+    assert harness.gate.observe(node).state == "closed-by-other"
+    assert harness.shown(node) == before
+    assert harness.gate.owned() == []
+
+
+def test_administrator_who_closes_over_our_refusal_wins(harness: Harness) -> None:
+    if harness.close is None:
+        pytest.skip("this gate is a condition of its own beside the administrator's")
+    node = harness.nodes[0]
+    harness.gate.refuse(node, refusing())
+    harness.close(node)
+    before = harness.shown(node)
+    keeper = Keeper(harness.gate, node, rules=EAGER)
+    keeper.settle(Verdict(False, 0.0, "idle again", time.time() + 60), time.time())
+    release(harness.gate)
+
+    assert harness.shown(node) == before
+
+
+def test_release_opens_every_node_of_ours(harness: Harness) -> None:
+    for node in harness.nodes[:2]:
+        harness.gate.refuse(node, refusing())
+    swept = release(harness.gate)
+
+    assert sorted(swept.opened) == sorted(harness.nodes[:2])
+    assert [harness.gate.observe(node).state for node in harness.nodes[:2]] == ["open", "open"]
+
+
+def test_sweep_opens_lapsed_nodes_and_keeps_valid_ones(harness: Harness) -> None:
+    harness.gate.refuse(harness.nodes[0], refusing(5))
+    harness.gate.refuse(harness.nodes[1], refusing(60))
+    swept = sweep(harness.gate, now=time.time() + 10)
+
+    assert (swept.opened, swept.kept, swept.failed) == ([harness.nodes[0]], [harness.nodes[1]], {})
+    assert harness.gate.observe(harness.nodes[0]).state == "open"
+
+
+def test_unknown_node_is_an_error_that_names_it(harness: Harness) -> None:
+    if harness.unknown is None:
+        pytest.skip("this gate takes any name")
+
+    with pytest.raises(IntegrationError, match=harness.unknown):
+        harness.gate.observe(harness.unknown)
+
+
+@pytest.mark.parametrize("name", ["n[1-4]", "n1,n2", "../n1", "n1 state=down", "", "-h", "a" * 5000])
+def test_name_that_could_mean_something_else_is_an_error(harness: Harness, name: str) -> None:
+    with pytest.raises(IntegrationError, match="name"):
+        harness.gate.observe(name)
+
+
+def test_counting_gate_counts_what_it_refuses(harness: Harness) -> None:
+    if not isinstance(harness.gate, CountingGate):
+        pytest.skip("this gate cannot count")
+    before = harness.gate.census()
+    harness.gate.refuse(harness.nodes[0], refusing(score=0.5))
+    after = harness.gate.census()
+
+    assert after.in_service == before.in_service >= 2
+    assert {name: seen.score for name, seen in after.refusals.items()} == {harness.nodes[0]: 0.5}
+
+
+def test_keeper_in_shadow_mode_changes_nothing(harness: Harness) -> None:
+    node = harness.nodes[0]
+    before = harness.shown(node)
+    keeper = Keeper(harness.gate, node, rules=Rules(min_accept_seconds=0))
+    standing = keeper.settle(refusing(), time.time())
+
+    assert (standing.mode, standing.state, standing.refusals) == ("shadow", "closed-by-us", 1)
+    assert harness.shown(node) == before
+    assert harness.gate.observe(node).state == "open"
+
+
+def test_keeper_refuses_and_opens_when_it_is_closed(harness: Harness) -> None:
+    node = harness.nodes[0]
+    keeper = Keeper(harness.gate, node, rules=EAGER)
+    standing = keeper.settle(refusing(), time.time())
+
+    assert (standing.state, standing.errors) == ("closed-by-us", 0)
+    assert keeper.close()
+    assert harness.gate.observe(node).state == "open"
+
+
+def test_every_gate_of_ours_is_in_the_suite() -> None:
+    assert set(BUILT_IN) <= set(HARNESSES)

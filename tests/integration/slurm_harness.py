@@ -1,0 +1,70 @@
+"""Slurm in the contract suite: a real controller and three nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from examples.slurm_cluster import SlurmCluster, missing_programs, running_cluster
+from prontosched.integration.slurm import SlurmGate
+from prontosched.integration.slurm_feature import SlurmFeatureGate
+from tests.contract.gate_harness import Harness
+
+
+@contextmanager
+def drain(folder: Path) -> Iterator[Harness]:
+    with _cluster(folder) as cluster:
+
+        def close(node: str) -> None:
+            cluster.call("scontrol", "update", f"nodename={node}", "state=drain", "reason=disk is failing")
+
+        def reopen(node: str) -> None:
+            if cluster.field(node, "Reason").startswith("disk is failing"):
+                cluster.call("scontrol", "update", f"nodename={node}", "state=resume")
+
+        yield Harness(
+            gate=SlurmGate(conf=cluster.conf),
+            again=lambda: SlurmGate(conf=cluster.conf),
+            nodes=tuple(cluster.nodes),
+            unknown="n99",
+            close=close,
+            reopen=reopen,
+            shown=lambda node: cluster.call("sinfo", "-h", "-R", "-n", node, "-o", "%E %u %t"),
+        )
+
+
+@contextmanager
+def feature(folder: Path) -> Iterator[Harness]:
+    with _cluster(folder) as cluster:
+
+        def set_active(node: str, features: str) -> None:
+            cluster.call("scontrol", "update", f"nodename={node}", f"activefeatures={features}", "extra=")
+
+        def reopen(node: str) -> None:
+            if "pronto" not in cluster.field(node, "Extra"):
+                set_active(node, "pronto_admit")
+
+        yield Harness(
+            gate=SlurmFeatureGate(conf=cluster.conf),
+            again=lambda: SlurmFeatureGate(conf=cluster.conf),
+            nodes=tuple(cluster.nodes),
+            unknown="n99",
+            close=lambda node: set_active(node, ""),
+            reopen=reopen,
+            shown=lambda node: "\n".join(
+                line.strip()
+                for line in cluster.call("scontrol", "show", "node", node).splitlines()
+                if line.strip().startswith(("ActiveFeatures=", "Extra="))
+            ),
+        )
+
+
+@contextmanager
+def _cluster(folder: Path) -> Iterator[SlurmCluster]:
+    if missing := missing_programs():
+        pytest.skip(f"Slurm is not installed here: {', '.join(missing)} missing")
+    with running_cluster(folder, nodes=3) as cluster:
+        yield cluster

@@ -1,0 +1,154 @@
+"""When a gate closes and opens."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prontosched.errors import SettingsError
+from prontosched.integration.gate import Observed, Verdict
+from prontosched.integration.policy import Policy, Rules
+
+OPEN = Observed("open")
+OTHER = Observed("closed-by-other", "disk is failing")
+
+
+def ours(until: float) -> Observed:
+    return Observed("closed-by-us", "pronto: …", 0.5, until)
+
+
+def busy(now: float, seconds: float = 60.0) -> Verdict:
+    return Verdict(True, 0.5, "cpu_user is rising", now + seconds)
+
+
+def idle(now: float) -> Verdict:
+    return Verdict(False, 0.1, "nothing spikes", now + 60)
+
+
+def refused(policy: Policy, now: float) -> None:
+    assert policy.choose(busy(now), OPEN, now).action == "refuse"
+    policy.done("refuse", now, now + 60)
+
+
+def test_first_refusal_needs_no_waiting() -> None:
+    assert Policy(Rules()).choose(busy(0), OPEN, 0.0).action == "refuse"
+
+
+def test_accepting_verdict_waits_for_the_minimum_hold() -> None:
+    policy = Policy(Rules(min_hold_seconds=20))
+    refused(policy, 0.0)
+
+    assert policy.choose(idle(19.9), ours(60), 19.9).action == "leave"
+    assert policy.choose(idle(20), ours(60), 20.0).action == "accept"
+
+
+def test_refusing_verdict_waits_for_the_minimum_accept() -> None:
+    policy = Policy(Rules(min_hold_seconds=0, min_accept_seconds=20))
+    refused(policy, 0.0)
+    policy.done("accept", 5.0)
+
+    assert policy.choose(busy(24.9), OPEN, 24.9).action == "leave"
+    assert policy.choose(busy(25), OPEN, 25.0).action == "refuse"
+
+
+def test_expired_verdict_opens_without_waiting_for_the_hold() -> None:
+    policy = Policy(Rules(min_hold_seconds=1000))
+    refused(policy, 0.0)
+
+    assert policy.choose(busy(0), ours(60), 60.0).action == "accept"
+    assert policy.choose(None, ours(60), 1.0).action == "accept"
+
+
+def test_mark_is_renewed_from_half_its_time_on() -> None:
+    policy = Policy(Rules())
+    refused(policy, 0.0)
+
+    assert policy.choose(busy(29), ours(60), 29.0).action == "leave"
+    assert policy.choose(busy(30), ours(60), 30.0).action == "renew"
+
+
+def test_damaged_mark_is_renewed_at_once() -> None:
+    policy = Policy(Rules())
+    refused(policy, 0.0)
+
+    assert policy.choose(busy(1), ours(math.nan), 1.0).action == "renew"
+
+
+def test_node_opened_by_someone_else_stays_open_for_a_while() -> None:
+    policy = Policy(Rules(override_seconds=300))
+    refused(policy, 0.0)
+
+    assert policy.choose(busy(10), OPEN, 10.0).action == "leave"
+    assert policy.choose(busy(309), OPEN, 309.0).action == "leave"
+    assert policy.choose(busy(311), OPEN, 311.0).action == "refuse"
+
+
+def test_mark_undone_by_a_watchdog_is_no_override() -> None:
+    policy = Policy(Rules(override_seconds=300))
+    refused(policy, 0.0)
+
+    assert policy.choose(busy(70), OPEN, 70.0).action == "refuse"
+
+
+def test_refusal_left_by_an_earlier_run_is_taken_over() -> None:
+    policy = Policy(Rules(min_hold_seconds=20))
+
+    assert policy.choose(busy(0), ours(50), 0.0).action == "leave"
+    assert policy.holding
+    assert policy.choose(idle(1), ours(50), 1.0).action == "leave"
+
+
+def test_refusal_left_by_an_earlier_run_opens_on_an_accepting_verdict() -> None:
+    assert Policy(Rules(min_hold_seconds=20)).choose(idle(0), ours(50), 0.0).action == "accept"
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 30), st.booleans(), st.sampled_from(["ok", "other", "opened"])), max_size=60
+    )
+)
+def test_no_sequence_touches_what_others_closed_or_breaks_a_minimum_time(
+    events: list[tuple[float, bool, str]],
+) -> None:
+    rules = Rules(min_hold_seconds=15, min_accept_seconds=10)
+    policy, seen, now = Policy(rules), OPEN, 0.0
+    closed_at, opened_at = math.nan, -math.inf
+    for wait, refuse, event in events:
+        now += wait
+        if event == "other":
+            seen = OTHER
+        elif event == "opened":
+            seen = OPEN
+        verdict = Verdict(refuse, 0.5, "why", now + 60)
+        action = policy.choose(verdict, seen, now).action
+
+        assert seen.state != "closed-by-other" or action == "leave"
+        assert action != "refuse" or (refuse and seen == OPEN and now - opened_at >= 10)
+        assert action != "accept" or (seen.ours and not refuse and not now - closed_at < 15)
+        if action == "refuse":
+            closed_at = now
+        if action in ("refuse", "renew"):
+            seen = ours(now + 60)
+        elif action == "accept":
+            seen, opened_at = OPEN, now
+        policy.done(action, now, now + 60)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_refusing", 0.0),
+        ("max_refusing", 1.01),
+        ("max_refusing", math.nan),
+        ("valid_seconds", 1.0),
+        ("valid_seconds", math.inf),
+        ("min_hold_seconds", -1.0),
+        ("observe_seconds", math.nan),
+    ],
+)
+def test_rules_that_break_a_promise_are_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(SettingsError, match=f"{name} must be"):
+        Rules(**{name: value})
