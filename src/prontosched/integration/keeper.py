@@ -110,7 +110,7 @@ class Keeper:
         self._verdict: Verdict | None = None
         self._fresh = False
         self._given = (0.0, 0.0)
-        self._closing = False
+        self._closing = self._release = False
         self._thread: threading.Thread | None = None
 
     @property
@@ -132,9 +132,7 @@ class Keeper:
             self._verdict, self._fresh = verdict, True
             self._given = (now, time.monotonic())
             if self._thread is None and not self._closing:
-                name = f"pronto-gate-{self._standing.gate}"
-                self._thread = threading.Thread(target=self._attend, name=name, daemon=True)
-                self._thread.start()
+                self._start()
             self._wake.notify()
         return self._standing
 
@@ -157,31 +155,42 @@ class Keeper:
         return self._standing
 
     def close(self, *, release: bool = True, timeout: float = 10.0) -> bool:
-        """Stop, and open the node if it is ours; True when that was done in time."""
+        """Stop, and open the node if it is ours; True when that was done in time.
+
+        A scheduler that does not answer is left after `timeout` seconds; the node then
+        opens when its verdict ends, by the watchdog.
+        """
         with self._wake:
-            self._closing = True
+            self._closing, self._release = True, release
+            if self._thread is None and release:
+                self._start()
             self._wake.notify()
             thread = self._thread
-        if thread is not None:
-            thread.join(timeout)
-            if thread.is_alive():
-                LOG.warning("gate %s did not answer for %g s: leaving", self._standing.gate, timeout)
-                return False
-        if release:
-            self._retry_at = float("-inf")
-            before = self._standing.errors
-            self.settle(None, self._now())
-            return self._standing.errors == before
-        return True
+        if thread is None:
+            return True
+        thread.join(timeout)
+        if thread.is_alive():
+            LOG.warning("gate %s did not answer for %g s: leaving", self._standing.gate, timeout)
+            return False
+        return not (release and self._failures)
+
+    def _start(self) -> None:
+        name = f"pronto-gate-{self._standing.gate}"
+        self._thread = threading.Thread(target=self._attend, name=name, daemon=True)
+        self._thread.start()
 
     def _attend(self) -> None:
         while True:
             with self._wake:
                 if not self._fresh and not self._closing:
                     self._wake.wait(self._patience())
-                if self._closing:
-                    return
                 verdict, self._fresh = self._verdict, False
+                closing, release = self._closing, self._release
+            if closing:
+                if release:
+                    self._retry_at = float("-inf")
+                    self.settle(None, self._now())
+                return
             self.settle(verdict, self._now())
 
     def _now(self) -> float:
