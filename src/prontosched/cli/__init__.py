@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,6 +18,11 @@ from prontosched.errors import ProntoError
 
 # In the order of the story that `pronto --help` tells.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("On this machine", "Watch this machine now: agent, API and dashboard in one."),
+    "status": ("On this machine", "Say whether this node accepts, and why."),
+    "run": ("On this machine", "Wait until this node accepts, then run a command."),
+    "agent": ("On this machine", "Run this node live, as a service."),
+    "extender": ("Run for a scheduler", "Answer kube-scheduler which nodes may take a pod."),
     "replay": ("Replay a trace", "Replay a trace and show decisions as they come."),
     "bench": ("Measure", "Measure speed and size against references, as ratios in one run."),
 }
@@ -51,12 +57,36 @@ class Story(click.Group):
     cls=Story, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "PRONTO"}
 )
 @click.version_option(package_name="prontosched", prog_name="pronto")
-def cli() -> None:
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Settings file.  [default: ~/.config/pronto/pronto.toml, /etc/pronto/pronto.toml]",
+)
+@click.pass_context
+def cli(ctx: click.Context, config: Path | None) -> None:
     """Let this machine decide whether it can take another job.
 
     A node watches its own telemetry, follows it with a streaming PCA, turns that
     into a rejection signal, and a gate makes the scheduler respect it.
     """
+    from prontosched import settings
+
+    path = config or settings.find_file()
+    if path is not None:
+        tables = settings.read_file(path)
+        ctx.default_map = settings.default_map(tables, _options(ctx, set(tables)), path)
+
+
+def _options(ctx: click.Context, tables: set[str]) -> dict[str, set[str]]:
+    """Return the options of every command; those of commands that no table names are not looked up."""
+    from prontosched.settings import INHERITS
+
+    wanted = tables | {command for command, parent in INHERITS.items() if parent in tables}
+    found: dict[str, set[str]] = {name: set() for name in COMMANDS}
+    for name in wanted & set(COMMANDS):
+        command = cli.get_command(ctx, name)
+        found[name] = {param.name for param in command.params if param.name} if command else set()
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> Any:

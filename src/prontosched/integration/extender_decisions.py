@@ -57,7 +57,7 @@ class Addresses:
     Parameters
     ----------
     template
-        Such as `http://{node}:7070`, or `{address}` for the node's internal address.
+        Such as `http://{node}:7077`, or `{address}` for the node's internal address.
     table
         Addresses by node, which come before the template.
     """

@@ -1,8 +1,8 @@
 """The extender as a server: asked by kube-scheduler, fed by agents, heard by waiting pods.
 
-Covers: HTTP on loopback or behind TLS and a token; the loop that settles who refuses and
-tells the API server. Does not cover: the answers themselves, `extender`; who refuses,
-`extender_ledger`; hearing the agents, `extender_decisions`.
+Covers: the routes, and the loop that settles who refuses and tells the API server. Does
+not cover: who may ask, which whoever starts the server adds; the answers themselves,
+`extender`; who refuses, `extender_ledger`; hearing the agents, `extender_decisions`.
 
 Whatever goes wrong in here, a pod is placed as if Pronto were not there: the scheduler
 is told to ignore an extender that fails.
@@ -11,10 +11,7 @@ is told to ignore an extender that fails.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
-import hmac
 import json
 import logging
 import time
@@ -27,6 +24,7 @@ from prontosched.integration.extender_ledger import Change, Ledger
 
 if TYPE_CHECKING:
     from aiohttp import web
+    from aiohttp.typedefs import Handler
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +33,7 @@ SETTLE_SECONDS = 0.5
 
 Announce = Callable[[Iterable[Change]], None]
 Background = Callable[[], Awaitable[None]]
+Middleware = Callable[..., Awaitable[Any]]
 
 
 class Extender:
@@ -47,8 +46,6 @@ class Extender:
         counted, and every node is answered to be fit.
     announce
         Told of every change while enforcing; wakes pods that wait. Runs in a thread.
-    token
-        What callers must show, as a bearer token or as a password; empty asks for none.
     background
         Runs beside the server and is stopped with it, such as the polling of agents.
     """
@@ -58,20 +55,28 @@ class Extender:
         ledger: Ledger,
         *,
         announce: Announce | None = None,
-        token: str = "",
         background: Iterable[Background] = (),
     ) -> None:
         self.ledger = ledger
         self.counts = {"filter": 0, "prioritize": 0, "malformed": 0, "refused": 0, "wake_errors": 0}
         self._announce = announce
-        self._token = token
         self._background = tuple(background)
 
-    def application(self) -> web.Application:
-        """Return the server's routes, with the loops that run beside them."""
+    def application(self, middlewares: Iterable[Middleware] = ()) -> web.Application:
+        """Return the server's routes behind `middlewares`, with the loops that run beside them."""
         from aiohttp import web
 
-        application = web.Application(client_max_size=BODY_LIMIT, middlewares=[web.middleware(self._guard)])
+        @web.middleware
+        async def excuse(request: web.Request, handler: Handler) -> web.StreamResponse:
+            """Turn what cannot be read into a plain refusal, which the scheduler then ignores."""
+            try:
+                return await handler(request)
+            except IntegrationError as error:
+                self.counts["malformed"] += 1
+                return web.json_response({"Error": str(error)}, status=400)
+
+        layers: list[Any] = [*middlewares, excuse]
+        application = web.Application(client_max_size=BODY_LIMIT, middlewares=layers)
         application.router.add_post("/filter", self._filter)
         application.router.add_post("/prioritize", self._prioritize)
         application.router.add_get("/healthz", self._health)
@@ -135,22 +140,6 @@ class Extender:
         mode = "enforce" if self.ledger.rules.enforce else "shadow"
         return web.json_response({"mode": mode, "counts": self.counts, "nodes": nodes})
 
-    async def _guard(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        """Let in who shows the token; turn what cannot be read into a plain refusal."""
-        from aiohttp import web
-
-        if self._token and request.path != "/healthz":
-            shown = _shown_token(request.headers.get("Authorization", ""))
-            if not hmac.compare_digest(shown.encode(), self._token.encode()):
-                return web.json_response({"Error": "a token is needed"}, status=401)
-        try:
-            return await handler(request)
-        except IntegrationError as error:
-            self.counts["malformed"] += 1
-            return web.json_response({"Error": str(error)}, status=400)
-
     async def _loops(self, application: web.Application) -> AsyncIterator[None]:
         tasks = [asyncio.ensure_future(_lasting(job)) for job in (self._settling, *self._background)]
         yield
@@ -196,16 +185,3 @@ def _shown(verdict: Any) -> dict[str, Any]:
         "reason": verdict.reason,
         "valid_until": verdict.valid_until,
     }
-
-
-def _shown_token(header: str) -> str:
-    """Return the token of an Authorization header; a password counts, as URLs can carry one."""
-    kind, _, rest = header.partition(" ")
-    if kind.lower() == "bearer":
-        return rest.strip()
-    if kind.lower() == "basic":
-        try:
-            return base64.b64decode(rest, validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
-            return ""
-    return ""

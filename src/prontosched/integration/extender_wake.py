@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -57,14 +57,18 @@ class Waker:
         if failed:
             raise IntegrationError(f"{len(failed)} nodes could not be told, first {failed[0]}")
 
-    def refresh(self, refusing: Iterable[str]) -> dict[str, str]:
+    def refresh(self, refusing: Callable[[str], bool]) -> dict[str, str]:
         """Bring left-over marks in line, and return the nodes in service with their addresses.
 
-        A condition that says False on a node that is not among `refusing` was left by an
-        extender that is gone, or could not be undone before. A taint of an agent whose
-        verdict has lapsed is taken off.
+        A condition that says False on a node that does not refuse was left by an extender
+        that is gone, or could not be undone before. A taint of an agent whose verdict has
+        lapsed is taken off.
+
+        Parameters
+        ----------
+        refusing
+            Tells whether a node refuses now.
         """
-        refuse = set(refusing)
         gate = KubernetesGate(self.api, timeout_seconds=self.api.timeout_seconds)
         addresses, left, lapsed = {}, [], []
         for node in self.api.nodes():
@@ -74,11 +78,14 @@ class Waker:
                 lapsed.append(name)
             if seen.state != "closed-by-other":
                 addresses[name] = _internal(node)
-            if _says_closed(node) and name not in refuse:
+            if _says_closed(node) and not refusing(name):
                 left.append(name)
         for name in lapsed:
             log.info("node %s: taking off a taint whose verdict has lapsed", name)
-            gate.accept(name)
+            try:
+                gate.accept(name)
+            except IntegrationError as error:
+                log.warning("node %s stays tainted for now: %s", name, error)
         self.announce([Change(name, False, "nothing refuses any longer", 0.0) for name in left])
         return addresses
 
