@@ -59,6 +59,11 @@ class HookGate:
         self.timeout = timeout
         self.marks = Marks(marks_folder(self.name) if folder is None else Path(folder))
 
+    @staticmethod
+    def present() -> bool:
+        """Tell whether marks of this gate lie in their standard place."""
+        return marks_folder("hook").is_dir()
+
     def observe(self, node: str) -> Observed:
         """Return whether the command was last run to refuse."""
         mark = self.marks.read(node)

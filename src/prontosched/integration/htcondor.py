@@ -20,7 +20,9 @@ from prontosched.integration.marks import Marks, marks_folder
 
 ACCEPTING = "ProntoReject = false\n-\n"
 # What an administrator adds to START, with jobs that may opt out.
-START = "((MY.ProntoReject =?= true && time() < MY.ProntoValidUntil) =!= true || TARGET.ProntoOptOut =?= true)"
+START = (
+    "((MY.ProntoReject =?= true && time() < MY.ProntoValidUntil) =!= true || TARGET.ProntoOptOut =?= true)"
+)
 _REASON = re.compile(r'^ProntoReason = "(.*)"$', re.MULTILINE)
 
 
@@ -64,6 +66,11 @@ class HTCondorGate:
 
     def __init__(self, *, folder: str | Path | None = None) -> None:
         self.marks = Marks(marks_folder(self.name) if folder is None else Path(folder), suffix=".ad")
+
+    @staticmethod
+    def present() -> bool:
+        """Tell whether marks of this gate lie in their standard place."""
+        return marks_folder("htcondor").is_dir()
 
     def observe(self, node: str) -> Observed:
         """Return what the file says; others' doings are beside ours and not seen here."""

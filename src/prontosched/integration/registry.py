@@ -34,6 +34,9 @@ def gate_names() -> list[str]:
 def make_gate(name: str, **options: Any) -> Gate:
     """Make the gate called `name`.
 
+    Options that come as text, from a command line or a file, become numbers and truth
+    values where they read as such.
+
     Raises
     ------
     SettingsError
@@ -49,9 +52,37 @@ def make_gate(name: str, **options: Any) -> Gate:
     """
     maker = _maker(name)
     try:
-        return maker(**options)
+        return maker(**{key: _plain(value) for key, value in options.items()})
     except TypeError as error:
         raise SettingsError(f"gate {name} does not take the options {sorted(options)}: {error}") from error
+
+
+def present_gates() -> list[str]:
+    """Return the gates of ours that have something to speak to on this machine.
+
+    A gate says so by a static method `present`; those of other packages and those that
+    cannot tell are left to be asked for by name.
+    """
+    return [name for name in gate_names() if (ask := _asker(name)) is not None and ask()]
+
+
+def _asker(name: str) -> Callable[[], bool] | None:
+    try:
+        found: Callable[[], bool] | None = getattr(_maker(name), "present", None)
+    except IntegrationError:  # its extra is not installed: then nothing of ours is there
+        return None
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 def _maker(name: str) -> Callable[..., Gate]:

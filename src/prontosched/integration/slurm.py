@@ -35,6 +35,8 @@ class SlurmGate:
     def __init__(self, *, conf: str | Path | None = None, timeout: float = 10.0) -> None:
         self.commands = SlurmCommands(conf=conf, timeout=timeout)
 
+    present = staticmethod(SlurmCommands.present)
+
     def observe(self, node: str) -> Observed:
         """Return whether the node is drained, and by whom."""
         return _observed(self.commands.node(node))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +108,11 @@ class SlurmCommands:
     def __init__(self, *, conf: str | Path | None = None, timeout: float = 10.0) -> None:
         self.conf = conf
         self.timeout = timeout
+
+    @staticmethod
+    def present() -> bool:
+        """Tell whether Slurm's commands are installed."""
+        return shutil.which("scontrol") is not None
 
     def node(self, name: str) -> SlurmNode:
         """Return one node."""

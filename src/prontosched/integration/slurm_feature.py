@@ -41,6 +41,8 @@ class SlurmFeatureGate:
         self.feature = feature
         self.commands = SlurmCommands(conf=conf, timeout=timeout)
 
+    present = staticmethod(SlurmCommands.present)
+
     def observe(self, node: str) -> Observed:
         """Return whether the feature is on, and who took it off."""
         return self._observed(self.commands.node(node))

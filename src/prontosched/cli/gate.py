@@ -1,0 +1,240 @@
+"""`pronto gate`: see, watch and undo what Pronto does at schedulers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from prontosched.errors import IntegrationError, SettingsError
+
+if TYPE_CHECKING:
+    from prontosched.integration.gate import Gate, Observed
+    from prontosched.integration.sweep import Swept
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _gate_options(function: Command) -> Command:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON, one object on a line."),
+        click.option(
+            "--option",
+            "options",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="An option of the gate, such as conf=/etc/slurm/slurm.conf; needs one --gate.",
+        ),
+        click.option(
+            "--gate",
+            "names",
+            multiple=True,
+            metavar="NAME",
+            help="Which scheduler; again for more. Without it, all that are found on this machine.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group(name="gate")
+def command() -> None:
+    """See, watch and undo what Pronto does at schedulers."""
+
+
+@command.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def list_gates(as_json: bool) -> None:
+    """List the gates that are installed, and which have their scheduler here.
+
+    \b
+    Example:
+        pronto gate list
+    """  # noqa: D301
+    from prontosched.integration.registry import gate_names, present_gates
+
+    present = set(present_gates())
+    if as_json:
+        click.echo(json.dumps({name: name in present for name in gate_names()}))
+        return
+    for name in gate_names():
+        click.echo(f"{name:<16}{'found on this machine' if name in present else 'installed'}")
+
+
+@command.command()
+@_gate_options
+@click.option("--node", "nodes", multiple=True, help="Show this node, whoever closed it; again for more.")
+def status(names: tuple[str, ...], options: tuple[str, ...], nodes: tuple[str, ...], as_json: bool) -> None:
+    """Show which nodes Pronto holds closed, why and for how long.
+
+    \b
+    Example:
+        pronto gate status --gate slurm --node n2
+    """  # noqa: D301
+    failed = False
+    for gate in _gates(names, options):
+        try:
+            seen = {node: gate.observe(node) for node in (nodes or gate.owned())}
+        except IntegrationError as error:
+            failed = True
+            click.echo(f"pronto: {gate.name}: {error}", err=True)
+            continue
+        if as_json:
+            shown = {node: _fields(observed) for node, observed in seen.items()}
+            click.echo(json.dumps({"gate": gate.name, "nodes": shown}))
+        elif not seen:
+            click.echo(f"{gate.name}: no node is closed by Pronto")
+        for node, observed in seen.items() if not as_json else ():
+            click.echo(f"{gate.name} {node}: {observed.state}{_left(observed)}  {observed.detail}".rstrip())
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+@command.command()
+@_gate_options
+def release(names: tuple[str, ...], options: tuple[str, ...], as_json: bool) -> None:
+    """Open every node that Pronto holds closed, at once.
+
+    Nodes that others closed are not touched. Agents that run leave a node open for five
+    minutes when someone opened it over their refusal; run them without --enforce to
+    stop them for good.
+
+    \b
+    Example:
+        pronto gate release
+    """  # noqa: D301
+    from prontosched.integration.sweep import release as release_all
+
+    _report_each(_gates(names, options), release_all, as_json)
+
+
+@command.command()
+@_gate_options
+@click.option("--node", help="Watch only this node; without it, all that the gate reaches.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.2),
+    default=10.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@click.option("--once", is_flag=True, help="Look once and end, for a health check or cron.")
+def watch(
+    names: tuple[str, ...],
+    options: tuple[str, ...],
+    node: str | None,
+    every: float,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Open nodes whose verdict has ended because their agent died or fell silent.
+
+    Needs no agent. A node stays closed for at most its verdict's time plus --every.
+
+    \b
+    Example:
+        pronto gate watch --gate slurm --every 10
+    """  # noqa: D301
+    from prontosched.integration.sweep import sweep
+
+    gates = _gates(names, options)
+
+    def look(gate: Gate) -> Swept:
+        return sweep(gate, now=time.time(), node=node)
+
+    if once:
+        _report_each(gates, look, as_json)
+        return
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    click.echo(f"watching {', '.join(gate.name for gate in gates)} every {every:g} s", err=True)
+    while not stop.is_set():
+        for gate in gates:
+            _report(gate.name, _tried(gate, look), as_json, only_changes=True)
+        stop.wait(every)
+
+
+def _gates(names: tuple[str, ...], options: tuple[str, ...]) -> list[Gate]:
+    from prontosched.integration.registry import make_gate, present_gates
+
+    given = {}
+    for text in options:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise click.BadParameter(f"must be KEY=VALUE, got {text!r}", param_hint="--option")
+        given[key.replace("-", "_")] = value
+    if given and len(names) != 1:
+        raise click.UsageError("--option belongs to one gate: name it with --gate")
+    if names:
+        return [make_gate(name, **given) for name in names]
+    gates = []
+    for name in present_gates():
+        try:
+            gates.append(make_gate(name))
+        except SettingsError as error:
+            click.echo(f"pronto: {name} left out: {error}", err=True)
+    if not gates:
+        raise IntegrationError("no scheduler was found on this machine: name one with --gate")
+    return gates
+
+
+def _tried(gate: Gate, work: Callable[[Gate], Swept]) -> Swept:
+    from prontosched.integration.sweep import Swept
+
+    try:
+        return work(gate)
+    except IntegrationError as error:
+        return Swept(failed={"*": str(error)})
+
+
+def _report_each(gates: list[Gate], work: Callable[[Gate], Swept], as_json: bool) -> None:
+    failed = False
+    for gate in gates:
+        swept = _tried(gate, work)
+        failed = failed or bool(swept.failed)
+        _report(gate.name, swept, as_json)
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+def _report(gate: str, swept: Swept, as_json: bool, *, only_changes: bool = False) -> None:
+    for node, words in swept.failed.items():
+        click.echo(f"pronto: {gate}: {words}" if node == "*" else f"pronto: {gate} {node}: {words}", err=True)
+    if only_changes and not swept.opened:
+        return
+    if as_json:
+        fields = {"gate": gate, "opened": swept.opened, "kept": swept.kept, "failed": swept.failed}
+        click.echo(json.dumps(fields))
+        return
+    for line in _lines(gate, swept):
+        click.echo(line)
+
+
+def _lines(gate: str, swept: Swept) -> Iterator[str]:
+    if swept.opened:
+        yield f"{gate}: opened {', '.join(swept.opened)}"
+    if swept.kept:
+        yield f"{gate}: still refusing {', '.join(swept.kept)}"
+    if not (swept.opened or swept.kept or swept.failed):
+        yield f"{gate}: no node is closed by Pronto"
+
+
+def _left(observed: Observed) -> str:
+    if not observed.ours:
+        return ""
+    left = observed.valid_until - time.time()
+    return f" for {left:.0f} s more" if left > 0 else ", its verdict has ended"
+
+
+def _fields(observed: Observed) -> dict[str, Any]:
+    ours = observed.ours and observed.valid_until == observed.valid_until
+    until = datetime.fromtimestamp(observed.valid_until, UTC).isoformat() if ours else None
+    score = observed.score if observed.score == observed.score else None
+    return {"state": observed.state, "detail": observed.detail, "score": score, "valid_until": until}
