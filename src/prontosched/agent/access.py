@@ -1,0 +1,186 @@
+"""Who may ask: loopback freely, anyone else with a token over TLS.
+
+Covers: what must hold before the agent listens, and what is checked at every request.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import ipaddress
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from prontosched.errors import SettingsError
+
+MIN_TOKEN_CHARACTERS = 16
+OPEN_PATHS = frozenset({"/healthz"})
+LOOPBACK_NAMES = frozenset({"localhost", "localhost.", "ip6-localhost"})
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where to listen and what to ask of whoever comes.
+
+    Attributes
+    ----------
+    host, port
+        Address to listen on; port 0 takes any free one.
+    token
+        Needed with every request, as a bearer or as the password of basic authentication.
+    tls
+        Certificate and key, ready for use.
+
+    Raises
+    ------
+    SettingsError
+        The address is beyond loopback and there is no token or no TLS.
+
+    Examples
+    --------
+    >>> Access("127.0.0.1", 7077).loopback
+    True
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 7077
+    token: str | None = None
+    tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse to stand open to the network."""
+        if not self.loopback and (self.token is None or self.tls is None):
+            lacking = " and ".join(
+                name
+                for name, given in (("--token-file", self.token), ("--tls-cert with --tls-key", self.tls))
+                if given is None
+            )
+            raise SettingsError(
+                f"listening beyond loopback needs a token and TLS, got {self.host} without {lacking}: "
+                "give them, or listen on 127.0.0.1"
+            )
+
+    @property
+    def loopback(self) -> bool:
+        """True when only this machine can ask."""
+        return loopback(self.host)
+
+    @property
+    def scheme(self) -> str:
+        """`https` with TLS, else `http`."""
+        return "http" if self.tls is None else "https"
+
+
+def loopback(host: str) -> bool:
+    """Tell whether an address or name is this machine's own.
+
+    Examples
+    --------
+    >>> loopback("127.0.0.1"), loopback("::1"), loopback("localhost"), loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    if host.lower() in LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Read `HOST:PORT`, `[V6]:PORT`, `:PORT` or `PORT`.
+
+    Examples
+    --------
+    >>> split_address("[::1]:7077"), split_address("7078")
+    (('::1', 7077), ('127.0.0.1', 7078))
+    """
+    host, _, port = text.rpartition(":")
+    try:
+        number = int(port)
+        valid = 0 <= number <= 65535
+    except ValueError:
+        valid = False
+    if not valid or (":" in host and not host.startswith("[")):
+        raise SettingsError(f"an address must be HOST:PORT with a port from 0 to 65535, got {text!r}")
+    return host.strip("[]") or "127.0.0.1", number
+
+
+def read_token(path: Path) -> str:
+    """Read a token from a file, without the white space around it."""
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise SettingsError(f"the token file must be readable, got {error.strerror} for {path}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: a token must be plain ASCII, got byte {error.start}") from error
+    if len(token) < MIN_TOKEN_CHARACTERS or not token.isprintable():
+        raise SettingsError(
+            f"{path}: a token must have at least {MIN_TOKEN_CHARACTERS} printable characters, got {len(token)}: "
+            "make one with `openssl rand -hex 32`"
+        )
+    return token
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Return a server context of TLS 1.2 or newer."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(
+            f"certificate and key must fit and be readable, got {error} for {certificate} and {key}"
+        ) from error
+    return context
+
+
+def guard(access: Access) -> Middleware:
+    """Return a middleware that lets in only who may ask."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if access.loopback and not _local_name(request.headers.get("Host", "localhost")):
+            # A page elsewhere can point a name of its own at 127.0.0.1; its requests carry that name.
+            raise web.HTTPForbidden(text="the Host header must name this machine: use localhost or 127.0.0.1")
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
+            raise web.HTTPForbidden(text="requests from pages of another origin are refused")
+        if access.token is not None and request.path not in OPEN_PATHS:
+            _check_token(request.headers.get("Authorization", ""), access.token)
+        return await handler(request)
+
+    return check
+
+
+def _local_name(host_header: str) -> bool:
+    try:
+        name = urlsplit(f"//{host_header}").hostname
+    except ValueError:
+        return False
+    return name is not None and loopback(name)
+
+
+def _check_token(header: str, token: str) -> None:
+    kind, _, given = header.partition(" ")
+    if kind.lower() == "basic":
+        try:
+            given = base64.b64decode(given, validate=True).decode("ascii").partition(":")[2]
+        except (binascii.Error, ValueError):
+            given = ""
+    elif kind.lower() != "bearer":
+        given = ""
+    if not hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode()):
+        raise web.HTTPUnauthorized(
+            text="a token is needed: send it as 'Authorization: Bearer …'",
+            headers={"WWW-Authenticate": 'Bearer realm="pronto", Basic realm="pronto"'},
+        )

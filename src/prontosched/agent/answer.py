@@ -1,0 +1,170 @@
+"""What a node answers when asked: its decision, weighed against its age and the jobs on their way.
+
+Pure: times arrive as numbers, ages on a clock that never jumps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from prontosched.agent.jobs import Announced
+from prontosched.decision import Decision
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """How long a decision counts, and what is answered once it does not.
+
+    Attributes
+    ----------
+    valid_seconds
+        Age from which a decision no longer counts.
+    answer
+        What a node without telemetry answers. `accept` keeps a broken agent from closing a cluster.
+    """
+
+    valid_seconds: float = 10.0
+    answer: Literal["accept", "reject"] = "accept"
+
+
+@dataclass(slots=True)
+class Known:
+    """The newest that is known of one node; times are on the agent's own clock.
+
+    Attributes
+    ----------
+    decision
+        What the node decided last, or None before the first vector.
+    seen_at
+        When its last vector came; the agent's start before the first.
+    changed_at
+        When the signal was last raised or lowered.
+    timestamp
+        Clock time the last vector itself carries.
+    """
+
+    name: str
+    seen_at: float
+    changed_at: float
+    decision: Decision | None = None
+    ready: float = NAN
+    utilisation: float = NAN
+    timestamp: float = NAN
+    notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer to "may I send a job here?".
+
+    Attributes
+    ----------
+    accept
+        The answer.
+    raised
+        What the signal alone said; None before the first decision.
+    reason
+        One sentence an operator can read aloud.
+    since
+        Clock time from which this has been the answer.
+    valid_until
+        Clock time until which the decision behind it counts.
+    age_seconds
+        Age of the telemetry behind it.
+    stale
+        True when that age is beyond what counts, so that a stated policy answers.
+    """
+
+    node: str
+    accept: bool
+    raised: bool | None
+    score: float
+    threshold: float
+    reason: str
+    since: float
+    valid_until: float
+    age_seconds: float
+    stale: bool
+    probability: float
+    expected_ready: float
+    cpu_ready_percent: float
+    utilisation_percent: float
+    announced_cpus: float
+    timestep: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answer as plain values, null where nothing is known."""
+        return {name: plain(getattr(self, name)) for name in self.__slots__}
+
+
+def answer(
+    known: Known,
+    announced: Announced,
+    silence: Silence,
+    *,
+    now: float,
+    clock: float,
+    cpus: float = 0.0,
+) -> Answer:
+    """Weigh what is known of a node into an answer.
+
+    Parameters
+    ----------
+    now
+        The agent's own clock, on which `known` carries its times.
+    clock
+        Seconds since 1970 at the same moment. Only shown, never compared: it may jump.
+    cpus
+        CPUs of the job asked for, 0 for a general answer.
+    """
+    age = max(0.0, now - known.seen_at)
+    decision = known.decision
+    full = announced.full(cpus)
+    stale = decision is None or age > silence.valid_seconds
+    if stale:
+        accept = silence.answer == "accept"
+        changed_at = known.seen_at + (0.0 if decision is None else silence.valid_seconds)
+        waited = "no telemetry yet" if decision is None else f"no telemetry for {age:.0f} s"
+        reason = f"{waited}: {silence.answer}ing, as set"
+    else:
+        assert decision is not None
+        accept, reason, changed_at = not decision.raised, decision.reason, known.changed_at
+    if accept and full is not None:
+        accept, reason, changed_at = False, full, announced.full_since
+    elif accept:
+        changed_at = max(changed_at, announced.freed_at)
+    return Answer(
+        node=known.name,
+        accept=accept,
+        raised=None if decision is None else bool(decision.raised),
+        score=NAN if decision is None else float(decision.score),
+        threshold=NAN if decision is None else float(decision.threshold),
+        reason=reason,
+        since=clock - max(0.0, now - changed_at),
+        valid_until=clock + silence.valid_seconds - age,
+        age_seconds=age,
+        stale=stale,
+        probability=NAN if decision is None else float(decision.probability),
+        expected_ready=NAN if decision is None else float(decision.expected_ready),
+        cpu_ready_percent=float(known.ready),
+        utilisation_percent=float(known.utilisation),
+        announced_cpus=announced.cpus,
+        timestep=-1 if decision is None else int(decision.timestep),
+    )
+
+
+def plain(value: Any) -> Any:
+    """Return a number as JSON can carry it: rounded to 9 digits, None where it is not finite.
+
+    Examples
+    --------
+    >>> plain(float("nan")), plain(1 / 3), plain("x")
+    (None, 0.333333333, 'x')
+    """
+    if isinstance(value, float):
+        return round(value, 9) if math.isfinite(value) else None
+    return value

@@ -1,0 +1,235 @@
+"""HTTP: answers, announcements, and everything a page needs.
+
+Covers: routes and their answers. Who may ask is `access`, what a request may carry
+`requests`, the description of it all `openapi`. Pages are mounted from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from prontosched.agent import views
+from prontosched.agent.access import Access, guard
+from prontosched.agent.explaining import explanation
+from prontosched.agent.exposition import CONTENT_TYPE, exposition
+from prontosched.agent.loop import Agent
+from prontosched.agent.openapi import description
+from prontosched.agent.requests import (
+    MAX_BODY_BYTES,
+    MAX_POINTS,
+    bad,
+    query,
+    query_node,
+    query_number,
+    query_whole,
+    read_job,
+)
+
+AGENT: web.AppKey[Agent] = web.AppKey("agent", Agent)
+HOUR_SECONDS = 3600.0
+SLACK_TICKS = 10
+HEARTBEAT_SECONDS = 15.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def build_app(agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef] = ()) -> web.Application:
+    """Return the application; `extra` routes stand under the same rules as the API's own."""
+    app = web.Application(middlewares=[errors_as_json, guard(access)], client_max_size=MAX_BODY_BYTES)
+    app[AGENT] = agent
+    app.on_response_prepare.append(_add_headers)
+    app.add_routes(
+        [
+            web.get("/v1/decision", decision),
+            web.get("/v1/status", status),
+            web.get("/v1/nodes", nodes),
+            web.get("/v1/explain", explain),
+            web.get("/v1/history", history),
+            web.get("/v1/recent", recent),
+            web.get("/v1/stream", stream, allow_head=False),
+            web.post("/v1/jobs", announce),
+            web.delete("/v1/jobs/{id}", withdraw),
+            web.get("/healthz", health),
+            web.get("/metrics", metrics),
+            web.get("/openapi.json", openapi),
+            *extra,
+        ]
+    )
+    return app
+
+
+async def decision(request: web.Request) -> web.Response:
+    """Answer "may I send a job here?"."""
+    node = query_node(request)
+    return answer_json(_of_node(lambda: request.app[AGENT].answer(node)).as_json())
+
+
+async def status(request: web.Request) -> web.Response:
+    """Tell all there is to know of the agent."""
+    query(request, ())
+    return answer_json(views.status(request.app[AGENT]))
+
+
+async def nodes(request: web.Request) -> web.Response:
+    """List all nodes with their answers."""
+    query(request, ())
+    return answer_json({"nodes": views.node_list(request.app[AGENT])})
+
+
+async def explain(request: web.Request) -> web.Response:
+    """Tell what a node's directions are made of and what drove its last rejection."""
+    node = query_node(request)
+    agent = request.app[AGENT]
+    return answer_json(_of_node(lambda: explanation(agent, node)))
+
+
+async def history(request: web.Request) -> web.Response:
+    """Return a stretch of the decision log in buckets."""
+    agent = request.app[AGENT]
+    names = ("node", "from", "to", "points")
+    node, values = query_node(request, names), query(request, names)
+    now = agent.wall()
+    begin = query_number(values, "from", now - HOUR_SECONDS)
+    end = query_number(values, "to", now + 1.0)
+    points = query_whole(values, "points", 600, least=1, most=MAX_POINTS)
+    if not -1e12 <= begin < end <= 1e12:
+        raise bad(f"from must be before to, got {begin:.10g} and {end:.10g}")
+    name = _of_node(lambda: agent.known(node)).name
+    found: list[dict[str, Any]] = []
+    if agent.disk is not None:
+        found = await agent.disk.read(lambda log: log.history(name, begin, end, points))
+    return answer_json({"node": name, "from": begin, "to": end, "points": found})
+
+
+async def recent(request: web.Request) -> web.Response:
+    """Return the last events, oldest first."""
+    values = query(request, ("limit",))
+    limit = query_whole(values, "limit", 600, least=1, most=600)
+    return answer_json({"events": list(request.app[AGENT].events.recent)[-limit:]})
+
+
+async def stream(request: web.Request) -> web.StreamResponse:
+    """Send every timestep as a server-sent event until the agent stops or the other side goes."""
+    query(request, ())
+    agent = request.app[AGENT]
+    try:
+        watcher = agent.events.watch()
+    except OverflowError as error:
+        raise web.HTTPServiceUnavailable(text=str(error)) from error
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    try:
+        await response.prepare(request)
+        await response.write(b"retry: 2000\n\n")
+        while True:
+            try:
+                event = await asyncio.wait_for(watcher.get(), HEARTBEAT_SECONDS)
+            except TimeoutError:
+                await response.write(b": still here\n\n")
+                continue
+            if event is None:
+                break
+            await response.write(b"data: " + _encode(event) + b"\n\n")
+    except ConnectionResetError:
+        return response
+    finally:
+        agent.events.leave(watcher)
+    return response
+
+
+async def announce(request: web.Request) -> web.Response:
+    """Count a job before telemetry shows it; with `if_accepted`, only if the node accepts."""
+    query(request, ())
+    job = await read_job(request)
+    agent = request.app[AGENT]
+    try:
+        counted, met = _of_node(
+            lambda: agent.announce(
+                job.id,
+                cpus=job.cpus,
+                ttl=job.ttl,
+                node=job.node,
+                only_if_accepted=job.if_accepted,
+                pid=job.pid,
+            )
+        )
+    except OverflowError as error:
+        raise web.HTTPServiceUnavailable(text=str(error), headers={"Retry-After": "5"}) from error
+    return answer_json({"announced": counted, **met.as_json()}, status=200 if counted else 409)
+
+
+async def withdraw(request: web.Request) -> web.Response:
+    """Forget an announced job: it has ended, or never began."""
+    query(request, ())
+    if not request.app[AGENT].withdraw(request.match_info["id"]):
+        raise web.HTTPNotFound(text="no such job is announced")
+    return web.Response(status=204)
+
+
+async def health(request: web.Request) -> web.Response:
+    """Tell whether the loop ticks; the only answer that needs no token."""
+    query(request, ())
+    pace = request.app[AGENT].pace
+    overdue = pace.overdue_seconds
+    ticking = overdue <= max(5.0, SLACK_TICKS * pace.interval_seconds)
+    return answer_json(
+        {"ok": ticking, "ticks": pace.ticks, "overdue_seconds": round(overdue, 3)},
+        status=200 if ticking else 503,
+    )
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """Serve what Prometheus collects."""
+    query(request, ())
+    return web.Response(body=exposition(request.app[AGENT]), headers={"Content-Type": CONTENT_TYPE})
+
+
+async def openapi(request: web.Request) -> web.Response:
+    """Serve the description of this API."""
+    query(request, ())
+    return answer_json(description())
+
+
+def answer_json(value: Mapping[str, Any], status: int = 200) -> web.Response:
+    """Return one JSON object."""
+    return web.Response(body=_encode(value), status=status, content_type="application/json")
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn every refusal into `{"error": …}` with its status."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        kept = {k: v for k, v in error.headers.items() if k in ("Allow", "WWW-Authenticate", "Retry-After")}
+        response = answer_json({"error": error.text or error.reason}, status=error.status)
+        response.headers.update(kept)
+        return response
+    except (ConnectionError, TimeoutError):
+        raise
+    except Exception as error:
+        request.app[AGENT].fault("http", error)
+        return answer_json({"error": f"internal error: {type(error).__name__}"}, status=500)
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.setdefault("Cache-Control", "no-store")
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+
+
+def _encode(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _of_node(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except KeyError as error:
+        text = str(error.args[0])
+        raise (bad(text) if text.startswith("name one") else web.HTTPNotFound(text=text)) from error

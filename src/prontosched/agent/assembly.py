@@ -1,0 +1,215 @@
+"""Put an agent together from its settings.
+
+Covers: choosing and opening the source, making nodes, and finding what follows the
+decisions. Nothing here runs longer than a moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import entry_points
+from typing import Any
+
+from prontosched.agent.access import Access, read_token, split_address, tls_context
+from prontosched.agent.answer import Silence
+from prontosched.agent.disk import Disk
+from prontosched.agent.loop import Agent, Follower
+from prontosched.agent.nodes import OneNode
+from prontosched.agent.pace import Pace
+from prontosched.agent.reading import Reader
+from prontosched.agent.service import ServiceManager
+from prontosched.agent.state import default_folder
+from prontosched.errors import SettingsError, StateError, TelemetryError
+from prontosched.node import Node
+from prontosched.settings import AgentSettings, pairs
+from prontosched.telemetry.source import Source
+
+LOG = logging.getLogger("prontosched.agent")
+OWN_SOURCES = ("linux", "prometheus", "vsphere", "trace", "generated")
+SHORTEST_TIMEOUT_SECONDS = 0.5
+
+
+def open_source(settings: AgentSettings) -> Source:
+    """Open the source that the settings name."""
+    options: dict[str, Any] = dict(pairs(settings.source_option, "--source-option"))
+    if settings.source not in OWN_SOURCES:
+        return _foreign_source(settings.source, options)
+    opened: dict[str, Callable[[], Source]] = {
+        "linux": lambda: _linux(settings, options),
+        "trace": lambda: _trace(settings),
+        "generated": lambda: generated_source(settings),
+        "prometheus": lambda: _prometheus(settings, options),
+        "vsphere": lambda: _vsphere(settings, options),
+    }
+    return opened[settings.source]()
+
+
+def generated_source(settings: AgentSettings) -> Source:
+    """Open a source of made-up telemetry, for want of a real one."""
+    import numpy as np
+
+    from prontosched.agent.generated import GeneratedSource
+
+    return GeneratedSource(
+        settings.synthetic or 1,
+        rng=np.random.default_rng(7),
+        interval_seconds=settings.interval or 1.0,
+        node=settings.name or "generated",
+    )
+
+
+def node_builder(settings: AgentSettings) -> Callable[[tuple[str, ...]], Node]:
+    """Return what makes a cold node for a list of metrics."""
+    from prontosched.presets import make_node
+
+    options = signal_options(settings)
+
+    def build(metrics: tuple[str, ...]) -> Node:
+        return make_node(settings.preset, metrics=metrics, signal=settings.signal, **options)
+
+    return build
+
+
+def signal_options(settings: AgentSettings) -> dict[str, Any]:
+    """Return the options of the signal that were given."""
+    given = {name: getattr(settings, name) for name in ("budget", "tolerance", "horizon", "quota")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def make_access(settings: AgentSettings) -> Access:
+    """Return where to listen and whom to let in."""
+    host, port = split_address(settings.listen)
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise SettingsError("--tls-cert and --tls-key must come together, got only one of them")
+    tls = None
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        tls = tls_context(settings.tls_cert, settings.tls_key)
+    token = None if settings.token_file is None else read_token(settings.token_file)
+    return Access(host, port, token, tls)
+
+
+def make_agent(settings: AgentSettings, source: Source, followers: list[Follower] | None = None) -> Agent:
+    """Return an agent that is ready to run.
+
+    Raises
+    ------
+    StateError
+        Another agent uses the same state, or it is from a newer version.
+    """
+    interval = settings.interval or source.interval_seconds
+    pace = Pace(interval)
+    folder = settings.state or default_folder()
+    disk = None
+    if settings.keep:
+        disk = Disk(
+            folder,
+            source.name,
+            log_seconds=settings.log_days * 86400.0,
+            log_bytes=settings.log_megabytes * 1024 * 1024,
+        )
+    nodes = make_nodes(settings, source)
+    if disk is not None:
+        restore(nodes, disk)
+    return Agent(
+        Reader(source, timeout=max(SHORTEST_TIMEOUT_SECONDS, 0.9 * interval)),
+        nodes,
+        pace,
+        silence=Silence(settings.valid or max(10.0, 10 * interval), settings.when_silent),
+        capacity=settings.cpus or float(os.cpu_count() or 1),
+        capacity_factor=settings.capacity_factor,
+        disk=disk,
+        followers=[*(followers or ()), ServiceManager()],
+    )
+
+
+def make_nodes(settings: AgentSettings, source: Source) -> OneNode:
+    """Return the nodes a source feeds, still without any."""
+    return OneNode(
+        node_builder(settings),
+        name=settings.name or str(getattr(source, "node", None) or "node"),
+        **_record_options(settings),
+    )
+
+
+def restore(nodes: OneNode, disk: Disk) -> None:
+    """Go on from saved state where there is some that fits; say what was found."""
+    try:
+        fields, message = disk.state.load()
+    except StateError:
+        disk.state.close()
+        raise
+    if fields is not None:
+        try:
+            message = f"{message}: {nodes.restore(fields)}"
+        except StateError as error:
+            message = f"starting cold: {disk.state.path} does not fit ({error})"
+    nodes.message = message
+    LOG.info("%s", message)
+
+
+def _record_options(settings: AgentSettings) -> dict[str, Any]:
+    given = {"tolerance": settings.tolerance, "horizon": settings.horizon}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _linux(settings: AgentSettings, options: dict[str, Any]) -> Source:
+    from prontosched.telemetry.linux import LinuxSource
+
+    return LinuxSource(
+        settings.root, interval_seconds=settings.interval or 1.0, node=settings.name, **options
+    )
+
+
+def _trace(settings: AgentSettings) -> Source:
+    from prontosched.telemetry.trace import open_trace
+
+    if settings.trace is None:
+        raise SettingsError("source trace needs a file, got none: give --trace FILE")
+    return open_trace(settings.trace)
+
+
+def _prometheus(settings: AgentSettings, options: dict[str, Any]) -> Source:
+    from prontosched.telemetry.prometheus import PrometheusSource
+
+    if not settings.target:
+        raise SettingsError(
+            "source prometheus needs an address, got none: give --target URL, once for each node"
+        )
+    return PrometheusSource(settings.target, interval_seconds=settings.interval or 10.0, **options)
+
+
+def _vsphere(settings: AgentSettings, options: dict[str, Any]) -> Source:
+    from prontosched.telemetry.vsphere import VSphereSource
+
+    if len(settings.target) != 1:
+        raise SettingsError(
+            f"source vsphere needs one vCenter, got {len(settings.target)}: give --target HOST once"
+        )
+    return VSphereSource(settings.target[0], **options)
+
+
+def _foreign_source(name: str, options: dict[str, Any]) -> Source:
+    found = {entry.name: entry for entry in entry_points(group="prontosched.sources")}
+    if name not in found:
+        known = ", ".join(sorted({*OWN_SOURCES, *found}))
+        raise SettingsError(f"source must be one of {known}, got {name!r}")
+    source: Source = found[name].load()(**options)
+    return source
+
+
+def local_source(settings: AgentSettings) -> tuple[AgentSettings, Source, str]:
+    """Open the source, or made-up telemetry where this machine cannot be read; say which and why."""
+    try:
+        return settings, open_source(settings), ""
+    except TelemetryError as error:
+        if settings.source != "linux":
+            raise
+        fallback = replace(settings, source="generated", synthetic=1)
+        return (
+            fallback,
+            generated_source(fallback),
+            f"replaying a generated trace instead of this machine: {error}",
+        )

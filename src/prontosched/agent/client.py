@@ -1,0 +1,150 @@
+"""Ask an agent from the command line, with nothing but the standard library.
+
+Covers: finding the agent of this machine, its decision, and announcing a job.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from prontosched.agent.state import read_address
+from prontosched.errors import ProntoError, SettingsError
+
+DEFAULT_URL = "http://127.0.0.1:7077"
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+TIMEOUT_SECONDS = 5.0
+
+
+class UnreachableError(ProntoError):
+    """No agent answers at the address."""
+
+
+class Client:
+    """One agent, by its address.
+
+    Parameters
+    ----------
+    url
+        Where it answers.
+    token
+        Sent with every request, where the agent wants one.
+    certificate
+        File with the certificate authority that signed the agent's, where the system does not know it.
+    """
+
+    def __init__(self, url: str, token: str | None = None, certificate: Path | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SettingsError(f"an agent's address must look like {DEFAULT_URL}, got {url!r}")
+        self.url = url.rstrip("/")
+        self.host = parts.hostname
+        self._parts = parts
+        self._token = token
+        self._tls = None
+        if parts.scheme == "https":
+            self._tls = ssl.create_default_context(cafile=None if certificate is None else str(certificate))
+
+    def decision(self, node: str | None = None) -> dict[str, Any]:
+        """Return the agent's present answer."""
+        return self._ask("GET", "/v1/decision" + (f"?node={quote(node, safe='')}" if node else ""))[1]
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Return what the agent serves at `path`."""
+        return self._ask("GET", path)[1]
+
+    def announce(
+        self, job: str, *, cpus: float, ttl: float, if_accepted: bool, pid: int | None = None
+    ) -> tuple[bool, dict[str, Any]]:
+        """Announce a job; return whether it counts, and the answer it met."""
+        body: dict[str, Any] = {"id": job, "cpus": cpus, "ttl": ttl, "if_accepted": if_accepted}
+        if pid is not None:
+            body["pid"] = pid
+        status, answer = self._ask("POST", "/v1/jobs", body, allowed=(409,))
+        return status == 200, answer
+
+    def withdraw(self, job: str) -> None:
+        """Take an announcement back; nothing happens where there is none."""
+        self._ask("DELETE", f"/v1/jobs/{quote(job, safe='')}", allowed=(404,))
+
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, allowed: tuple[int, ...] = ()
+    ) -> tuple[int, dict[str, Any]]:
+        connection = self._connect()
+        headers = {"Accept": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        data = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = json.dumps(body).encode()
+        try:
+            connection.request(method, path, body=data, headers=headers)
+            response = connection.getresponse()
+            raw = response.read(MAX_ANSWER_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise UnreachableError(
+                f"an agent must answer at {self.url}, got {error}: start one with `pronto up`"
+            ) from error
+        finally:
+            connection.close()
+        try:
+            answer = json.loads(raw) if raw else {}
+        except ValueError as error:
+            raise UnreachableError(
+                f"{self.url} must answer in JSON, got {raw[:40]!r}: is it an agent?"
+            ) from error
+        if not isinstance(answer, dict):
+            raise UnreachableError(
+                f"{self.url} must answer with an object, got {raw[:40]!r}: is it an agent?"
+            )
+        if response.status >= 400 and response.status not in allowed:
+            raise ProntoError(
+                f"{self.url} refused ({response.status}): {answer.get('error', 'no reason given')}"
+            )
+        return response.status, answer
+
+    def _connect(self) -> http.client.HTTPConnection:
+        port = self._parts.port
+        if self._tls is not None:
+            return http.client.HTTPSConnection(
+                self.host, port or 443, timeout=TIMEOUT_SECONDS, context=self._tls
+            )
+        return http.client.HTTPConnection(self.host, port or 80, timeout=TIMEOUT_SECONDS)
+
+
+def find_agent(
+    url: str | None, folder: Path, *, token: str | None = None, certificate: Path | None = None
+) -> Client | None:
+    """Return the agent at `url`, or the one of this machine, or None where none answers.
+
+    Raises
+    ------
+    UnreachableError
+        `url` was given and nobody answers there.
+    """
+    if url is not None:
+        client = Client(url, token, certificate)
+        client.get("/healthz")
+        return client
+    for address in dict.fromkeys((read_address(folder), DEFAULT_URL)):
+        if address is None:
+            continue
+        client = Client(address, token, certificate)
+        try:
+            client.get("/healthz")
+        except ProntoError:
+            continue
+        return client
+    return None
+
+
+def job_name() -> str:
+    """Return a name for a job of this process."""
+    return f"run-{os.uname().nodename}-{os.getpid()}"[:128].replace(" ", "_")

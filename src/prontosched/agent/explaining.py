@@ -1,0 +1,125 @@
+"""Why a node answers as it does: its directions, its last rejection, what changed.
+
+Covers: what an agent remembers for that and how it is put together; the arithmetic
+is `prontosched.explain`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from prontosched.agent.answer import plain
+from prontosched.explain import Change, Part, changes, directions, drivers, sentence
+from prontosched.subspace import Subspace
+
+if TYPE_CHECKING:
+    from prontosched.agent.loop import Agent
+
+TOP = 6
+
+
+class Memory:
+    """What is worth remembering of each node for an explanation: its last rejection and last block.
+
+    Notes
+    -----
+    Memory: two subspaces and one rejection per node; of more than `MOST` nodes only the first are followed.
+    """
+
+    name = "memory"
+    MOST = 64
+
+    def __init__(self) -> None:
+        self.rejections: dict[str, dict[str, Any]] = {}
+        self._now: dict[str, Subspace] = {}
+        self._before: dict[str, Subspace] = {}
+
+    def follow(self, agent: Agent) -> None:
+        """Look at the timestep just made."""
+        for name in agent.nodes.names[: self.MOST]:
+            insight = agent.nodes.insight(name)
+            if insight is None or insight.subspace is None:
+                continue
+            last = self._now.get(name)
+            if insight.subspace is not last:
+                if last is not None and last.features == insight.subspace.features:
+                    self._before[name] = last
+                self._now[name] = insight.subspace
+            decision = agent.nodes.known(name).decision
+            if decision is not None and decision.raised and insight.vector is not None:
+                parts = drivers(
+                    insight.vector, insight.subspace, insight.metrics, spikes=insight.spikes, top=TOP
+                )
+                self.rejections[name] = {
+                    "time": plain(agent.wall()),
+                    "reason": decision.reason,
+                    "score": plain(float(decision.score)),
+                    "cpu_ready_percent": plain(float(agent.nodes.known(name).ready)),
+                    "drivers": _parts(parts),
+                    "words": sentence(parts[:3]),
+                }
+
+    def change(self, name: str, metrics: tuple[str, ...]) -> Change | None:
+        """Say what the last block changed, or None where there was only one."""
+        before, now = self._before.get(name), self._now.get(name)
+        if before is None or now is None or before.features != len(metrics) or now.features != len(metrics):
+            return None
+        return changes(before, now, metrics)
+
+    def status(self) -> dict[str, Any]:
+        """Return how many nodes are followed."""
+        return {"nodes": len(self._now)}
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to let go."""
+
+
+def explanation(agent: Agent, node: str | None = None) -> dict[str, Any]:
+    """Return why a node answers as it does, as plain values.
+
+    Raises
+    ------
+    KeyError
+        There is no such node, or there are several and none is named.
+    """
+    found = agent.answer(node)
+    explained: dict[str, Any] = {
+        "node": found.node,
+        "decision": found.as_json(),
+        "directions": [],
+        "drivers": [],
+        "last_rejection": agent.memory.rejections.get(found.node),
+        "change": None,
+    }
+    if not agent.nodes.names:
+        return explained
+    insight = agent.nodes.insight(found.node)
+    if insight is None or insight.subspace is None:
+        return explained
+    explained["directions"] = [
+        {
+            "number": d.number,
+            "singular_value": plain(d.singular_value),
+            "strength": plain(d.strength),
+            "parts": _parts(d.parts),
+            "words": sentence(d.parts[:3]),
+        }
+        for d in directions(insight.subspace, insight.metrics, top=TOP)
+    ]
+    if insight.vector is not None:
+        explained["drivers"] = _parts(
+            drivers(insight.vector, insight.subspace, insight.metrics, spikes=insight.spikes, top=TOP)
+        )
+    if (change := agent.memory.change(found.node, insight.metrics)) is not None:
+        explained["change"] = {
+            "distance": plain(change.distance),
+            "rank_before": change.rank_before,
+            "rank": change.rank,
+            "gained": _parts(change.gained),
+            "lost": _parts(change.lost),
+        }
+    return explained
+
+
+def _parts(parts: list[Part]) -> list[dict[str, Any]]:
+    return [{"metric": p.metric, "share": plain(p.share), "sign": p.sign} for p in parts]

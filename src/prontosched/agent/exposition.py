@@ -1,0 +1,170 @@
+"""What Prometheus collects: `/metrics`.
+
+Covers: names, help and values. They are made at the moment of asking from what the
+agent knows, so that a metric can never disagree with `/v1/status`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+
+from prontosched.agent.loop import Agent
+from prontosched.agent.nodes import OneNode
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+_PROCESS = CollectorRegistry()
+ProcessCollector(registry=_PROCESS)
+
+
+def exposition(agent: Agent) -> bytes:
+    """Return the page of metrics."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(agent))
+    return generate_latest(registry) + generate_latest(_PROCESS)
+
+
+class _Collector:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        yield InfoMetricFamily("pronto", "This agent.", {"version": version("prontosched")})
+        yield from _nodes(self._agent)
+        yield from _loop(self._agent)
+        yield from _tally(self._agent)
+        if isinstance(self._agent.nodes, OneNode) and self._agent.nodes.names:
+            yield from _directions(self._agent, self._agent.nodes)
+            yield from _record(self._agent.nodes)
+        yield from _disk(self._agent)
+        yield from _followers(self._agent)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _nodes(agent: Agent) -> Iterator[Metric]:
+    labels = ["node"]
+    accepting = GaugeMetricFamily(
+        "pronto_accepting", "1 when the node takes another job, else 0.", labels=labels
+    )
+    raised = GaugeMetricFamily(
+        "pronto_raised", "1 when the rejection signal is raised, else 0.", labels=labels
+    )
+    score = GaugeMetricFamily("pronto_score", "Rejection score.", labels=labels)
+    threshold = GaugeMetricFamily("pronto_threshold", "Score from which the signal is raised.", labels=labels)
+    ready = GaugeMetricFamily("pronto_cpu_ready_percent", "CPU Ready, percent per CPU.", labels=labels)
+    expected = GaugeMetricFamily(
+        "pronto_expected_cpu_ready_percent", "CPU Ready expected within the horizon.", labels=labels
+    )
+    used = GaugeMetricFamily("pronto_cpu_utilisation_percent", "Busy share of all CPUs.", labels=labels)
+    age = GaugeMetricFamily("pronto_telemetry_age_seconds", "Age of the telemetry decided on.", labels=labels)
+    stale = GaugeMetricFamily("pronto_stale", "1 when telemetry is too old to decide on.", labels=labels)
+    announced = GaugeMetricFamily("pronto_announced_cpus", "CPUs announced and not yet seen.", labels=labels)
+    names = agent.nodes.names or [agent.nodes.fallback_name]
+    for name in names:
+        found, label = agent.answer(name), [name]
+        accepting.add_metric(label, float(found.accept))
+        raised.add_metric(label, float(bool(found.raised)))
+        age.add_metric(label, found.age_seconds)
+        stale.add_metric(label, float(found.stale))
+        announced.add_metric(label, found.announced_cpus)
+        for family, value in (
+            (score, found.score),
+            (threshold, found.threshold),
+            (ready, found.cpu_ready_percent),
+            (expected, found.expected_ready),
+            (used, found.utilisation_percent),
+        ):
+            if not math.isnan(value):
+                family.add_metric(label, value)
+    yield from (accepting, raised, score, threshold, ready, expected, used, age, stale, announced)
+
+
+def _loop(agent: Agent) -> Iterator[Metric]:
+    pace = agent.pace
+    yield CounterMetricFamily("pronto_ticks", "Ticks of the loop.", value=pace.ticks)
+    yield CounterMetricFamily("pronto_late_ticks", "Ticks that came late.", value=pace.late)
+    yield CounterMetricFamily("pronto_skipped_ticks", "Ticks left out to catch up.", value=pace.skipped)
+    yield _gauge("pronto_loop_lag_seconds", "How late the last tick was.", pace.lag_seconds)
+    yield _gauge("pronto_loop_worst_lag_seconds", "The latest tick so far.", pace.worst_lag_seconds)
+    yield _gauge(
+        "pronto_read_seconds", "How long the last read of the source took.", agent.reader.last_seconds
+    )
+    faults = CounterMetricFamily("pronto_faults", "Faults caught by the loop.", labels=["kind"])
+    for kind in sorted({"source", "node", *agent.faults}):
+        faults.add_metric([kind], agent.faults[kind])
+    yield faults
+
+
+def _tally(agent: Agent) -> Iterator[Metric]:
+    tally = agent.nodes.tally
+    yield CounterMetricFamily("pronto_decisions", "Decisions made.", value=tally.decisions)
+    yield CounterMetricFamily("pronto_rejections", "Decisions that raised the signal.", value=tally.raised)
+    if tally.decisions:
+        yield _gauge("pronto_downtime_ratio", "Share of decisions with the signal raised.", tally.downtime)
+    yield _gauge("pronto_metrics", "Metrics per node.", agent.nodes.features)
+
+
+def _directions(agent: Agent, nodes: OneNode) -> Iterator[Metric]:
+    insight = nodes.insight(nodes.names[0])
+    if insight is None or insight.subspace is None:
+        return
+    yield _gauge("pronto_rank", "Directions of the subspace.", insight.subspace.rank)
+    values = GaugeMetricFamily("pronto_singular_value", "Strength of each direction.", labels=["direction"])
+    projections = GaugeMetricFamily(
+        "pronto_projection", "The last vector along each direction.", labels=["direction"]
+    )
+    for index, value in enumerate(insight.subspace.singular_values):
+        values.add_metric([str(index)], float(value))
+    for index, value in enumerate(insight.projections):
+        projections.add_metric([str(index)], float(value))
+    yield values
+    yield projections
+
+
+def _record(nodes: OneNode) -> Iterator[Metric]:
+    figures = nodes.record.figures()
+    yield CounterMetricFamily(
+        "pronto_contentions", "Times CPU Ready rose to the tolerance.", value=figures.contentions
+    )
+    for name, text, value in (
+        ("preceded_ratio", "Share of contentions with a raise in the horizon before.", figures.preceded),
+        ("precision_ratio", "Share of raises with contention within the horizon.", figures.precision),
+        ("lead_timesteps", "Mean timesteps from raise to contention.", figures.lead_timesteps),
+        ("coin_preceded_ratio", "What a coin of equal downtime would precede.", figures.coin_preceded),
+        ("coin_precision_ratio", "What a coin would have for precision.", figures.coin_precision),
+    ):
+        if not math.isnan(value):
+            yield _gauge(f"pronto_record_{name}", text, value)
+
+
+def _disk(agent: Agent) -> Iterator[Metric]:
+    if agent.disk is None:
+        return
+    yield CounterMetricFamily("pronto_state_saves", "Times state was saved.", value=agent.disk.saves)
+    yield CounterMetricFamily(
+        "pronto_disk_errors", "Writes that failed.", value=agent.disk.save_errors + agent.disk.log.errors
+    )
+    yield _gauge("pronto_log_bytes", "Size of the decision log.", agent.disk.log.size_bytes)
+
+
+def _followers(agent: Agent) -> Iterator[Metric]:
+    family = GaugeMetricFamily(
+        "pronto_follower", "Numbers that followers (gates, federation) give.", labels=["follower", "name"]
+    )
+    for follower in agent.followers:
+        for name, value in follower.status().items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                family.add_metric([follower.name, name], float(value))
+    yield family

@@ -1,0 +1,291 @@
+"""The loop: read, step, answer, tell; on time, whatever happens to its surroundings.
+
+Covers: one tick and what it may not be stopped by. The one place that catches
+broadly: a fault in a source, a node or a follower is counted and named, and the
+next tick comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from prontosched.agent.answer import Answer, Known, Silence, answer
+from prontosched.agent.decision_log import Row
+from prontosched.agent.disk import Disk
+from prontosched.agent.events import Events
+from prontosched.agent.explaining import Memory
+from prontosched.agent.jobs import Announced
+from prontosched.agent.nodes import Nodes
+from prontosched.agent.pace import Pace
+from prontosched.agent.reading import Reader
+from prontosched.agent.views import timestep_event
+
+LOG = logging.getLogger("prontosched.agent")
+QUIET_SECONDS = 60.0
+LOGGED_NODES = 16
+
+
+class Follower(Protocol):
+    """Something told of every timestep: a federation, a gate, a watchdog. It returns at once."""
+
+    name: str
+
+    def follow(self, agent: Agent) -> None:
+        """Take note of the timestep that `agent` has just made."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """Return where it stands, as plain values for `/v1/status`."""
+        ...
+
+    def close(self) -> None:
+        """Let go; called once, when the agent stops."""
+        ...
+
+
+class Agent:
+    """Run nodes live.
+
+    Parameters
+    ----------
+    reader
+        Where telemetry comes from.
+    nodes
+        What it is for, and what decides.
+    pace
+        When.
+    silence
+        How long a decision counts without new telemetry.
+    capacity, capacity_factor
+        CPUs of a node, and how far announced jobs may fill it.
+    disk
+        Where state and decisions are kept; None keeps nothing.
+    followers
+        Told of every timestep, in this order.
+    wall
+        Seconds since 1970. Shown to people and never compared, for it may jump.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        nodes: Nodes,
+        pace: Pace,
+        *,
+        silence: Silence | None = None,
+        capacity: float = 1.0,
+        capacity_factor: float = 1.25,
+        disk: Disk | None = None,
+        followers: Sequence[Follower] = (),
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.reader = reader
+        self.nodes = nodes
+        self.pace = pace
+        self.silence = Silence() if silence is None else silence
+        self.capacity = capacity
+        self.capacity_factor = capacity_factor
+        self.disk = disk
+        self.followers = list(followers)
+        self.wall = wall
+        self.started_at = pace.clock()
+        self.faults: Counter[str] = Counter()
+        self.last_fault = ""
+        self.ended = False
+        self.events = Events()
+        self.memory = Memory()
+        self._announced: dict[str, Announced] = {}
+        self._quiet_until: dict[str, float] = {}
+
+    async def run(self, stop: asyncio.Event, seconds: float | None = None) -> None:
+        """Tick until `stop` is set, `seconds` have passed, or the source has ended; then close all."""
+        stopping = asyncio.ensure_future(stop.wait())
+        end = float("inf") if seconds is None else self.pace.clock() + seconds
+        try:
+            while not stop.is_set() and not self.ended:
+                left = end - self.pace.clock()
+                wait = min(self.pace.remaining(), left)
+                if wait > 0:
+                    await asyncio.wait((stopping,), timeout=wait)
+                else:
+                    await asyncio.sleep(0)  # a loop that is behind must still let others run
+                if left <= 0 or stop.is_set():
+                    break
+                if self.pace.remaining() <= 0:
+                    self.pace.begin()
+                    await self.tick()
+        finally:
+            stopping.cancel()
+            await self._close()
+
+    async def tick(self) -> None:
+        """Read once, step the nodes, and tell whoever follows."""
+        try:
+            samples = await self.reader.read()
+        except EOFError:
+            self.ended = True
+            return
+        except Exception as error:
+            self.fault("source", error)
+            samples = []
+        if samples is None:
+            self.fault("source", TimeoutError(f"no answer within {self.reader.timeout:.3g} s"))
+        now = self.pace.clock()
+        if samples:
+            try:
+                self.nodes.step(samples, now)
+            except Exception as error:
+                self.fault("node", error)
+        self._weigh_jobs(now)
+        try:
+            self._publish(now)
+        except Exception as error:
+            self.fault("publish", error)
+        for follower in (self.memory, *self.followers):
+            try:
+                follower.follow(self)
+            except Exception as error:
+                self.fault(follower.name, error)
+
+    def answer(self, node: str | None = None, *, cpus: float = 0.0) -> Answer:
+        """Answer for one node, by default the only one.
+
+        Raises
+        ------
+        KeyError
+            There is no such node, or there are several and none is named.
+        """
+        known = self.known(node)
+        return answer(
+            known,
+            self.announced(known.name),
+            self.silence,
+            now=self.pace.clock(),
+            clock=self.wall(),
+            cpus=cpus,
+        )
+
+    def known(self, node: str | None = None) -> Known:
+        """Return the newest that is known of one node, by default the only one."""
+        if node is None:
+            names = self.nodes.names
+            if len(names) > 1:
+                raise KeyError(f"name one of the {len(names)} nodes")
+            if not names:
+                return Known(self.nodes.fallback_name, self.started_at, self.started_at)
+            node = names[0]
+        elif not self.nodes.names and node == self.nodes.fallback_name:
+            return Known(node, self.started_at, self.started_at)
+        return self.nodes.known(node)
+
+    def announced(self, node: str) -> Announced:
+        """Return the announced jobs of one node."""
+        if node not in self._announced:
+            self._announced[node] = Announced(capacity=self.capacity, factor=self.capacity_factor)
+        return self._announced[node]
+
+    def announce(
+        self,
+        job: str,
+        *,
+        cpus: float,
+        ttl: float,
+        node: str | None = None,
+        only_if_accepted: bool = False,
+        pid: int | None = None,
+    ) -> tuple[bool, Answer]:
+        """Count a job before telemetry shows it; return whether it counts, and the answer it met.
+
+        Nothing else runs between the question and the announcement, so of several
+        that ask at once each one meets those admitted before it.
+        """
+        name = self.known(node).name
+        announced = self.announced(name)
+        now = self.pace.clock()
+        announced.expire(now)
+        met = self.answer(name, cpus=cpus)
+        if only_if_accepted and not met.accept:
+            return False, met
+        announced.add(job, cpus=cpus, ttl=ttl, now=now, pid=pid)
+        return True, met
+
+    def withdraw(self, job: str) -> bool:
+        """Forget an announced job, on whichever node; return whether there was one."""
+        return any(announced.remove(job) for announced in self._announced.values())
+
+    def fault(self, kind: str, error: BaseException) -> None:
+        """Count a fault, and name it in the log at most once a minute per kind."""
+        self.faults[kind] += 1
+        self.last_fault = f"{kind}: {error or type(error).__name__}"
+        now = self.pace.clock()
+        if now >= self._quiet_until.get(kind, now):
+            self._quiet_until[kind] = now + QUIET_SECONDS
+            detail = LOG.isEnabledFor(logging.DEBUG)
+            LOG.warning(
+                "%s (%d so far)", self.last_fault, self.faults[kind], exc_info=error if detail else None
+            )
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a restart needs, as plain values and arrays."""
+        return {"saved_at": self.wall(), **self.nodes.state()}
+
+    def _weigh_jobs(self, now: float) -> None:
+        for name, announced in self._announced.items():
+            if self.nodes.fresh(name, now):
+                announced.saw(self.nodes.known(name).utilisation)
+            announced.expire(now)
+
+    def _publish(self, now: float) -> None:
+        names = self.nodes.names
+        if not names:
+            return
+        # Of many nodes only the turns are kept: a thousand rows a second would fill any bound.
+        rows = [self._row(name) for name in (names if len(names) <= LOGGED_NODES else self.nodes.changed)]
+        self.events.publish(timestep_event(self))
+        if self.disk is not None and self.nodes.fresh(None, now):
+            self.disk.keep(rows, self.state)
+
+    def _row(self, name: str) -> Row:
+        met = self.answer(name)
+        return Row(
+            time=self.wall(),
+            node=name,
+            raised=bool(met.raised),
+            accept=met.accept,
+            score=met.score,
+            threshold=met.threshold,
+            ready=met.cpu_ready_percent,
+            utilisation=met.utilisation_percent,
+            expected=met.expected_ready,
+            reason=None if met.accept else met.reason,
+        )
+
+    async def abandon(self) -> None:
+        """Let go of everything without having run: the port was taken."""
+        await self._close()
+
+    async def _close(self) -> None:
+        for follower in (self.memory, *self.followers):
+            try:
+                follower.close()
+            except Exception as error:
+                self.fault(follower.name, error)
+        for announced in self._announced.values():
+            announced.clear()
+        self.events.close()
+        try:
+            await self.reader.close()
+        except Exception as error:
+            self.fault("source", error)
+        if self.disk is not None:
+            last = None
+            try:
+                last = self.state() if self.nodes.names else None
+            except Exception as error:
+                self.fault("state", error)
+            await self.disk.close(last)

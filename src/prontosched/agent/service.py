@@ -1,0 +1,53 @@
+"""Tell a service manager how the agent does: ready, alive, stopping.
+
+Speaks systemd's notification protocol: one datagram to the socket it names.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prontosched.agent.loop import Agent
+
+
+class ServiceManager:
+    """Follow the agent and pass its health on; does nothing where no manager listens."""
+
+    name = "service-manager"
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._address = environment.get("NOTIFY_SOCKET", "").replace("@", "\0", 1)
+        self._ready = False
+        self.sent = 0
+
+    def follow(self, agent: Agent) -> None:
+        """Say that the loop ticks, and with what answer; ready from the first tick on."""
+        if not self._address:
+            return
+        found = None if len(agent.nodes.names) > 1 else agent.answer()
+        line = f"{len(agent.nodes.names)} nodes" if found is None else _line(found.accept, found.reason)
+        self._send(f"{'' if self._ready else 'READY=1' + chr(10)}WATCHDOG=1\nSTATUS={line}")
+        self._ready = True
+
+    def status(self) -> dict[str, Any]:
+        """Return how many notes were sent."""
+        return {"sent": self.sent}
+
+    def close(self) -> None:
+        """Say that the agent is stopping."""
+        if self._address:
+            self._send("STOPPING=1")
+
+    def _send(self, text: str) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            sender.setblocking(False)
+            sender.sendto(text.encode(), self._address)
+        self.sent += 1
+
+
+def _line(accept: bool, reason: str) -> str:
+    return f"{'accepting' if accept else 'rejecting'}: {' '.join(reason.split())[:200]}"

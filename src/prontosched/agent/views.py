@@ -1,0 +1,161 @@
+"""What the agent shows of itself, as plain values: events, status, the list of nodes.
+
+Covers: turning an agent into JSON. Serving it is `prontosched.agent.api`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from prontosched.agent.answer import plain
+from prontosched.agent.nodes import OneNode
+
+if TYPE_CHECKING:
+    from prontosched.agent.loop import Agent
+
+MAPPED_NODES = 5000
+SHOWN_NOTES = 20
+
+
+def timestep_event(agent: Agent) -> dict[str, Any]:
+    """Return the last timestep as one event: all of a single node, a map of many."""
+    names = agent.nodes.names
+    loop = {"lag_seconds": plain(agent.pace.lag_seconds), "late": agent.pace.late}
+    if len(names) == 1:
+        event = agent.answer(names[0]).as_json()
+        event["time"] = plain(agent.wall())
+        event["loop"] = loop
+        event["downtime"] = plain(agent.nodes.tally.downtime)
+        insight = agent.nodes.insight(names[0])
+        if insight is not None:
+            event["projections"] = [plain(float(p)) for p in insight.projections]
+            event["spikes"] = None if insight.spikes is None else [int(s) for s in insight.spikes]
+        return event
+    knowns = [agent.nodes.known(name) for name in names]
+    raised = [known.decision is not None and bool(known.decision.raised) for known in knowns]
+    ready = [known.ready for known in knowns if not math.isnan(known.ready)]
+    event = {
+        "time": plain(agent.wall()),
+        "nodes": len(names),
+        "raised": sum(raised),
+        "cpu_ready_percent": plain(sum(ready) / len(ready)) if ready else None,
+        "downtime": plain(agent.nodes.tally.downtime),
+        "loop": loop,
+    }
+    if len(names) <= MAPPED_NODES:
+        event["raised_map"] = "".join("1" if one else "0" for one in raised)
+        event["ready_map"] = [None if math.isnan(k.ready) else round(k.ready, 1) for k in knowns]
+    return event
+
+
+def status(agent: Agent) -> dict[str, Any]:
+    """Return all that an operator may want to know, in one object."""
+    nodes = agent.nodes
+    names = nodes.names
+    now = agent.pace.clock()
+    found: dict[str, Any] = {
+        "version": version("prontosched"),
+        "pid": os.getpid(),
+        "source": agent.reader.source.name,
+        "interval_seconds": agent.pace.interval_seconds,
+        "uptime_seconds": plain(now - agent.started_at),
+        "nodes": len(names),
+        "features": nodes.features,
+        "capacity_cpus": agent.capacity,
+        "capacity_factor": agent.capacity_factor,
+        "valid_seconds": agent.silence.valid_seconds,
+        "when_silent": agent.silence.answer,
+        "loop": {
+            "ticks": agent.pace.ticks,
+            "late": agent.pace.late,
+            "skipped": agent.pace.skipped,
+            "lag_seconds": plain(agent.pace.lag_seconds),
+            "worst_lag_seconds": plain(agent.pace.worst_lag_seconds),
+            "read_seconds": plain(agent.reader.last_seconds),
+            "hanging": agent.reader.hanging,
+        },
+        "faults": dict(agent.faults),
+        "last_fault": agent.last_fault,
+        "tally": {
+            "decisions": nodes.tally.decisions,
+            "raised": nodes.tally.raised,
+            "flips": nodes.tally.flips,
+            "downtime": plain(nodes.tally.downtime),
+            "ready_mean": plain(nodes.tally.ready_mean),
+            "ready_max": plain(nodes.tally.ready_max),
+        },
+        "watchers": agent.events.watchers,
+        "disk": disk_status(agent),
+        "followers": {follower.name: follower.status() for follower in agent.followers},
+    }
+    if len(names) <= 1:
+        found["decision"] = agent.answer().as_json()
+    if isinstance(nodes, OneNode):
+        found.update(_one_node(agent, nodes))
+    return found
+
+
+def node_list(agent: Agent) -> list[dict[str, Any]]:
+    """Return the answer of every node, shortest form."""
+    keep = (
+        "node",
+        "accept",
+        "raised",
+        "score",
+        "reason",
+        "since",
+        "valid_until",
+        "stale",
+        "cpu_ready_percent",
+    )
+    answers = (agent.answer(name).as_json() for name in agent.nodes.names)
+    return [{key: found[key] for key in keep} for found in answers]
+
+
+def disk_status(agent: Agent) -> dict[str, Any] | None:
+    """Return where state and decisions are kept and how that goes; None where they are not."""
+    disk = agent.disk
+    if disk is None:
+        return None
+    return {
+        "folder": str(disk.folder),
+        "saves": disk.saves,
+        "save_errors": disk.save_errors,
+        "state_bytes": disk.saved_bytes,
+        "log_bytes": disk.log.size_bytes,
+        "log_errors": disk.log.errors,
+        "log_rows_lost": disk.log.lost,
+        "last_error": disk.last_error,
+    }
+
+
+def record_figures(nodes: OneNode) -> dict[str, Any]:
+    """Return the signal's own record so far."""
+    figures: Mapping[str, Any] = nodes.record.figures()._asdict()
+    return {
+        "tolerance_percent": nodes.record.tolerance,
+        "horizon": nodes.record.horizon,
+        **{key: plain(value) for key, value in figures.items()},
+    }
+
+
+def _one_node(agent: Agent, nodes: OneNode) -> dict[str, Any]:
+    found: dict[str, Any] = {"record": record_figures(nodes), "rebuilds": nodes.rebuilds}
+    if not nodes.names:
+        return found
+    name = nodes.names[0]
+    announced = agent.announced(name)
+    found["jobs"] = {"ids": announced.ids[:100], "count": len(announced), "cpus": plain(announced.cpus)}
+    found["notes"] = list(nodes.known(name).notes[:SHOWN_NOTES])
+    if nodes.schema is not None:
+        found["metrics_missing"] = list(nodes.schema.missing[:SHOWN_NOTES])
+        found["metrics_extra"] = list(nodes.schema.extra[:SHOWN_NOTES])
+    insight = nodes.insight(name)
+    if insight is not None and insight.subspace is not None:
+        found["rank"] = int(insight.subspace.rank)
+        found["singular_values"] = [plain(float(s)) for s in insight.subspace.singular_values]
+    return found

@@ -1,0 +1,31 @@
+"""`pronto agent`: run this node live, as a service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from prontosched.cli.agent_options import agent_options, settings_of
+
+
+@click.command()
+@agent_options
+def command(seconds: float | None, verbose: bool, as_json: bool, **options: Any) -> None:
+    r"""Watch this machine and decide every second whether it can take another job.
+
+    Answers on HTTP (port 7077 of the loopback unless told otherwise) and keeps what it
+    learned across restarts. See `pronto up` for the same with a page to look at.
+
+    \b
+    Example:
+        pronto agent --budget 0.05 --gate slurm --shadow
+    """
+    from prontosched.agent.assembly import make_access, open_source
+    from prontosched.agent.running import log_to_stderr
+    from prontosched.cli.live import go
+
+    log_to_stderr(verbose=verbose)
+    settings = settings_of(options)
+    access = make_access(settings)
+    go(settings, open_source(settings), access, seconds=seconds, as_json=as_json)

@@ -1,0 +1,91 @@
+"""`pronto status`: the present decision and its reason."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+REJECTING = 75
+
+
+@click.command()
+@click.option("--agent", "url", metavar="URL", help="Agent to ask.  [default: this machine's]")
+@click.option("--node", metavar="NAME", help="Which node, where the agent watches several.")
+@click.option(
+    "--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Token to send."
+)
+@click.option(
+    "--ca", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Authority to trust for TLS."
+)
+@click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="The agent's folder.  [default: $XDG_STATE_HOME/pronto]",
+)
+@click.option("--exit-code", is_flag=True, help=f"Exit with {REJECTING} when the node rejects.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    url: str | None,
+    node: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    state: Path | None,
+    exit_code: bool,
+    as_json: bool,
+) -> None:
+    r"""Say whether this node accepts another job, and why.
+
+    Asks the agent where one runs, and otherwise watches this machine for a few seconds.
+
+    \b
+    Example:
+        pronto status --json
+    """
+    from prontosched.agent.access import read_token
+    from prontosched.agent.client import find_agent
+    from prontosched.agent.state import default_folder
+
+    folder = state or default_folder()
+    client = find_agent(
+        url, folder, token=None if token_file is None else read_token(token_file), certificate=ca
+    )
+    found = _watch(folder) if client is None else {"asked": client.url, **client.decision(node)}
+    click.echo(json.dumps(found) if as_json else _words(found))
+    if exit_code and not found["accept"]:
+        raise click.exceptions.Exit(REJECTING)
+
+
+def _watch(folder: Path) -> dict[str, Any]:
+    from prontosched.agent.watching import WATCH_SECONDS, look
+    from prontosched.settings import AgentSettings
+
+    click.echo(f"no agent answers: watching this machine for {WATCH_SECONDS:.0f} s", err=True)
+    seen = asdict(look(AgentSettings(), folder))
+    plain = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in seen.items()}
+    return {"asked": None, **plain}
+
+
+def _words(found: dict[str, Any]) -> str:
+    lines = [f"{found['node']}: {'accepting' if found['accept'] else 'rejecting'}: {found['reason']}"]
+    if (since := found.get("since")) is not None:
+        lines.append(f"since {_ago(time.time() - since)}, telemetry {found['age_seconds']:.1f} s old")
+    ready, used = found.get("cpu_ready_percent"), found.get("utilisation_percent")
+    if ready is not None:
+        busy = "" if used is None else f", CPUs {used:.0f} % busy"
+        lines.append(f"CPU Ready {ready:.2f} % per CPU{busy}")
+    if found.get("announced_cpus"):
+        lines.append(f"{found['announced_cpus']:g} CPUs announced and not yet seen")
+    return "\n".join(lines)
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

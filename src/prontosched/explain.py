@@ -1,0 +1,160 @@
+"""What directions are made of, and which metrics drove a decision. Pure.
+
+Covers: shares and signs of metrics in a subspace, the pull of each metric on a
+projection, and what changed from one subspace to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from prontosched.subspace import Array, Subspace, distance
+
+
+class Part(NamedTuple):
+    """One metric's part in something.
+
+    Attributes
+    ----------
+    share
+        Its part of the whole, in [0, 1].
+    sign
+        +1 when it moves along with the whole, −1 against it.
+    """
+
+    metric: str
+    share: float
+    sign: int
+
+
+class Direction(NamedTuple):
+    """One direction of a subspace in words.
+
+    Attributes
+    ----------
+    strength
+        Its part of the sum of squared singular values, in [0, 1].
+    parts
+        The metrics with the largest shares, largest first.
+    """
+
+    number: int
+    singular_value: float
+    strength: float
+    parts: list[Part]
+
+
+def directions(subspace: Subspace, metrics: Sequence[str], *, top: int = 5) -> list[Direction]:
+    """Name the metrics each direction is made of.
+
+    A metric's share is its squared weight: the shares of one direction sum to 1.
+
+    Examples
+    --------
+    >>> found = directions(Subspace(np.array([[0.6], [-0.8]]), np.array([2.0])), ("load", "idle"))
+    >>> [(part.metric, round(part.share, 2), part.sign) for part in found[0].parts]
+    [('idle', 0.64, -1), ('load', 0.36, 1)]
+    """
+    power = float(np.square(subspace.singular_values).sum()) or 1.0
+    return [
+        Direction(
+            index,
+            float(value),
+            float(value) ** 2 / power,
+            _largest(np.square(column), column, metrics, top),
+        )
+        for index, (column, value) in enumerate(zip(subspace.basis.T, subspace.singular_values, strict=True))
+    ]
+
+
+def drivers(
+    vector: Array,
+    subspace: Subspace,
+    metrics: Sequence[str],
+    *,
+    spikes: Sequence[int] | None = None,
+    top: int = 5,
+) -> list[Part]:
+    """Name the metrics that moved the projections most at one timestep.
+
+    Each metric's pull along a direction is its weight times its scaled value, taken
+    with the projection's sign and weighted by the direction's singular value. Where
+    some directions spike, only those count.
+
+    Examples
+    --------
+    >>> plane = Subspace(np.eye(3)[:, :2], np.array([2.0, 1.0]))
+    >>> [part.metric for part in drivers(np.array([1.0, 9.0, 5.0]), plane, "abc", top=2)]
+    ['b', 'a']
+    """
+    weights = subspace.singular_values.astype(float).copy()
+    if spikes is not None and any(spikes):
+        weights *= np.array([1.0 if spike else 0.0 for spike in spikes])[: weights.size]
+    projections = subspace.basis.T @ vector
+    pull = (subspace.basis * (weights * np.sign(projections))).sum(axis=1) * vector
+    toward = np.maximum(pull, 0.0)
+    whole = float(toward.sum())
+    if whole <= 0.0:
+        return []
+    return _largest(toward / whole, vector, metrics, top)
+
+
+class Change(NamedTuple):
+    """How one subspace differs from the one before it.
+
+    Attributes
+    ----------
+    distance
+        How far it moved, blind to signs and rotation.
+    gained, lost
+        The metrics whose part in the whole subspace grew or shrank most.
+    """
+
+    distance: float
+    rank_before: int
+    rank: int
+    gained: list[Part]
+    lost: list[Part]
+
+
+def changes(before: Subspace, after: Subspace, metrics: Sequence[str], *, top: int = 3) -> Change:
+    """Say what changed from one subspace to the next, over the same metrics."""
+    difference = _importance(after) - _importance(before)
+    return Change(
+        float(distance(before, after)),
+        before.rank,
+        after.rank,
+        _largest(np.maximum(difference, 0.0), difference, metrics, top),
+        _largest(np.maximum(-difference, 0.0), difference, metrics, top),
+    )
+
+
+def sentence(parts: Sequence[Part]) -> str:
+    """Read parts aloud: `cpu_user up (61 %), ctxt down (12 %)`.
+
+    Examples
+    --------
+    >>> sentence([Part("load", 0.61, 1), Part("idle", 0.12, -1)])
+    'load up (61 %), idle down (12 %)'
+    """
+    return ", ".join(
+        f"{p.metric} {'up' if p.sign > 0 else 'down'} ({p.share:.0%})".replace("%", " %") for p in parts
+    )
+
+
+def _importance(subspace: Subspace) -> Array:
+    power = np.square(subspace.singular_values)
+    found: Array = np.square(subspace.basis) @ power / (float(power.sum()) or 1.0)
+    return found
+
+
+def _largest(shares: Array, signed: Array, metrics: Sequence[str], top: int) -> list[Part]:
+    order = np.argsort(-shares, kind="stable")[:top]
+    return [
+        Part(str(metrics[i]), float(shares[i]), 1 if signed[i] >= 0 else -1)
+        for i in order
+        if shares[i] > 1e-12
+    ]

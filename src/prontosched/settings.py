@@ -1,0 +1,196 @@
+"""One TOML file ↔ the options of the command line, same names.
+
+Covers: what the agent can be told (`AgentSettings`), reading the file, and telling
+which key is not known and what was probably meant. A table of the file is a command
+(`[agent]`, `[run]`), a key is one of its options with or without its dashes. What is
+given on the command line comes first, then the environment (`PRONTO_AGENT_BUDGET`),
+then the file. `[agent]` also holds for `pronto up`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from prontosched.errors import SettingsError
+
+MAX_FILE_BYTES = 1024 * 1024
+INHERITS = {"up": "agent"}
+_DURATION = re.compile(
+    r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Everything an agent can be told.
+
+    Attributes
+    ----------
+    source, root, target, trace, repeat, synthetic, source_option
+        Where telemetry comes from, and what that source needs to know.
+    interval
+        Seconds between two timesteps; None takes the source's own.
+    name
+        The node's name, `site/row/rack/node` in a federation; None takes the host's.
+    preset, signal, budget, tolerance, horizon, quota
+        How the node decides; None leaves it to the preset.
+    valid, when_silent
+        How long a decision counts in seconds (None: ten intervals, at least 10 s), and what is
+        answered after that.
+    cpus, capacity_factor
+        The node's CPUs (None: counted), and how far announced jobs may fill it.
+    gate, gate_option, enforce, max_refusing
+        The scheduler to tell, and whether it is to obey.
+    nats
+        Address of the federation's bus; None stays alone.
+    state, keep, log_days, log_megabytes
+        Folder for what survives a restart (None: the user's), whether anything does, and its bounds.
+    listen, token_file, tls_cert, tls_key
+        Where and how to answer.
+    """
+
+    source: str = "linux"
+    root: str = "/"
+    target: tuple[str, ...] = ()
+    trace: Path | None = None
+    repeat: bool = False
+    synthetic: int | None = None
+    source_option: tuple[str, ...] = ()
+    interval: float | None = None
+    name: str | None = None
+    preset: str = "default"
+    signal: str | None = None
+    budget: float | None = None
+    tolerance: float | None = None
+    horizon: int | None = None
+    quota: float | None = None
+    valid: float | None = None
+    when_silent: Literal["accept", "reject"] = "accept"
+    cpus: float | None = None
+    capacity_factor: float = 1.25
+    gate: str | None = None
+    gate_option: tuple[str, ...] = ()
+    enforce: bool = False
+    max_refusing: float = 0.25
+    nats: str | None = None
+    state: Path | None = None
+    keep: bool = True
+    log_days: float = 7.0
+    log_megabytes: int = 64
+    listen: str = "127.0.0.1:7077"
+    token_file: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+
+def seconds(text: str) -> float:
+    """Read a length of time: `90`, `60s`, `10m`, `1h30m`, `2d`.
+
+    Examples
+    --------
+    >>> seconds("1h30m"), seconds("0.5")
+    (5400.0, 0.5)
+    """
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None or not any(found.groups()):
+        raise SettingsError(f"a length of time must look like 90s, 10m or 1h30m, got {text!r}")
+    days, hours, minutes, rest = (float(part or 0) for part in found.groups())
+    return days * 86400 + hours * 3600 + minutes * 60 + rest
+
+
+def pairs(given: Collection[str], option: str) -> dict[str, str]:
+    """Read `KEY=VALUE` texts.
+
+    Examples
+    --------
+    >>> pairs(["user=me"], "--gate-option")
+    {'user': 'me'}
+    """
+    found = {}
+    for text in given:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise SettingsError(f"{option} must be KEY=VALUE, got {text!r}")
+        found[key.strip().replace("-", "_")] = value
+    return found
+
+
+def find_file(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the settings file in its standard place: the user's, else the machine's, else None."""
+    home = environment.get("XDG_CONFIG_HOME", "")
+    base = Path(home) if os.path.isabs(home) else Path(environment.get("HOME", "/")) / ".config"
+    for path in (base / "pronto" / "pronto.toml", Path("/etc/pronto/pronto.toml")):
+        if os.access(path, os.R_OK) and path.is_file():
+            return path
+    return None
+
+
+def read_file(path: Path) -> dict[str, dict[str, Any]]:
+    """Read a settings file: tables of plain values."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(f"the settings file must be readable, got {error.strerror} for {path}") from error
+    if len(raw) > MAX_FILE_BYTES:
+        raise SettingsError(f"{path}: a settings file must be at most {MAX_FILE_BYTES} bytes, got more")
+    try:
+        tables = tomllib.loads(raw.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: must be TOML: {error}") from error
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise SettingsError(
+                f"{path}: {name} must stand in a table such as [agent], got it outside of any"
+            )
+        for key, value in table.items():
+            if isinstance(value, dict):
+                raise SettingsError(f"{path}: [{name}] {key} must be a plain value, got a table")
+    return tables
+
+
+def default_map(
+    tables: Mapping[str, Mapping[str, Any]],
+    known: Mapping[str, Collection[str]],
+    path: Path | str = "settings",
+) -> dict[str, dict[str, Any]]:
+    """Return the file's values as defaults per command, or raise naming the key that is not known.
+
+    Parameters
+    ----------
+    known
+        For each command the names of its options, with underscores.
+
+    Examples
+    --------
+    >>> default_map({"agent": {"log-days": 3}}, {"agent": {"log_days"}, "up": {"log_days"}})
+    {'agent': {'log_days': 3}, 'up': {'log_days': 3}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for command, table in tables.items():
+        if command not in known:
+            raise SettingsError(f"{path}: no command for table [{command}]{_nearest(command, known)}")
+        for key, value in table.items():
+            option = key.replace("-", "_")
+            if option not in known[command]:
+                raise SettingsError(
+                    f"{path}: [{command}] has no setting {key!r}{_nearest(option, known[command])}"
+                )
+            found.setdefault(command, {})[option] = value
+    for command, parent in INHERITS.items():
+        inherited = {k: v for k, v in found.get(parent, {}).items() if k in known.get(command, ())}
+        if inherited or command in found:
+            found[command] = {**inherited, **found.get(command, {})}
+    return found
+
+
+def _nearest(name: str, among: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, list(among), n=1, cutoff=0.5)
+    return f": did you mean {near[0]!r}?" if near else f": known are {', '.join(sorted(among))}"
