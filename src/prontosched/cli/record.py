@@ -1,0 +1,158 @@
+"""`pronto record`: write what a source sees."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from prontosched.cli.agent_options import Duration
+
+
+@click.command()
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--for",
+    "seconds",
+    type=Duration(),
+    default=None,
+    help="How long, e.g. 90s, 45m, 2h.  [default: until Ctrl-C]",
+)
+@click.option(
+    "--interval", type=Duration(), default=1.0, show_default="1s", help="Time between two readings."
+)
+@click.option("--source", "name", default="linux", show_default=True, help="linux, prometheus or vsphere.")
+@click.option(
+    "--target", "targets", multiple=True, help="Address of an exporter or a vCenter; may be repeated."
+)
+@click.option(
+    "--root", type=click.Path(path_type=Path), default=None, help="Folder with the machine's proc and sys."
+)
+@click.option("--node", default=None, help="Name of the node.  [default: the host name]")
+@click.option(
+    "--part", "part_seconds", type=Duration(), default=60.0, show_default="60s", help="Age of a part file."
+)
+@click.option("--single", is_flag=True, help="Store metrics as 32-bit numbers (Parquet).")
+@click.option("--join", is_flag=True, help="Record nothing: join the parts of a recording that was cut off.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    out: Path,
+    seconds: float | None,
+    interval: float,
+    name: str,
+    targets: tuple[str, ...],
+    root: Path | None,
+    node: str | None,
+    part_seconds: float,
+    single: bool,
+    join: bool,
+    as_json: bool,
+) -> None:
+    """Record what a source sees to OUT, a .parquet or .csv file.
+
+    While recording, closed part files lie in the folder OUT.parts, and a kill loses at most the open one;
+    `pronto replay` and `pronto evaluate` read that folder as well. Stop with Ctrl-C.
+
+    \b
+    Example:
+        pronto record host.parquet --for 45m
+    """  # noqa: D301
+    from prontosched.recording import Recorder, join_parts, record
+
+    if not out.suffix:
+        out = out.with_name(out.name + (".parquet" if _has_pyarrow() else ".csv"))
+    if join:
+        _print({"file": str(out), "rows": join_parts(out)}, as_json)
+        return
+    source = _open(name, interval, targets, root, node)
+    recorder = Recorder(out, part_seconds=part_seconds, single_precision=single)
+    stop = _Stop()
+    try:
+        state = record(
+            source,
+            recorder,
+            seconds=math.inf if seconds is None else seconds,
+            stopped=stop.asked,
+            progress=_Meter(seconds, interval).show,
+        )
+    finally:
+        source.close()
+    rows = recorder.finish()
+    facts = {
+        "file": str(out),
+        "rows": rows,
+        "timesteps": state.timesteps,
+        "metrics": state.metrics,
+        "late": state.late,
+        "seconds": round(state.seconds, 1),
+        "bytes": out.stat().st_size if rows else 0,
+    }
+    _print(facts, as_json)
+
+
+def _open(name: str, interval: float, targets: tuple[str, ...], root: Path | None, node: str | None) -> Any:
+    from prontosched.telemetry import open_source
+
+    options: dict[str, Any] = {"interval_seconds": interval}
+    if targets:
+        options["targets"] = list(targets)
+    if root is not None:
+        options["root"] = root
+    if node is not None:
+        options["node"] = node
+    return open_source(name, **options)
+
+
+def _print(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(facts))
+    else:
+        click.echo(", ".join(f"{name} {value}" for name, value in facts.items()))
+
+
+def _has_pyarrow() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("pyarrow") is not None
+
+
+class _Stop:
+    """Whether Ctrl-C or SIGTERM came; a second one ends at once."""
+
+    def __init__(self) -> None:
+        self._came = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._hear)
+
+    def _hear(self, number: int, frame: object) -> None:
+        self._came = True
+        signal.signal(number, signal.SIG_DFL)
+
+    def asked(self) -> bool:
+        return self._came
+
+
+class _Meter:
+    """A line of progress on standard error: every second on a terminal, else every minute."""
+
+    def __init__(self, seconds: float | None, interval: float) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._every = max(1.0, interval) if self._terminal else 60.0
+        self._of = "" if seconds is None else f" of {seconds:.0f}"
+        self._next = 0.0
+
+    def show(self, now: Any) -> None:
+        if now.seconds < self._next:
+            return
+        self._next = now.seconds + self._every
+        ready = "" if math.isnan(now.ready) else f", CPU Ready {now.ready:.1f} %"
+        line = (
+            f"{now.seconds:.0f}{self._of} s, {now.rows} rows of {now.metrics} metrics, {now.parts} parts closed, "
+            f"{now.late} late{ready}"
+        )
+        click.echo(f"\r{line}\x1b[K" if self._terminal else line, err=True, nl=not self._terminal)
