@@ -1,0 +1,284 @@
+"""The link over NATS: one background thread, reconnecting for as long as it takes.
+
+Covers: what other threads call. Nothing here waits for the bus, except `get` and
+`compare_and_set`, which give up after the timeout. While the bus is away the newest
+value of every key is kept and sent when it is back. The connection itself is
+`prontosched.federation.nats_session`. Needs the extra `nats`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import random
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from prontosched.errors import FederationError
+from prontosched.federation.link import Entry, Feed, LinkDownError
+from prontosched.federation.nats_session import Session
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+FIRST_WAIT_SECONDS = 0.1
+LONGEST_WAIT_SECONDS = 10.0
+RESYNC_SECONDS = 30.0
+PUTS_AT_ONCE = 64
+_GROUP = re.compile(r"^[A-Za-z0-9_-]{1,32}$")
+
+
+class NatsLink:
+    """A link over NATS with JetStream.
+
+    Parameters
+    ----------
+    servers
+        Addresses such as `nats://10.0.0.1:4222` or `tls://bus.example:4222`.
+    group
+        Name of the federation; several can share a bus without hearing each other.
+    name
+        Who connects: shown in the bus's own reports, and unlike any other's.
+    credentials
+        A NATS credentials file, or None.
+    user, password
+        Used when there is no credentials file.
+    authority, certificate, key
+        TLS: whom to trust, and who we are; files in PEM. Any of them turns TLS on.
+    timeout
+        Seconds to wait for any one answer.
+
+    Notes
+    -----
+    Memory: the newest value of each key that was put, and what its feeds hold.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        group: str = "default",
+        name: str = "member",
+        credentials: Path | str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        authority: Path | str | None = None,
+        certificate: Path | str | None = None,
+        key: Path | str | None = None,
+        timeout: float = 2.0,
+    ) -> None:
+        if not _GROUP.match(group):
+            raise FederationError(f"group must be 1 to 32 letters, digits, '-' or '_', got {group!r}")
+        self.group = group
+        self.timeout = timeout
+        self.sessions = 0
+        self.last_error = ""
+        self.refused = 0
+        options: dict[str, Any] = {"servers": [servers] if isinstance(servers, str) else list(servers)}
+        if credentials is not None:
+            options["user_credentials"] = str(credentials)
+        if user is not None:
+            options |= {"user": user, "password": password}
+        if authority or certificate:
+            options["tls"] = _trust(authority, certificate, key)
+        self._options = options
+        self._name = re.sub(r"[^A-Za-z0-9_-]", "-", name)[:60] or "member"
+        self._offset = time.time() - time.monotonic()
+        self._outbox: dict[tuple[str, str], bytes] = {}
+        self._newest: dict[tuple[str, str], bytes] = {}
+        self._feeds: list[Feed] = []
+        self._lock = threading.Lock()
+        self._closing = False
+        self._session: Session | None = None
+        self._loop = asyncio.new_event_loop()
+        self._wake = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=f"nats {self._name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def connected(self) -> bool:
+        """True while the bus answers."""
+        return self._session is not None
+
+    def now(self) -> float:
+        """Return the time by the clock of the bus; by this machine's until it was first heard."""
+        return time.monotonic() + self._offset
+
+    def put(self, topic: str, key: str, value: bytes) -> None:
+        """Hand over a value; it is sent at once, or when the bus is back."""
+        with self._lock:
+            self._outbox[topic, key] = self._newest[topic, key] = value
+        self._nudge()
+
+    def get(self, topic: str, key: str) -> Entry | None:
+        """Return the newest value of `key`, or None."""
+        return self._ask(lambda session: session.get(topic, key))
+
+    def compare_and_set(self, topic: str, key: str, value: bytes, *, revision: int) -> int | None:
+        """Replace the value of `revision`; None if someone else was faster."""
+        return self._ask(lambda session: session.compare_and_set(topic, key, value, revision))
+
+    def subscribe(self, topic: str, pattern: str) -> Feed:
+        """Return a feed; it is ready once the bus has answered."""
+        feed = Feed(topic, pattern)
+        with self._lock:
+            self._feeds.append(feed)
+        self._nudge()
+        return feed
+
+    def unsubscribe(self, feed: Feed) -> None:
+        """Stop a feed."""
+        with self._lock:
+            if feed in self._feeds:
+                self._feeds.remove(feed)
+        self._nudge()
+
+    def wait_until_connected(self, seconds: float) -> bool:
+        """Wait for the bus, for tools that can do nothing without it."""
+        limit = time.monotonic() + seconds
+        while not self.connected and time.monotonic() < limit:
+            time.sleep(0.02)
+        return self.connected
+
+    def flush(self, seconds: float = 5.0) -> bool:
+        """Wait until all that was put has arrived; False when it did not in time."""
+        limit = time.monotonic() + seconds
+        while time.monotonic() < limit:
+            with self._lock:
+                empty = not self._outbox
+            if empty and self.connected:
+                return True
+            time.sleep(0.005)
+        return False
+
+    def close(self) -> None:
+        """Disconnect and end the thread; what could not be sent is dropped."""
+        if self._closing:
+            return
+        self._closing = True
+        self._nudge()
+        self._thread.join(timeout=self.timeout + 3.0)
+
+    def _ask(self, question: Callable[[Session], Coroutine[Any, Any, Answer]]) -> Answer:
+        session = self._session
+        if session is None or self._closing:
+            raise LinkDownError(
+                f"the bus must be connected, got no connection: {self.last_error or 'not yet up'}"
+            )
+        future = asyncio.run_coroutine_threadsafe(question(session), self._loop)
+        try:
+            return future.result(timeout=self.timeout + 1.0)
+        except (*Session.LOST, concurrent.futures.TimeoutError, concurrent.futures.CancelledError) as error:
+            future.cancel()
+            raise LinkDownError(f"the bus must answer within {self.timeout} s, got {error!r}") from error
+
+    def _nudge(self) -> None:
+        if not self._loop.is_closed():
+            try:
+                self._loop.call_soon_threadsafe(self._wake.set)
+            except RuntimeError:
+                log.debug("the link closed while it was nudged")
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._stay_connected())
+        finally:
+            self._loop.close()
+
+    async def _stay_connected(self) -> None:
+        wait = FIRST_WAIT_SECONDS
+        while not self._closing:
+            session = Session(self._options, group=self.group, name=self._name, timeout=self.timeout)
+            started = time.monotonic()
+            try:
+                await session.open()
+                try:
+                    await self._serve(session)
+                finally:
+                    self._session = None
+                    await session.close()
+            except (*Session.LOST, FederationError) as error:
+                self.last_error = f"{type(error).__name__}: {error}"
+                log.info("bus lost, deciding alone: %s", self.last_error)
+            if self._closing:
+                break
+            if time.monotonic() - started > LONGEST_WAIT_SECONDS:
+                wait = FIRST_WAIT_SECONDS
+            # Jitter: a fleet that lost one bus must not come back in one moment.
+            await self._rest(wait * random.uniform(0.5, 1.5))
+            wait = min(2.0 * wait, LONGEST_WAIT_SECONDS)
+
+    async def _rest(self, seconds: float) -> None:
+        limit = time.monotonic() + seconds
+        while not self._closing and (left := limit - time.monotonic()) > 0:
+            await asyncio.sleep(min(0.1, left))
+
+    async def _serve(self, session: Session) -> None:
+        self._offset = session.offset
+        self.sessions += 1
+        with self._lock:
+            # The bus may have lost what it held; sending it again harms no one.
+            self._outbox = {**self._newest, **self._outbox}
+        resync = time.monotonic() + RESYNC_SECONDS
+        while session.alive and not self._closing:
+            self._wake.clear()
+            await self._tend_feeds(session)
+            self._session = session
+            await self._send(session)
+            if time.monotonic() > resync:
+                resync = time.monotonic() + RESYNC_SECONDS
+                for feed in list(session.opened):
+                    await session.read_store(feed)
+            try:
+                await asyncio.wait_for(self._wake.wait(), 0.5)
+            except TimeoutError:
+                continue
+        if self._closing:
+            await self._send(session)
+
+    async def _tend_feeds(self, session: Session) -> None:
+        with self._lock:
+            wanted = list(self._feeds)
+        for feed in wanted:
+            if feed not in session.opened:
+                await session.listen(feed)
+        for feed in [f for f in session.opened if f not in wanted]:
+            await session.unlisten(feed)
+
+    async def _send(self, session: Session) -> None:
+        while True:
+            with self._lock:
+                batch = list(self._outbox.items())[:PUTS_AT_ONCE]
+            if not batch:
+                return
+            taken = await asyncio.gather(*(session.put(*place, value) for place, value in batch))
+            with self._lock:
+                for (place, value), arrived in zip(batch, taken, strict=True):
+                    self.refused += not arrived
+                    if self._outbox.get(place) is value:
+                        del self._outbox[place]
+                    if not arrived and self._newest.get(place) is value:
+                        del self._newest[place]
+
+
+def _trust(
+    authority: Path | str | None, certificate: Path | str | None, key: Path | str | None
+) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=str(authority) if authority else None)
+        if certificate:
+            context.load_cert_chain(str(certificate), str(key) if key else None)
+    except OSError as error:
+        raise FederationError(
+            f"TLS files must be readable PEM, got {error}: check authority, certificate, key"
+        ) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

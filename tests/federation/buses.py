@@ -1,0 +1,81 @@
+"""A real nats-server on loopback, started and stopped by its own process id."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Bus:
+    """A nats-server with JetStream; `kill` is SIGKILL, `start` brings it back on the same port."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        config: Path | None = None,
+        host: str = "127.0.0.1",
+        prefix: tuple[str, ...] = (),
+    ):
+        self.program = shutil.which("nats-server") or "/usr/sbin/nats-server"
+        if not Path(self.program).exists():
+            pytest.skip("nats-server is not installed: Debian's package nats-server has it")
+        self.folder = folder
+        self.config = config
+        self.host = host
+        self.prefix = prefix
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://{self.host}:{self.port}"
+
+    def start(self) -> Bus:
+        command = [*self.prefix, self.program, "-a", self.host, "-p", str(self.port)]
+        command += ["-c", str(self.config)] if self.config else ["-js", "-sd", str(self.folder)]
+        with (self.folder / "nats.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        if not self.prefix:
+            self.wait()
+        return self
+
+    def wait(self) -> None:
+        limit = time.monotonic() + 10
+        while time.monotonic() < limit:
+            with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), timeout=0.2):
+                return
+            time.sleep(0.02)
+        pytest.fail(
+            f"nats-server did not open port {self.port}: {(self.folder / 'nats.log').read_text()[-800:]}"
+        )
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(5)
+            self.process = None
+
+
+def eventually(condition, *, seconds: float = 10.0, message: str = "condition"):
+    """Return the first true answer, or fail."""
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        answer = condition()
+        if answer:
+            return answer
+        time.sleep(0.02)
+    pytest.fail(f"{message} did not come true within {seconds} s")

@@ -1,0 +1,186 @@
+"""The link over a real nats-server: the same promises as within one process."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from prontosched.errors import FederationError
+from prontosched.federation.leases import RefusalLeases
+from prontosched.federation.link import (
+    DECISIONS,
+    LEASES,
+    MESSAGE_LIMIT,
+    SUMMARIES,
+    Board,
+    Link,
+    LinkDownError,
+    LocalLink,
+)
+from prontosched.federation.nats_link import NatsLink
+from prontosched.federation.seat import Seat
+
+from .buses import Bus, eventually
+
+
+@pytest.fixture(params=["local", "nats"])
+def pair(request: pytest.FixtureRequest, link_to: Callable[..., NatsLink]) -> tuple[Link, Link]:
+    """Two links that hear each other, in one process and over NATS."""
+    if request.param == "local":
+        board = Board()
+        return LocalLink(board), LocalLink(board)
+    bus = request.getfixturevalue("shared_bus")
+    group = uuid.uuid4().hex[:12]
+    links = link_to(bus, group=group, name="one"), link_to(bus, group=group, name="other")
+    for link in links:
+        assert link.wait_until_connected(5)
+    return links
+
+
+def drained(feed, count: int) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+
+    def enough() -> bool:
+        found.update({entry.key: entry.value for entry in feed.drain()})
+        return len(found) >= count
+
+    eventually(enough, message=f"{count} values, got {sorted(found)}")
+    return found
+
+
+def test_a_feed_gives_what_lay_there_and_what_comes(pair: tuple[Link, Link]) -> None:
+    one, other = pair
+    one.put(SUMMARIES, "rack1.n1", b"before")
+    eventually(lambda: one.get(SUMMARIES, "rack1.n1"))
+    feed = other.subscribe(SUMMARIES, "rack1.*")
+    eventually(lambda: feed.ready)
+    one.put(SUMMARIES, "rack1.n2", b"after")
+    one.put(SUMMARIES, "rack2.n3", b"not for us")
+
+    assert drained(feed, 2) == {"rack1.n1": b"before", "rack1.n2": b"after"}
+
+
+def test_a_feed_on_one_key_needs_no_wildcard(pair: tuple[Link, Link]) -> None:
+    one, other = pair
+    one.put(DECISIONS, "a.b/c=2E", b"1")
+    feed = other.subscribe(DECISIONS, "a.b/c=2E")
+
+    assert drained(feed, 1) == {"a.b/c=2E": b"1"}
+
+
+def test_only_one_of_two_can_replace_a_revision(pair: tuple[Link, Link]) -> None:
+    one, other = pair
+    first = one.compare_and_set(LEASES, "k", b"1", revision=0)
+    assert first
+
+    assert other.compare_and_set(LEASES, "k", b"2", revision=0) is None
+    second = other.compare_and_set(LEASES, "k", b"2", revision=first)
+    assert second is not None
+    assert second > first
+    assert one.compare_and_set(LEASES, "k", b"3", revision=first) is None
+    entry = one.get(LEASES, "k")
+    assert entry is not None
+    assert (entry.value, entry.revision) == (b"2", second)
+    assert one.get(LEASES, "nothing") is None
+
+
+def test_both_ends_share_the_clock_of_the_bus(pair: tuple[Link, Link]) -> None:
+    one, other = pair
+
+    assert abs(one.now() - other.now()) < 0.2
+    assert one.now() == pytest.approx(time.time(), abs=1.0)
+
+
+def test_the_capacity_floor_holds_over_the_bus(pair: tuple[Link, Link]) -> None:
+    leases = [RefusalLeases(link, share=0.5, nodes=4) for link in pair]
+    answers = [leases[i % 2].try_refuse(f"n{i}", score=0.5, valid_until=60.0, now=0.0) for i in range(4)]
+
+    assert answers == [True, True, False, False]
+    assert sorted(leases[1].refusing()) == ["n0", "n1"]
+    leases[1].release("n0")
+    assert leases[0].try_refuse("n3", score=0.5, valid_until=60.0, now=0.0)
+
+
+def test_a_seat_passes_on_when_its_holder_falls_silent(pair: tuple[Link, Link]) -> None:
+    first, second = (Seat(link, "rack1", f"holder{i}", seconds=0.4) for i, link in enumerate(pair))
+    assert first.claim()
+    assert not second.claim()
+
+    eventually(second.claim, seconds=3)
+    assert not first.claim()
+
+
+def test_values_put_while_the_bus_is_away_arrive_when_it_is_back(
+    bus: Bus, link_to: Callable[..., NatsLink]
+) -> None:
+    link, reader = link_to(bus, name="w"), link_to(bus, name="r")
+    feed = reader.subscribe(SUMMARIES, ">")
+    assert link.wait_until_connected(5)
+    bus.kill()
+    eventually(lambda: not link.connected)
+    started = time.perf_counter()
+    for value in range(100):
+        link.put(SUMMARIES, "n1", f"{value}".encode())
+    assert time.perf_counter() - started < 0.5
+    with pytest.raises(LinkDownError, match="the bus must be connected"):
+        link.get(SUMMARIES, "n1")
+    bus.start()
+
+    eventually(lambda: any(entry.value == b"99" for entry in feed.drain()), seconds=15)
+
+
+def test_a_bus_that_lost_its_store_gets_everything_again(bus: Bus, link_to: Callable[..., NatsLink]) -> None:
+    link = link_to(bus)
+    link.put(SUMMARIES, "n1", b"kept")
+    assert link.flush()
+    bus.kill()
+    bus.folder = bus.folder / "another"
+    bus.folder.mkdir()
+    bus.start()
+
+    def back() -> bool:
+        try:
+            return link.get(SUMMARIES, "n1") is not None
+        except LinkDownError:
+            return False
+
+    eventually(back, seconds=15)
+
+
+def test_what_the_bus_will_not_take_is_counted_and_does_not_block(
+    shared_bus: Bus, link_to: Callable[..., NatsLink]
+) -> None:
+    link = link_to(shared_bus, group="toolong")
+    link.put(SUMMARIES, "n1", bytes(MESSAGE_LIMIT + 1000))
+    link.put(SUMMARIES, "n2", b"fine")
+
+    assert link.flush()
+    assert link.refused == 1
+    assert link.get(SUMMARIES, "n1") is None
+    assert link.get(SUMMARIES, "n2") is not None
+
+
+def test_groups_on_one_bus_do_not_hear_each_other(shared_bus: Bus, link_to: Callable[..., NatsLink]) -> None:
+    one, other = link_to(shared_bus, group="red"), link_to(shared_bus, group="blue")
+    one.put(SUMMARIES, "n1", b"red")
+    assert one.flush()
+    assert other.wait_until_connected(5)
+
+    assert other.get(SUMMARIES, "n1") is None
+
+
+def test_a_group_that_is_no_name_is_refused() -> None:
+    with pytest.raises(FederationError, match="group must be 1 to 32 letters"):
+        NatsLink("nats://127.0.0.1:1", group="a.b")
+
+
+def test_closing_without_a_bus_takes_no_longer_than_the_timeout() -> None:
+    link = NatsLink("nats://127.0.0.1:1", timeout=0.5)
+    started = time.monotonic()
+    link.close()
+
+    assert time.monotonic() - started < 4
+    assert not link.connected
