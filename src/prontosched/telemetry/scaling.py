@@ -81,7 +81,6 @@ class Scaling:
         self._block = np.zeros((0, 0))
         self._held = 0
         self._gaps = False
-        self._careful = True
 
     @property
     def deviation(self) -> Array:
@@ -96,15 +95,15 @@ class Scaling:
         if not self.samples:
             self._start(y.shape[0])
         self.samples += 1
-        if self._careful:
+        # NaN counts as the largest and as the smallest; this is the cheapest look at all values.
+        plausible = y[y.argmax()] < IMPLAUSIBLE and y[y.argmin()] > -IMPLAUSIBLE
+        if not plausible:
             y = self._sanitised(y)
-        # Clipped before it is scaled: 1e308 cannot overflow this way.
         z = np.minimum(y, self._upper)
         np.maximum(z, self._lower, out=z)
         z -= self.mean
         z *= self._inverse
-        if not z.dot(z) < np.inf:
-            y = self._sanitised(y)
+        if not plausible:
             z[np.isnan(y)] = 0.0
         self._block[self._held] = y
         self._held += 1
@@ -123,8 +122,6 @@ class Scaling:
     def _sanitised(self, y: Array) -> Array:
         """Return `y` with NaN for whatever is unknown, counting it."""
         bad = ~(np.abs(y) < IMPLAUSIBLE)
-        if not bad.any():
-            return y
         self.unknown += bad
         self._gaps = True
         return np.where(bad, np.nan, y)
@@ -132,13 +129,6 @@ class Scaling:
     def _take(self) -> None:
         """Fold the vectors held into the statistics."""
         rows = self._block[: self._held]
-        # Infinite values were clipped, not noticed. One look a block finds them; after
-        # that every vector is looked at until a block is clean again.
-        absurd = not self._gaps and not max(rows.max(), -rows.min()) < IMPLAUSIBLE
-        if absurd:
-            for row in rows:
-                row[:] = self._sanitised(row)
-        self._careful = self._gaps or self.samples < EARLY
         if self.samples > EARLY:
             np.minimum(rows, self._outer_upper, out=rows)
             np.maximum(rows, self._outer_lower, out=rows)
@@ -180,7 +170,6 @@ class Scaling:
             "unknown": self.unknown,
             "block": self._block[: self._held],
             "gaps": self._gaps,
-            "careful": self._careful,
             "samples": self.samples,
         }
 
@@ -197,7 +186,6 @@ class Scaling:
         self._gaps = True  # so that metrics not seen yet are found again
         self._bound()
         self._gaps = bool(state["gaps"])
-        self._careful = bool(state["careful"])
         self._held = len(state["block"])
         self._block[: self._held] = state["block"]
 
