@@ -20,6 +20,7 @@ HARNESSES: dict[str, str] = {
     "slurm": "tests.integration.slurm_harness:drain",
     "slurm-feature": "tests.integration.slurm_harness:feature",
     "htcondor": "tests.integration.file_harness:htcondor",
+    "kubernetes": "tests.integration.kubernetes_harness:taint",
     "hook": "tests.integration.file_harness:hook",
 }
 

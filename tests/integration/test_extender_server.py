@@ -19,7 +19,6 @@ import aiohttp
 import pytest
 from aiohttp import web
 from click.testing import CliRunner
-from kubernetes_cluster import free_port, wait_for
 
 from prontosched.cli.extender import command
 from prontosched.errors import IntegrationError, SettingsError
@@ -28,6 +27,7 @@ from prontosched.integration.extender_ledger import Change, Ledger
 from prontosched.integration.extender_server import BODY_LIMIT, Extender
 from prontosched.integration.gate import Verdict
 from prontosched.integration.policy import Rules
+from tests.integration.kubernetes_cluster import free_port, wait_for
 
 DATA = Path(__file__).parent.parent / "data" / "kubernetes"
 QUICK = Rules(enforce=True, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=0.5)

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from kubernetes_cluster import Cluster, missing, wait_for
 
 from prontosched.integration.extender_decisions import CalledDecisions
 from prontosched.integration.extender_ledger import Ledger
@@ -27,6 +26,7 @@ from prontosched.integration.kubernetes import KEY, KubernetesGate
 from prontosched.integration.kubernetes_client import ApiError, ApiServer
 from prontosched.integration.policy import Rules
 from prontosched.integration.sweep import release, sweep
+from tests.integration.kubernetes_cluster import Cluster, missing, wait_for
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy" / "kubernetes"
 TOLERATION = {"key": KEY, "operator": "Exists", "effect": "NoSchedule"}

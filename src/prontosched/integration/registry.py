@@ -20,6 +20,7 @@ GROUP = "prontosched.gates"
 BUILT_IN: dict[str, str] = {
     "slurm": "prontosched.integration.slurm:SlurmGate",
     "slurm-feature": "prontosched.integration.slurm_feature:SlurmFeatureGate",
+    "kubernetes": "prontosched.integration.kubernetes:KubernetesGate",
     "htcondor": "prontosched.integration.htcondor:HTCondorGate",
     "hook": "prontosched.integration.hook:HookGate",
 }
