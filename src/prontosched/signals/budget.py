@@ -1,0 +1,108 @@
+"""How much may be refused: a downtime budget, a limit for any hour, hold times.
+
+Covers: `Budget`, the score from which a node refuses so that its downtime stays
+within a share of the long run, and `HourLimit`, so that no single hour carries it all.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from prontosched.signals.arithmetic import Operations, Value
+from prontosched.signals.held import Held
+from prontosched.signals.history import weight
+from prontosched.signals.quantiles import samples
+
+DOWNTIME_WEIGHT = weight(5000.0)
+FIRST_SCORES = 20
+MINUTES = 61
+
+
+class Budget(Held):
+    """A threshold on the score, from a long sample of past scores and the downtime so far.
+
+    The threshold is the score's own quantile, moved when downtime runs above or below
+    its share. Its memory is long on purpose: contention comes in bad days, and a
+    controller that evens out every hour refuses on the good ones instead.
+
+    Notes
+    -----
+    Memory: two rows of 1,024 floats per node.
+    """
+
+    HELD: ClassVar[tuple[str, ...]] = ("sample", "downtime", "steps")
+
+    def __init__(self, ops: Operations, share: float) -> None:
+        self.ops = ops
+        self.share = share
+        self.sample = samples(ops)
+        self.downtime = ops.full(0.0)
+        self.steps = ops.full(0.0)
+
+    def threshold(self) -> Value:
+        """Return the score above which a step is refused; infinite before there are any."""
+        ops, share = self.ops, self.share
+        wanted = share * ops.exp(-4.0 * (self.downtime - share) / share)
+        level = 1.0 - ops.minimum(ops.clip(wanted, share / 4.0, share * 4.0), 1.0)
+        if not ops.any(self.sample.count >= FIRST_SCORES):
+            return ops.full(float("inf"))
+        return ops.where(self.sample.count >= FIRST_SCORES, self.sample.quantile(level), float("inf"))
+
+    def learn(self, score: Value) -> None:
+        """Take in the score of a step."""
+        self.sample.add(score)
+
+    def spend(self, raised: Value) -> None:
+        """Take in whether the step was refused."""
+        self.steps = self.steps + 1.0
+        k = self.ops.maximum(DOWNTIME_WEIGHT, 1.0 / self.steps)
+        self.downtime = self.downtime + k * (raised * 1.0 - self.downtime)
+
+
+class HourLimit(Held):
+    """Refused time of the last hour, counted by the minute.
+
+    A minute that has partly left the hour still counts in full, so the limit holds
+    for every stretch of sixty minutes, not only for hours of the clock.
+
+    Notes
+    -----
+    Memory: 61 floats per node.
+    """
+
+    HELD: ClassVar[tuple[str, ...]] = ("minutes", "minute", "refused")
+
+    def __init__(self, ops: Operations, share: float) -> None:
+        self.ops = ops
+        self.allowed = share * 3600.0
+        self.minutes = ops.table(MINUTES)
+        self.minute = ops.full(0)
+        self.refused = ops.full(0.0)
+
+    def advance(self, now: Value) -> None:
+        """Go to a clock time, in seconds; what lies over an hour back no longer counts."""
+        ops = self.ops
+        minute = ops.index(now / 60.0, 1 << 53)
+        # A clock set back by more than the hour starts the count there.
+        self.minute = ops.where(minute + MINUTES < self.minute, minute, self.minute)
+        passed = ops.maximum(minute - self.minute, 0)
+        for i in range(min(ops.top(passed), MINUTES)):
+            left = ops.where(passed > i, 0.0, 1.0)
+            slot = (self.minute + 1 + i) % MINUTES
+            ops.scatter(self.minutes, slot, left * ops.gather(self.minutes, slot))
+        self.minute = self.minute + passed
+        if ops.any(passed > 0):
+            # Summed afresh: a running difference would never quite return to zero.
+            self.refused = sum(self.minutes) if not ops.lead else self.minutes.sum(axis=1)
+
+    def allows(self, seconds: Value) -> Value:
+        """Tell whether `seconds` more may be refused."""
+        return self.refused + seconds <= self.allowed
+
+    def spend(self, raised: Value, seconds: Value) -> None:
+        """Take in whether the step, which lasts `seconds`, was refused."""
+        ops = self.ops
+        cost = raised * seconds
+        slot = self.minute % MINUTES
+        ops.scatter(self.minutes, slot, ops.gather(self.minutes, slot) + cost)
+        self.refused = self.refused + cost

@@ -1,0 +1,174 @@
+"""The learned signal for many nodes at once, as arrays.
+
+Covers: `LearnedFleet`, with the decisions of as many `LearnedSignal`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prontosched.decision import FleetDecision, FleetEvidence
+from prontosched.signals.arithmetic import Many
+from prontosched.signals.learner import Answer, Learner, Present
+from prontosched.signals.policy import Policy
+from prontosched.signals.reasons import Seen, reason
+from prontosched.signals.record import Standing
+from prontosched.signals.sharing import share as share_of
+from prontosched.signals.sharing import start_from
+from prontosched.signals.sight import DIRECTIONS
+from prontosched.subspace import Array
+
+
+class LearnedFleet:
+    """`LearnedSignal` for many nodes.
+
+    Node i draws its exceptions as a single signal with seed `seed + i` does.
+
+    Parameters
+    ----------
+    nodes
+        How many.
+    budget, tolerance, horizon, quota, hourly_limit, hold, explore, seed, likelihood, enforcing
+        As in `LearnedSignal`, the same for all nodes.
+
+    Notes
+    -----
+    Memory: as in `LearnedSignal`, per node.
+    """
+
+    name = "learned"
+
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        budget: float = 0.1,
+        tolerance: str | float = "5%",
+        horizon: int = 5,
+        quota: bool = False,
+        hourly_limit: float = 0.4,
+        hold: int = 0,
+        explore: float = 0.02,
+        seed: int = 0,
+        likelihood: float = 0.5,
+        enforcing: bool = False,
+    ) -> None:
+        if nodes < 1:
+            raise ValueError(f"nodes must be at least 1, got {nodes}")
+        self.policy = Policy(budget, tolerance, horizon, quota, hourly_limit, hold, explore, seed, likelihood)
+        self.nodes = nodes
+        self.enforcing = enforcing
+        self.features = 0
+        self.learner = Learner(Many(nodes), self.policy)
+        self._evidence: FleetEvidence | None = None
+        self._raised = np.zeros(nodes, dtype=bool)
+        self._last = [np.zeros(nodes) for _ in range(4)]
+
+    def decide(self, evidence: FleetEvidence) -> FleetDecision:
+        """Answer for one timestep of every node; absent nodes keep what they last had."""
+        if evidence.vectors.shape[1] != self.features:
+            if self.features:
+                raise ValueError(
+                    f"vectors must have {self.features} metrics, got {evidence.vectors.shape[1]}"
+                )
+            self.features = evidence.vectors.shape[1]
+            self.learner.grow(self.features)
+        present = _present(evidence)
+        known = np.isfinite(evidence.ready)
+        for some, is_known in ((evidence.present & known, True), (evidence.present & ~known, False)):
+            if some.all():
+                self._take_over(
+                    slice(None), self.learner.step(present, known=is_known, enforcing=self.enforcing)
+                )
+            elif some.any():
+                nodes = np.flatnonzero(some)
+                part = self.learner.take(nodes)
+                answer = part.step(_only(present, nodes), known=is_known, enforcing=self.enforcing)
+                self.learner.put(nodes, part)
+                self._take_over(nodes, answer)
+        self._evidence = evidence
+        score, threshold, probability, expected = (values.copy() for values in self._last)
+        return FleetDecision(self._raised.copy(), score, threshold, evidence.timestep, probability, expected)
+
+    def _take_over(self, nodes: Any, answer: Answer) -> None:
+        self._raised[nodes] = answer.raised
+        for held, values in zip(self._last, answer[1:], strict=True):
+            held[nodes] = values
+
+    def reason(self, node: int) -> str:
+        """Say why `node` was decided as it was at the last timestep."""
+        raised = bool(self._raised[node])
+        evidence = self._evidence
+        seen = None
+        if evidence is not None and raised:
+            seen = Seen(evidence.vectors[node], None, None, evidence.metrics)
+            if evidence.embedded[node] and evidence.samples[node] > 0.0:
+                sizes = evidence.singular_values[node] / np.sqrt(evidence.samples[node])
+                seen = seen._replace(basis=evidence.basis[node], sizes=sizes)
+        return reason(self.learner, seen, raised=raised, node=node)
+
+    def standing(self, node: int) -> Standing:
+        """Return one node's own record of what the signal was worth."""
+        return self.learner.record.standing(node)
+
+    def share(self) -> dict[str, Array]:
+        """Return the sum of all nodes' statistics, which adds up with those of others."""
+        return share_of(self.learner)
+
+    def start_from(self, shared: Mapping[str, Array]) -> None:
+        """Let every node begin with what a fleet has learned."""
+        start_from(self.learner, shared)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor arguments, by name: plain numbers and strings."""
+        return {**asdict(self.policy), "enforcing": self.enforcing}
+
+    def state(self) -> dict[str, Any]:
+        """Return everything held, by name: plain numbers and arrays."""
+        return {"features": self.features, **self.learner.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned."""
+        self.features = int(state["features"])
+        self.learner.grow(self.features)
+        self.learner.restore(state)
+
+
+def _present(evidence: FleetEvidence) -> Present:
+    sees = evidence.embedded & (evidence.samples > 0.0)
+    root = np.sqrt(np.where(sees, evidence.samples, 0.0))
+    strong = evidence.singular_values > 0.0
+    strengths = np.where(strong, evidence.singular_values, 1.0)
+    units = np.where(strong & sees[:, None], evidence.projections * root[:, None] / strengths, 0.0)
+    inside = np.einsum("mr,mr->m", evidence.projections, evidence.projections)
+    total = np.einsum("md,md->m", evidence.vectors, evidence.vectors)
+    padding = np.zeros(len(sees))
+    return Present(
+        time=np.where(np.isfinite(evidence.time), evidence.time, np.nan),
+        ready=evidence.ready,
+        utilisation=np.where(np.isfinite(evidence.utilisation), evidence.utilisation, np.nan),
+        directions=[units[:, i] if i < units.shape[1] else padding for i in range(DIRECTIONS)],
+        t_squared=np.einsum("mr,mr->m", units, units),
+        spe=np.where(sees, np.maximum(total - inside, 0.0), 0.0),
+        sees=sees,
+        vector=evidence.vectors,
+    )
+
+
+def _only(present: Present, nodes: NDArray[np.int64]) -> Present:
+    directions: Sequence[Array] = present.directions
+    return Present(
+        present.time[nodes],
+        present.ready[nodes],
+        present.utilisation[nodes],
+        [d[nodes] for d in directions],
+        present.t_squared[nodes],
+        present.spe[nodes],
+        present.sees[nodes],
+        present.vector[nodes],
+    )

@@ -1,0 +1,278 @@
+"""The learned signal's one step, for one node or for many.
+
+Covers: the order of things. Labels that have come due are learned, the present is
+turned into inputs, the inputs into a score, the score into a decision.
+Does not cover: where the numbers come from (`learned`, `learned_fleet`) and the
+words for them (`reasons`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from prontosched.signals.admission import Admission
+from prontosched.signals.arithmetic import One, Operations, Value
+from prontosched.signals.heads import Heads
+from prontosched.signals.held import Held
+from prontosched.signals.history import NAMES as HISTORY_NAMES
+from prontosched.signals.history import OFFSET, History, weight
+from prontosched.signals.policy import Policy, Tolerance
+from prontosched.signals.profiles import NAMES as PROFILE_NAMES
+from prontosched.signals.profiles import Clock, Profiles
+from prontosched.signals.record import Record
+from prontosched.signals.sight import NAMES as SIGHT_NAMES
+from prontosched.signals.sight import Sight
+from prontosched.subspace import Array
+
+INPUTS = HISTORY_NAMES + PROFILE_NAMES
+LEVEL_1440 = 5
+# Without labels contention is expected to go on as it is: log odds 2.5 v - 0.3, greatest value v.
+PERSISTENCE = (2.5, -0.3)
+LEAST_SQUARES_TOP = math.log(3.0)
+LEAST_SQUARES_EDGE = math.log(1.0 + OFFSET)
+CURVATURE_FLOOR = 0.02
+ERROR_WEIGHT = weight(500.0)
+ERROR_TO_LOGIT = 1.7
+SCORE_LIMIT = 12.0
+# Contention beyond this many tolerances is all the same, and would bend the heads.
+MOST_CONTENTION = 100.0
+USUAL_EVERY = 8
+USUAL_WEIGHT = weight(1440.0 / USUAL_EVERY)
+# The learned score takes over between these numbers of labels, positives counted twenty-fold.
+FIRST_LABELS, ENOUGH_LABELS, LABELS_PER_SPIKE = 300.0, 1000.0, 20.0
+
+
+class Present(NamedTuple):
+    """What a step brings, as floats for one node and arrays for many."""
+
+    time: Value
+    ready: Value
+    utilisation: Value
+    directions: list[Value]
+    t_squared: Value
+    spe: Value
+    sees: Value
+    vector: Array
+
+
+class Answer(NamedTuple):
+    """What a step leads to, as floats for one node and arrays for many."""
+
+    raised: Value
+    score: Value
+    threshold: Value
+    probability: Value
+    expected_ready: Value
+
+
+class Learner(Held):
+    """Everything the learned signal holds of one node or of many.
+
+    Notes
+    -----
+    Memory: about 6,500 floats and `d * (horizon + 1)` per node; 2,048 more for a
+    percentile tolerance.
+    """
+
+    HELD: ClassVar[tuple[str, ...]] = (
+        "tolerance",
+        "clock",
+        "history",
+        "profiles",
+        "heads",
+        "sight",
+        "admission",
+        "record",
+        "error",
+        "positives",
+        "contention",
+        "inputs",
+        "sights",
+        "vectors",
+        "logits",
+        "wanted",
+        "counts",
+        "unknown",
+        "level",
+        "learned",
+        "logit",
+        "expected",
+        "usual",
+    )
+
+    def __init__(self, ops: Operations, policy: Policy) -> None:
+        self.ops = ops
+        self.policy = policy
+        horizon = policy.horizon
+        self.tolerance = Tolerance(ops, policy.tolerance)
+        self.clock = Clock(ops)
+        self.history = History(ops)
+        self.profiles = Profiles(ops, horizon)
+        prior = np.zeros((2, len(INPUTS)))
+        prior[0, 1], prior[0, 0] = PERSISTENCE
+        prior[1, 1] = 1.0
+        self.heads = Heads(ops, prior)
+        self.sight = Sight(ops, horizon)
+        self.admission = Admission(ops, policy)
+        self.record = Record(ops, horizon)
+        self.error = ops.full(0.25)
+        self.positives = ops.full(0)
+        # What was so at each of the last `horizon` steps, newest first. Contention below 0 is unknown.
+        self.contention = [ops.full(-1.0) for _ in range(horizon)]
+        self.inputs = [np.zeros((*ops.lead, len(INPUTS))) for _ in range(horizon)]
+        self.sights = [np.zeros((*ops.lead, len(SIGHT_NAMES))) for _ in range(horizon)]
+        self.vectors = [np.zeros((*ops.lead, 0)) for _ in range(horizon)]
+        self.logits = [ops.full(0.0) for _ in range(horizon)]
+        self.wanted = [ops.full(False) for _ in range(horizon)]
+        self.counts = [ops.full(0.0) for _ in range(horizon)]  # how many steps its label stands for
+        self.unknown = ops.full(0)
+        # Of the last step, for the reason in words and for a step without CPU Ready.
+        self.level = ops.full(math.log(OFFSET))
+        self.learned = ops.full(0.0)
+        self.logit = ops.full(-9.0)
+        self.expected = ops.full(0.0)
+        self.usual = np.zeros((*ops.lead, len(INPUTS)))
+
+    def grow(self, features: int) -> None:
+        """Make room for the metrics, whose number is known with the first vector."""
+        self.sight.grow(features)
+        self.vectors = [np.zeros((*self.ops.lead, features)) for _ in self.vectors]
+
+    def step(self, now: Present, *, known: bool, enforcing: bool) -> Answer:
+        """Learn what has come due, and decide.
+
+        Parameters
+        ----------
+        known
+            Whether CPU Ready is; over many nodes, of all of them or of none.
+        enforcing
+            Whether the decision will be obeyed.
+        """
+        ops = self.ops
+        self.clock.advance(now.time)
+        u = self._contention(now.ready) if known else ops.full(-1.0)
+        spike = u >= 1.0
+        self.contention = [u, *self.contention[:-1]]
+        self._learn(spike)
+        if known:
+            self.unknown = ops.full(0)
+            score = self._score(now, u, spike)
+        else:
+            # A missing value or two is no reason to change one's mind; more than a horizon of them is.
+            self.unknown = self.unknown + 1
+            stale = self.unknown > self.policy.horizon
+            self.learned = ops.where(stale, -SCORE_LIMIT, self.learned)
+            self.logit = ops.where(stale, -9.0, self.logit)
+            self._remember(self.inputs[0], self.sights[0], now.vector)
+            score = self.learned
+        verdict = self.admission.decide(
+            score, u, self.clock, self.record.demoted, known=known, enforcing=enforcing
+        )
+        self.wanted = [verdict.wanted, *self.wanted[:-1]]
+        self.counts = [verdict.counts if known else ops.full(0.0), *self.counts[:-1]]
+        return Answer(
+            raised=verdict.raised,
+            score=score,
+            threshold=verdict.threshold,
+            probability=1.0 / (1.0 + ops.exp(-self.logit)),
+            expected_ready=self.expected,
+        )
+
+    def _contention(self, ready: Value) -> Value:
+        """Return CPU Ready in units of the tolerance."""
+        ops = self.ops
+        u = ops.clip(ready / self.tolerance.level, 0.0, MOST_CONTENTION)
+        self.tolerance.learn(ready)
+        return u
+
+    def _learn(self, spike: Value) -> None:
+        """Learn from the inputs of a horizon ago, whose label is complete now."""
+        ops = self.ops
+        highest = ops.largest(self.contention)
+        hit = highest >= 1.0
+        complete = ops.either(hit, ops.smallest(self.contention) >= 0.0)
+        counts = ops.where(complete, self.counts[-1], 0.0)
+        learns = counts > 0.0
+        onset = ops.both(spike, ops.largest(self.contention[1:] or [ops.full(0.0)]) < 1.0)
+        if ops.any(onset):
+            self._learn_onset(onset)
+        self.record.learn(self.wanted[-1], hit, counts)
+        if not ops.any(learns):
+            return
+        x = self.inputs[-1]
+        logit, level = self.heads.predict(x)
+        p = 1.0 / (1.0 + ops.exp(-logit))
+        target = ops.minimum(ops.log(OFFSET + ops.maximum(highest, 0.0)), LEAST_SQUARES_TOP)
+        off = target - level
+        k = ops.where(learns, ERROR_WEIGHT, 0.0)
+        self.error = self.error + k * (off * off - self.error)
+        curvature = ops.maximum(p * (1.0 - p), CURVATURE_FLOOR)
+        self.sight.learn(self.sights[-1], self.vectors[-1], self.logits[-1], hit, learns)
+        self.heads.learn(x, [ops.where(hit, 1.0, 0.0) - p, off], [curvature, ops.full(1.0)], learns)
+        self.positives = self.positives + ops.where(ops.both(learns, hit), 1, 0)
+
+    def _learn_onset(self, onset: Value) -> None:
+        ops = self.ops
+        lead = ops.full(0)
+        undisturbed = ops.full(True)
+        for back, (wanted, counts) in enumerate(zip(self.wanted, self.counts, strict=True), start=1):
+            lead = ops.where(wanted, back, lead)
+            undisturbed = ops.both(undisturbed, counts > 0.0)
+        self.record.learn_onset(lead, ops.both(onset, undisturbed))
+
+    def _score(self, now: Present, u: Value, spike: Value) -> Value:
+        """Return the score of the present, and leave the rest of the answer in `logit` and `expected`."""
+        ops = self.ops
+        v = ops.log(OFFSET + u)
+        self.level = v
+        self.history.learn(v, spike, now.utilisation)
+        self.profiles.learn(self.clock, v - self.history.levels[LEVEL_1440], spike)
+        x = ops.stack(self.history.inputs() + self.profiles.inputs(self.clock))
+        seen = self.sight.inputs(
+            now.directions, now.t_squared, now.spe, self.sight.project(now.vector), now.sees
+        )
+        self._learn_usual(x)
+        logit, level = self.heads.predict(x)
+        self.logits = [logit, *self.logits[:-1]]
+        self._remember(x, seen, now.vector)
+        correction = self.sight.correction(seen)
+        apart = (level - LEAST_SQUARES_EDGE) / ops.sqrt(self.error + 1e-6)
+        second = ops.clip(ERROR_TO_LOGIT * apart, -SCORE_LIMIT, SCORE_LIMIT)
+        learned = 0.5 * (ops.clip(logit, -30.0, 30.0) + second) + correction
+        trust = self.trust()
+        present = PERSISTENCE[0] * v + PERSISTENCE[1]
+        self.learned = present + trust * (learned - present)
+        self.logit = ops.clip(present + trust * (logit + correction - present), -30.0, 30.0)
+        self.expected = self._expected(u, v + trust * (level - v))
+        return self.learned
+
+    def _learn_usual(self, x: Array) -> None:
+        """Keep what the inputs usually are, to tell in words what is different now."""
+        steps = self.history.steps
+        due = steps % USUAL_EVERY == 1.0
+        if self.ops.any(due):
+            k = self.ops.where(due, self.ops.maximum(USUAL_WEIGHT, USUAL_EVERY / (steps + USUAL_EVERY)), 0.0)
+            self.usual += (x - self.usual) * (k if isinstance(self.ops, One) else k[:, None])
+
+    def _expected(self, u: Value, level: Value) -> Value:
+        ops = self.ops
+        # The second head's target ends at three tolerances; what lies above is expected to stay.
+        above = ops.maximum(u + OFFSET - 3.0, 0.0)
+        units = ops.maximum(ops.exp(ops.minimum(level, LEAST_SQUARES_TOP)) - OFFSET, 0.0) + above
+        tolerance = self.tolerance.level
+        return units * ops.where(tolerance < math.inf, tolerance, 0.0)
+
+    def trust(self) -> Value:
+        """Return how far the learned score has taken over from the present value, from 0 to 1."""
+        ops = self.ops
+        labels = ops.minimum(self.heads.labels * 1.0, LABELS_PER_SPIKE * self.positives)
+        return ops.clip((labels - FIRST_LABELS) / (ENOUGH_LABELS - FIRST_LABELS), 0.0, 1.0)
+
+    def _remember(self, x: Array, seen: Array, vector: Array) -> None:
+        self.inputs = [x, *self.inputs[:-1]]
+        self.sights = [seen, *self.sights[:-1]]
+        # Copied: a source may reuse its buffer.
+        self.vectors = [vector.copy(), *self.vectors[:-1]]

@@ -1,0 +1,115 @@
+"""What returns with the clock: profiles of the hour, the day and the week.
+
+Covers: the clock a signal goes by, and what CPU Ready usually does at the time of
+day and week that the next steps fall on. Where no clock time comes with the
+telemetry a step counts as a minute.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from prontosched.signals.arithmetic import Operations, Value
+from prontosched.signals.held import Held
+
+MINUTE = 60.0
+# Name, seconds per bin, bins, weight of the newest visit, visits that count as much as knowing nothing.
+PERIODS = (
+    ("hour", 60.0, 60, 0.1, 5.0),
+    ("day", 300.0, 288, 0.15, 3.0),
+    ("week", 1800.0, 336, 0.3, 2.0),
+)
+BINS = sum(bins for _, _, bins, _, _ in PERIODS)
+LOOKS = 5
+
+NAMES = tuple(
+    f"{what} at this time of the {name}" for name, *_ in PERIODS for what in ("level", "spikes", "rise")
+)
+
+
+class Clock(Held):
+    """Seconds on the clock, known or counted, and the usual interval between steps."""
+
+    HELD: ClassVar[tuple[str, ...]] = ("now", "interval", "seen", "measured")
+
+    def __init__(self, ops: Operations) -> None:
+        self.ops = ops
+        self.now = ops.full(-MINUTE)
+        self.interval = ops.full(MINUTE)
+        self.seen = ops.full(False)
+        self.measured = ops.full(False)
+
+    def advance(self, time: Value) -> None:
+        """Go to `time`, or on by one interval where it is unknown."""
+        ops = self.ops
+        known = ops.known(time)
+        step = time - self.now
+        # `seen`: two real times are needed to tell an interval. Pauses are not intervals.
+        counts = ops.both(ops.both(known, self.seen), step > 0.0)
+        usual = self.interval + 0.05 * (ops.minimum(step, 3.0 * self.interval) - self.interval)
+        self.interval = ops.where(counts, ops.where(self.measured, usual, step), self.interval)
+        self.measured = ops.either(self.measured, counts)
+        self.now = ops.where(known, time, self.now + self.interval)
+        self.seen = ops.either(self.seen, known)
+
+
+class Profiles(Held):
+    """Usual level and spike rate for each bin of the hour, the day and the week.
+
+    Levels are kept as distances from the day's average, and everything is drawn
+    towards 0 by how seldom its bin was visited: a profile that knows nothing says
+    nothing.
+
+    Notes
+    -----
+    Memory: three floats for each of 684 bins.
+    """
+
+    HELD: ClassVar[tuple[str, ...]] = ("levels", "spikes", "visits")
+
+    def __init__(self, ops: Operations, horizon: int) -> None:
+        self.ops = ops
+        self.ahead = sorted({int(k) for k in np.ceil(np.linspace(1, horizon, min(horizon, LOOKS)))})
+        self.levels = ops.table(BINS)
+        self.spikes = ops.table(BINS)
+        self.visits = ops.table(BINS)
+
+    def learn(self, clock: Clock, apart: Value, spike: Value) -> None:
+        """Take in one step: the distance of v from its slow average, and whether it is contention."""
+        ops = self.ops
+        hit = spike * 1.0
+        first = 0
+        for _, width, bins, fast, _ in PERIODS:
+            at = first + ops.index(clock.now / width, bins)
+            first += bins
+            share = ops.minimum(clock.interval / width, 1.0)
+            visits = ops.gather(self.visits, at) + share
+            ops.scatter(self.visits, at, visits)
+            k = ops.minimum(share * ops.maximum(fast, 1.0 / visits), 1.0)
+            level, rate = ops.gather(self.levels, at), ops.gather(self.spikes, at)
+            ops.scatter(self.levels, at, level + k * (apart - level))
+            ops.scatter(self.spikes, at, rate + k * (hit - rate))
+
+    def inputs(self, clock: Clock) -> list[Value]:
+        """Return level, spike rate and greatest rise over the next steps, for each period."""
+        ops = self.ops
+        share = 1.0 / len(self.ahead)
+        found: list[Value] = []
+        first = 0
+        for _, width, bins, _, unsure in PERIODS:
+            here = ops.gather(self.levels, first + ops.index(clock.now / width, bins))
+            level = spike = 0.0
+            rise = ops.full(-9.0)
+            for k in self.ahead:
+                at = first + ops.index((clock.now + k * clock.interval) / width, bins)
+                n = ops.gather(self.visits, at)
+                trust = n / (n + unsure)
+                ahead = ops.gather(self.levels, at)
+                level = level + trust * ahead
+                spike = spike + trust * ops.gather(self.spikes, at)
+                rise = ops.maximum(rise, trust * (ahead - here))
+            first += bins
+            found += [share * level, ops.sqrt(share * spike), rise]
+        return found

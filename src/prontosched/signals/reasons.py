@@ -1,0 +1,133 @@
+"""Why a node was decided as it was, in words an operator can read aloud.
+
+Covers: the sentence, and which metrics to name in it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from prontosched.signals.learner import INPUTS, Learner
+from prontosched.signals.sight import DIRECTIONS
+from prontosched.subspace import Array
+
+# Inputs that are one thing to a reader, by their place in `INPUTS`.
+SUBJECTS = (
+    ("CPU Ready now", slice(1, 9)),
+    ("its level lately", slice(9, 12)),
+    ("its recent peaks", slice(12, 21)),
+    ("utilisation", slice(21, 25)),
+    ("the time of day", slice(25, len(INPUTS))),
+)
+NAMED = 2
+# A subject is named if it adds at least this share of the largest contribution.
+WORTH_NAMING = 0.4
+
+
+class Seen(NamedTuple):
+    """What is needed to name metrics: the vector, the directions and their usual size."""
+
+    vector: Array
+    basis: Array | None
+    sizes: Array | None
+    metrics: tuple[str, ...] | None
+
+
+def reason(learner: Learner, seen: Seen | None, *, raised: bool, node: int | None = None) -> str:
+    """Return one sentence for the last step of a node.
+
+    Parameters
+    ----------
+    seen
+        Where to take the names of metrics from; None for none.
+    node
+        Which one, of many.
+    """
+
+    def of(value: Any) -> Any:
+        return value if node is None else value[node].item()
+
+    policy, admission = learner.policy, learner.admission
+    unknown = of(learner.unknown)
+    if unknown:
+        way = "accepting" if unknown > policy.horizon else "going by the last known value"
+        return f"CPU Ready unknown for {unknown} step{'s' if unknown > 1 else ''}: {way}"
+    unit = " %" if isinstance(policy.tolerance, str) and policy.tolerance.endswith("%") else ""
+    ahead = _span(policy.horizon, of(learner.clock.interval), of(learner.clock.measured))
+    text = f"CPU Ready {of(learner.expected):.3g}{unit} expected within {ahead}"
+    if raised:
+        drivers = _drivers(learner, seen, node)
+        if drivers:
+            text += f"; driven by {drivers}"
+    else:
+        text += f", chance of contention {_percent(of(learner.logit))}"
+    if of(learner.record.demoted) and not policy.quota:
+        text += "; no better than a coin lately: acting on the present value"
+    elif of(learner.trust()) < 1.0:
+        text += "; still learning: acting mostly on the present value"
+    if of(admission.limited):
+        text += f"; accepted, {policy.hourly_limit:.0%} of this hour was refused already"
+    elif of(admission.exempt):
+        text += "; accepted as an exception, to keep learning"
+    elif raised and of(admission.held):
+        text += "; holding the last refusal"
+    return text
+
+
+def _span(steps: int, interval: float, measured: bool) -> str:
+    if not measured:
+        return f"{steps} steps"
+    seconds = steps * interval
+    return f"{seconds:.3g} s" if seconds < 120.0 else f"{seconds / 60.0:.3g} min"
+
+
+def _percent(logit: float) -> str:
+    chance = 100.0 / (1.0 + math.exp(-logit))
+    return "under 1 %" if chance < 1.0 else f"{chance:.0f} %"
+
+
+def _drivers(learner: Learner, seen: Seen | None, node: int | None) -> str:
+    """Name what sets the present apart from this node's usual state, strongest first."""
+    at: Any = ... if node is None else node
+    weights, x, usual = learner.heads.weights[at], learner.inputs[0][at], learner.usual[at]
+    parts = weights[0] * (x - usual)
+    found = [(float(parts[where].sum()), name) for name, where in SUBJECTS]
+    heard = learner.sight.heard()
+    if node is not None:
+        heard = heard[node]
+    coefficients, inputs = learner.sight.heads.weights[at][0], learner.sights[0][at]
+    correction = float(heard * coefficients.dot(inputs))
+    metrics = _metrics(learner, seen, coefficients, inputs, at) if correction > 0.0 else []
+    found += [(correction / (1 + i), name) for i, name in enumerate(metrics)]
+    found.sort(reverse=True)
+    strongest = found[0][0]
+    if strongest <= 0.0:
+        return ""
+    return ", ".join(name for part, name in found[:NAMED] if part >= WORTH_NAMING * strongest)
+
+
+def _metrics(learner: Learner, seen: Seen | None, coefficients: Array, inputs: Array, at: Any) -> list[str]:
+    """Return the metrics that add most to the correction."""
+    if seen is None or seen.metrics is None or seen.basis is None or seen.sizes is None:
+        return ["the other metrics"]
+    half = coefficients.size // 2
+    both = coefficients[:half] + coefficients[half:]
+    rank = min(DIRECTIONS, seen.basis.shape[1])
+    linear = seen.basis[:, :rank] @ np.where(
+        seen.sizes[:rank] > 0.0, both[:rank] / np.maximum(seen.sizes[:rank], 1e-12), 0.0
+    )
+    along = learner.sight.along[at]
+    length = float(np.sqrt(along.dot(along)))
+    spread = float(np.sqrt(np.asarray(learner.sight.squares[2])[at])) + 1e-3
+    if length > 0.0:
+        linear = linear + both[DIRECTIONS + 2] / (length * spread) * along
+    part = linear * seen.vector
+    # T² and SPE are sums of squares: each metric has its share.
+    surprise = both[DIRECTIONS : DIRECTIONS + 2] * inputs[DIRECTIONS : DIRECTIONS + 2]
+    squares = seen.vector**2
+    part = part + max(float(surprise.sum()), 0.0) * squares / max(float(squares.sum()), 1e-12)
+    strongest = np.argsort(-part, kind="stable")[:NAMED]
+    return [seen.metrics[i] for i in strongest if part[i] > 0.0]

@@ -1,0 +1,146 @@
+"""A node's own record: what its signal was worth, against a coin.
+
+Covers: recall, precision, lead time and refused capacity over a long, fading window,
+and whether the signal has been better than refusing at random as often.
+
+A refusal that works prevents what it foresaw, so a step that was refused has no
+label. Steps in the shadow (nothing enforced), accepted steps, and the would-be
+refusals accepted as exceptions do; exceptions stand for all refusals and are
+weighted so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+from prontosched.signals.arithmetic import Operations, Value
+from prontosched.signals.held import Held
+from prontosched.signals.history import weight
+
+FADE = 1.0 - weight(10_000.0)
+LONG = 5000.0
+ENOUGH_SPIKES = 20.0
+
+
+class Standing(NamedTuple):
+    """What a node's record says.
+
+    Attributes
+    ----------
+    steps
+        Labelled steps behind the figures; the past fades with a half-life of 10,000.
+    recall
+        Share of the steps before contention at which the signal was raised, or would have been.
+    precision
+        Share of the raised steps after which contention came within the horizon.
+    downtime
+        Share of steps refused. A coin of this downtime has this recall.
+    base_rate
+        Share of steps before contention. A coin has this precision.
+    lead_steps
+        Mean number of steps from the first raise to the onset, over onsets foreseen.
+    better_than_coin
+        False after a long window without proof; None while too little is known.
+    """
+
+    steps: float
+    recall: float
+    precision: float
+    downtime: float
+    base_rate: float
+    lead_steps: float
+    better_than_coin: bool | None
+
+
+class Record(Held):
+    """Fading counts of labelled steps.
+
+    Notes
+    -----
+    Memory: eight numbers per node.
+    """
+
+    HELD: ClassVar[tuple[str, ...]] = (
+        "steps",
+        "raised",
+        "spikes",
+        "hits",
+        "weights",
+        "foreseen",
+        "leads",
+        "demoted",
+    )
+
+    def __init__(self, ops: Operations, horizon: int) -> None:
+        self.ops = ops
+        self.horizon = horizon
+        self.steps = ops.full(0.0)
+        self.raised = ops.full(0.0)
+        self.spikes = ops.full(0.0)
+        self.hits = ops.full(0.0)
+        self.weights = ops.full(0.0)
+        self.foreseen = ops.full(0.0)
+        self.leads = ops.full(0.0)
+        self.demoted = ops.full(False)
+
+    def learn(self, wanted: Value, label: Value, counts: Value) -> None:
+        """Take in one labelled step.
+
+        Parameters
+        ----------
+        wanted
+            Whether the learned rule would have refused it.
+        counts
+            How many steps it stands for: 0 where the label is not known.
+        """
+        ops = self.ops
+        fade = ops.where(counts > 0.0, FADE, 1.0)
+        wanted_counts = ops.where(wanted, counts, 0.0)
+        self.steps = fade * self.steps + counts
+        self.weights = fade * self.weights + ops.where(counts > 0.0, 1.0, 0.0)
+        self.raised = fade * self.raised + wanted_counts
+        self.spikes = fade * self.spikes + ops.where(label, counts, 0.0)
+        self.hits = fade * self.hits + ops.where(label, wanted_counts, 0.0)
+        self._judge()
+
+    def learn_onset(self, lead: Value, counts: Value) -> None:
+        """Take in how many steps before the onset of contention the signal was first raised; 0: it was not."""
+        ops = self.ops
+        seen = ops.both(counts, lead > 0)
+        self.foreseen = ops.where(seen, FADE * self.foreseen + 1.0, self.foreseen)
+        self.leads = ops.where(seen, FADE * self.leads + lead, self.leads)
+
+    def _judge(self) -> None:
+        ops = self.ops
+        # Labels overlap over a horizon, so that many of them count as one.
+        apart = self.spikes / self.horizon
+        enough = ops.both(self.weights >= LONG, apart >= ENOUGH_SPIKES)
+        if not ops.any(enough):
+            return
+        downtime = self.raised / ops.maximum(self.steps, 1e-9)
+        recall = self.hits / ops.maximum(self.spikes, 1e-9)
+        error = ops.sqrt(downtime * (1.0 - downtime) / ops.maximum(apart, 1.0))
+        worse = ops.both(enough, recall < downtime + error)
+        better = ops.both(enough, recall > downtime + 2.0 * error)
+        self.demoted = ops.both(ops.either(self.demoted, worse), ops.no(better))
+
+    def standing(self, node: int | None = None) -> Standing:
+        """Return the record as shares; NaN where there is nothing to divide by."""
+
+        def of(value: Any) -> float:
+            return float(value if node is None else value[node])
+
+        def share(part: Any, whole: Any) -> float:
+            return of(part) / of(whole) if of(whole) > 0.0 else float("nan")
+
+        long = of(self.weights) >= LONG and of(self.spikes) / self.horizon >= ENOUGH_SPIKES
+        demoted = bool(self.demoted if node is None else self.demoted[node])
+        return Standing(
+            steps=of(self.steps),
+            recall=share(self.hits, self.spikes),
+            precision=share(self.hits, self.raised),
+            downtime=share(self.raised, self.steps),
+            base_rate=share(self.spikes, self.steps),
+            lead_steps=share(self.leads, self.foreseen),
+            better_than_coin=(not demoted) if long else None,
+        )

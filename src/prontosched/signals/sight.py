@@ -1,0 +1,182 @@
+"""What the embedding sees, and whether it is worth listening to.
+
+Covers: aligned projections, T² and SPE as inputs, the one direction of the metrics
+that has gone with contention so far, and `Sight`, a second head over these that
+corrects the first only as far as its own record warrants.
+Does not cover: the projections themselves; see `prontosched.projection`.
+
+The heads over contention history are learned without these inputs. A second head
+learns what they miss. Every prediction of it is compared with the label, once
+without and once with the correction, and it is listened to only while it has
+earned it: where the metrics say nothing, nothing changes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from prontosched.signals.arithmetic import One, Operations, Value
+from prontosched.signals.heads import Heads
+from prontosched.signals.held import Held
+from prontosched.signals.history import weight
+from prontosched.subspace import Array
+
+DIRECTIONS = 4
+SCALE_WEIGHT = weight(1440.0)
+TREND_WEIGHT = weight(4.0)
+ALONG_WEIGHT = weight(2000.0)
+EARNED_WEIGHT = weight(2000.0)
+CURVATURE_FLOOR = 0.02
+# Standard errors by which a correction must have lowered the loss: from here it is listened to, to here fully.
+HEARD, TRUSTED = 1.0, 3.0
+
+NAMES = (
+    *(f"direction {i + 1}" for i in range(DIRECTIONS)),
+    "T²",
+    "SPE",
+    "metrics that went with contention",
+    *(f"direction {i + 1} lately" for i in range(DIRECTIONS)),
+    "T² lately",
+    "SPE lately",
+    "metrics that went with contention lately",
+)
+
+
+def loss(logit: Value, label: Value, ops: Operations) -> Value:
+    """Return the logarithmic loss of a prediction."""
+    signed = ops.where(label, -logit, logit)
+    high = ops.maximum(signed, 0.0)
+    return high + ops.log(1.0 + ops.exp(-abs(signed)))
+
+
+class Sight(Held):
+    """A second head over what the embedding sees.
+
+    Notes
+    -----
+    Memory: about 300 floats per node, and `d * (horizon + 1)` for the metrics.
+    """
+
+    HELD: ClassVar[tuple[str, ...]] = (
+        "heads",
+        "trends",
+        "means",
+        "squares",
+        "seen",
+        "gain",
+        "gain_square",
+        "gain_weight",
+        "along",
+        "along_weight",
+    )
+
+    def __init__(self, ops: Operations, horizon: int) -> None:
+        self.ops = ops
+        self.horizon = horizon
+        self.heads = Heads(ops, np.zeros((1, len(NAMES))))
+        raw = DIRECTIONS + 3
+        self.trends = [ops.full(0.0) for _ in range(raw)]
+        self.means = [ops.full(0.0) for _ in range(3)]
+        self.squares = [ops.full(0.0) for _ in range(3)]
+        self.seen = ops.full(0.0)
+        self.gain = ops.full(0.0)
+        self.gain_square = ops.full(0.0)
+        self.gain_weight = ops.full(0.0)
+        self.along = np.zeros((*ops.lead, 0))
+        self.along_weight = ops.full(0.0)
+
+    def grow(self, features: int) -> None:
+        """Make room for the metrics, whose number is known with the first vector."""
+        self.along = np.zeros((*self.ops.lead, features))
+
+    def inputs(
+        self, directions: list[Value], t_squared: Value, spe: Value, along: Value, sees: Value
+    ) -> Array:
+        """Return the inputs, in the order of `NAMES`; zero where there is no subspace yet.
+
+        Parameters
+        ----------
+        directions
+            Projections in units of their usual size, `DIRECTIONS` of them.
+        along
+            The vector along the direction that went with contention.
+        sees
+            Whether there is a subspace.
+        """
+        ops = self.ops
+        self.seen = self.seen + ops.where(sees, 1.0, 0.0)
+        plain = 1.0 / ops.maximum(self.seen, 1.0)
+        k = ops.where(sees, ops.maximum(SCALE_WEIGHT, plain), 0.0)
+        raw = [ops.where(sees, ops.clip(p, -6.0, 6.0), 0.0) for p in directions]
+        for i, value in enumerate((ops.log(0.05 + t_squared), ops.log(1e-6 + spe), along)):
+            apart = value - self.means[i]
+            self.means[i] = self.means[i] + k * apart
+            self.squares[i] = (1.0 - k) * (self.squares[i] + k * apart * apart)
+            z = ops.clip(apart / (ops.sqrt(self.squares[i]) + 1e-3), -6.0, 6.0)
+            # The first values measure their own scale: they say nothing yet.
+            raw.append(ops.where(ops.both(sees, self.seen > 30.0), z, 0.0))
+        trend = ops.where(sees, ops.maximum(TREND_WEIGHT, plain), 0.0)
+        self.trends = [old + trend * (new - old) for old, new in zip(self.trends, raw, strict=True)]
+        return ops.stack(raw + self.trends)
+
+    def heard(self) -> Value:
+        """Return how far the correction is listened to, from 0 to 1."""
+        ops = self.ops
+        # Labels overlap over a horizon, so that many of them count as one.
+        count = ops.maximum(self.gain_weight, 1.0) / (2.0 * self.horizon)
+        spread = ops.maximum(self.gain_square - self.gain * self.gain, 1e-12)
+        ratio = self.gain / ops.sqrt(spread / count)
+        return ops.clip((ratio - HEARD) / (TRUSTED - HEARD), 0.0, 1.0)
+
+    def learn(self, x: Array, vector: Array, logit: Value, label: Value, learns: Value) -> None:
+        """Learn from one label what the first head missed, and keep count of what it was worth.
+
+        Parameters
+        ----------
+        x, vector, logit
+            The inputs, the telemetry vector and the first head's prediction of that time.
+        """
+        ops = self.ops
+        if not ops.any(learns):
+            return
+        correction = self.heads.predict(x)[0]
+        # The correction of today's weights, not yesterday's: neither has seen this label.
+        better = loss(logit, label, ops) - loss(logit + correction, label, ops)
+        self.gain_weight = ops.where(learns, 1.0 + (1.0 - EARNED_WEIGHT) * self.gain_weight, self.gain_weight)
+        k = ops.where(learns, 1.0 / ops.maximum(self.gain_weight, 1.0), 0.0)
+        self.gain = self.gain + k * (better - self.gain)
+        self.gain_square = self.gain_square + k * (better * better - self.gain_square)
+        p = 1.0 / (1.0 + ops.exp(-(logit + correction)))
+        hit = ops.where(label, 1.0, 0.0)
+        self.heads.learn(x, [hit - p], [ops.maximum(p * (1.0 - p), CURVATURE_FLOOR)], learns)
+        self._learn_along(vector, hit - 1.0 / (1.0 + ops.exp(-logit)), learns)
+
+    def _learn_along(self, vector: Array, missed: Value, learns: Value) -> None:
+        ops = self.ops
+        self.along_weight = self.along_weight + ops.where(learns, 1.0, 0.0)
+        k = ops.where(learns, ops.maximum(ALONG_WEIGHT, 1.0 / ops.maximum(self.along_weight, 1.0)), 0.0)
+        if isinstance(ops, One):
+            self.along *= 1.0 - k
+            self.along += (k * missed) * vector
+        else:
+            self.along *= (1.0 - k)[:, None]
+            self.along += (k * missed)[:, None] * vector
+
+    def correction(self, x: Array) -> Value:
+        """Return what to add to the first head's logit, as far as it is listened to."""
+        heard = self.heard()
+        if not self.ops.any(heard > 0.0):
+            return self.ops.full(0.0)
+        return heard * self.heads.predict(x)[0]
+
+    def project(self, vector: Array) -> Value:
+        """Return the vector along the direction that went with contention, in its own units."""
+        if isinstance(self.ops, One):
+            length = math.sqrt(float(self.along.dot(self.along)))
+            return float(self.along.dot(vector)) / length if length > 0.0 else 0.0
+        length = np.sqrt(np.einsum("md,md->m", self.along, self.along))
+        along = np.einsum("md,md->m", self.along, vector)
+        return np.where(length > 0.0, along / np.maximum(length, 1e-300), 0.0)
