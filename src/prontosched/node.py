@@ -14,12 +14,13 @@ import numpy as np
 from prontosched.codec import MAX_BYTES, decode, encode
 from prontosched.decision import NAN, Decision, Evidence, Signal
 from prontosched.embedding import EMBEDDINGS, Embedding
+from prontosched.embedding.embedding import finite
 from prontosched.errors import StateError
 from prontosched.projection import Projector
 from prontosched.signals import find_signal
 from prontosched.spikes import SpikeDetector
 from prontosched.subspace import Array, Subspace, merge
-from prontosched.telemetry.scaling import Scaling
+from prontosched.telemetry.scaling import IMPLAUSIBLE, Scaling
 
 STATE_KIND = "node"
 STATE_VERSION = 1
@@ -93,9 +94,7 @@ class Node:
         self._view: Subspace | None = None
         self._seen_own: Subspace | None = None
 
-    def step(
-        self, y: Array, *, ready: float = NAN, utilisation: float = NAN, time: float = NAN
-    ) -> Decision:
+    def step(self, y: Array, *, ready: float = NAN, utilisation: float = NAN, time: float = NAN) -> Decision:
         """Carry one telemetry vector all the way to a decision.
 
         Parameters
@@ -106,8 +105,7 @@ class Node:
         ready, utilisation, time
             CPU Ready and CPU utilisation now, and the clock in seconds; NaN where unknown.
         """
-        if self.scaling is not None:
-            y = self.scaling.scale(y)
+        y = finite(y, IMPLAUSIBLE) if self.scaling is None else self.scaling.scale(y)
         view = self.view
         projections = self.projector.project(view, y)
         evidence = Evidence(self.timestep, ready, utilisation, time, y, self.projector.subspace, projections)
@@ -232,7 +230,9 @@ class Node:
             part, dot, name = key.partition(".")
             if dot:
                 parts.setdefault(part, {})[name] = value
-        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in fields["embedding_settings"].items()}
+        settings = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in fields["embedding_settings"].items()
+        }
         scaling = fields["scaling_settings"]
         threshold, influence, floor = fields["detector_settings"]
         node = cls(

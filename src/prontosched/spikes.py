@@ -110,19 +110,19 @@ class SpikeDetector:
     def detect(self, projections: list[float]) -> list[int] | None:
         """Return −1, 0 or +1 for each projection, or None while the lag fills."""
         if self._held != self.lag or len(projections) != len(self._windows):
-            return self._fill(projections)
+            self._fill(projections)
+            return None
         lag, at = self.lag, self._next
         limit = self.threshold * self.threshold
         spikes = [0] * len(projections)
         cancelled = False
-        i = 0
-        for value, values, stats in zip(projections, self._windows, self._stats, strict=True):
+        for i, values, stats in zip(range(len(projections)), self._windows, self._stats, strict=True):
+            value = projections[i]
             reference, first, second, mean, variance = stats
             away = value - mean
             if away * away > limit * variance and abs(away) > self.threshold * self._least(mean):
                 spikes[i] = 1 if away > 0.0 else -1
                 value = self.influence * value + (1.0 - self.influence) * values[at - 1]
-            i += 1
             old = values[at] - reference
             new = value - reference
             values[at] = value

@@ -60,11 +60,13 @@ class Embedding(Protocol):
         ...
 
 
-def finite(y: Array) -> Array:
-    """Return `y` as it is when it can be learned from, else with unknown values as 0 and a bound."""
-    if y.min(initial=0.0) > -LARGEST and y.max(initial=0.0) < LARGEST:
+def finite(y: Array, bound: float = LARGEST) -> Array:
+    """Return values as they are when all lie within the bound, else with 0 for those that do not."""
+    flat = y.reshape(-1)
+    # NaN counts as the largest and as the smallest.
+    if not flat.size or (flat[flat.argmax()] < bound and flat[flat.argmin()] > -bound):
         return y
-    return np.clip(np.nan_to_num(y, nan=0.0, posinf=0.0, neginf=0.0), -LARGEST, LARGEST)
+    return np.where(np.abs(y) < bound, y, 0.0)
 
 
 def check_rank(rank: int) -> int:

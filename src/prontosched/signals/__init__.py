@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from prontosched.decision import FleetSignal, Signal
 from prontosched.errors import SettingsError
+from prontosched.signals.learned import LearnedSignal
+from prontosched.signals.learned_fleet import LearnedFleet
 from prontosched.signals.reject_job import RejectJob, RejectJobFleet
 
 
@@ -31,6 +33,7 @@ class SignalKind(NamedTuple):
 
 
 SIGNALS: dict[str, SignalKind] = {
+    "learned": SignalKind(LearnedSignal, LearnedFleet),
     "paper": SignalKind(RejectJob, RejectJobFleet),
 }
 
@@ -53,4 +56,13 @@ def find_signal(name: str) -> SignalKind:
     return found[name]
 
 
-__all__ = ["SIGNALS", "RejectJob", "RejectJobFleet", "SignalKind", "all_signals", "find_signal"]
+__all__ = [
+    "SIGNALS",
+    "LearnedFleet",
+    "LearnedSignal",
+    "RejectJob",
+    "RejectJobFleet",
+    "SignalKind",
+    "all_signals",
+    "find_signal",
+]

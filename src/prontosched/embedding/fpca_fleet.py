@@ -1,0 +1,231 @@
+"""FPCA-Edge for many streams at once, as arrays.
+
+The same updates as `prontosched.embedding.fpca`, batched over nodes whose block
+is full. Nodes whose weak directions the Gram matrix cannot resolve are updated
+one by one, by the very function a single node uses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prontosched.embedding.embedding import LARGEST, finite
+from prontosched.embedding.fpca import FPCAEdge, leading_exactly
+from prontosched.subspace import GRAM_TRUST, Array, Subspace
+
+At = slice | NDArray[np.intp]
+Nodes = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+
+class FPCAEdgeFleet:
+    """Follow the leading subspaces of M streams.
+
+    Parameters
+    ----------
+    nodes, features
+        M and d.
+    like
+        Whose rank, block size, forgetting and energy bounds to use.
+    lag
+        Vectors to remember for `window`.
+
+    Attributes
+    ----------
+    rows
+        Aligned directions as rows, `(M, width, d)`; zero beyond a node's rank.
+    strengths
+        Singular values `(M, width)`; zero beyond a node's rank.
+    ranks
+        Directions shown, `(M,)`; 0 while a node has no subspace.
+
+    Notes
+    -----
+    Memory: `nodes * features * (3 * width + block_size)` floats, with `width` the
+    rank, or one more than the largest rank where it adapts; `lag` more if that is
+    longer than a block.
+    """
+
+    def __init__(self, nodes: int, features: int, like: FPCAEdge, lag: int) -> None:
+        if like.energy_bounds is not None and like.growth != "spare":
+            raise ValueError(
+                f"a fleet's rank must grow by its spare direction, got growth={like.growth!r}: "
+                "use separate nodes to compare the other rules"
+            )
+        self.rank = like.rank
+        self.block_size = like.block_size
+        self.forgetting = like.forgetting
+        self.energy_bounds = like.energy_bounds
+        self.holdoff = like.holdoff
+        self.limit = min(like.block_size - 1, features - 1, like.max_rank or like.block_size)
+        self.spare = int(like.energy_bounds is not None)
+        self.width = min(max(self.rank, self.limit) + 1 if self.spare else self.rank, features)
+        self.lag = lag
+        self.slab = np.zeros((nodes, self.width + like.block_size, features))
+        self.rows = np.zeros((nodes, self.width, features))
+        self.strengths = np.zeros((nodes, self.width))
+        self.ranks = np.zeros(nodes, np.intp)
+        self.blocks = np.zeros(nodes, np.int64)
+        self._known = np.zeros(nodes, np.intp)
+        self._shown = np.full(nodes, self.rank)
+        self._held = np.zeros(nodes, np.intp)
+        self._last_change = np.zeros(nodes, np.int64)
+        # Only a lag longer than a block needs more of the past than the block itself.
+        self._past = np.zeros((nodes, lag, features)) if lag > like.block_size else None
+        self._seen = np.zeros(nodes, np.int64)
+
+    def samples(self) -> Array:
+        """Vectors behind the singular values, `(M,)`."""
+        blocks = self.blocks.astype(np.float64)
+        if self.forgetting == 1.0:
+            return blocks * self.block_size
+        fade = self.forgetting**2
+        return np.asarray(self.block_size * (1.0 - fade**blocks) / (1.0 - fade))
+
+    def subspace(self, node: int) -> Subspace | None:
+        """Return one node's subspace."""
+        rank = int(self.ranks[node])
+        if not rank:
+            return None
+        return Subspace(self.rows[node, :rank].T.copy(), self.strengths[node, :rank].copy())
+
+    def project(self, Z: Array, at: At) -> Array:
+        """Return the projections `(m, width)` of the vectors `(m, d)` of the nodes `at`."""
+        return np.asarray(np.matmul(self.rows[at], Z[:, :, None])[:, :, 0])
+
+    def learn(self, Z: Array, at: At) -> NDArray[np.intp]:
+        """Take in one vector of each of the nodes `at`; return the nodes whose subspace changed."""
+        numbers = np.arange(at.start, at.stop) if isinstance(at, slice) else at
+        held = self._held[numbers]
+        if held.size and held.min() == held.max():
+            self.slab[at, self.width + int(held[0])] = Z
+        else:
+            self.slab[numbers, self.width + held] = Z
+        if self._past is not None:
+            self._past[numbers, self._seen[numbers] % self.lag] = Z
+        self._seen[numbers] += 1
+        self._held[numbers] += 1
+        full: Nodes = numbers[held + 1 == self.block_size]
+        if not full.size:
+            return full
+        self._held[full] = 0
+        self.blocks[full] += 1
+        return self._update(full, at if full.size == numbers.size else full)
+
+    def alike(self, nodes: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+        """Split nodes by how many vectors they remember, so that each part can ask for its `window`."""
+        if self._past is None:
+            return [nodes]
+        held = np.minimum(self._seen[nodes], self.lag)
+        return [nodes[held == n] for n in np.unique(held)]
+
+    def window(self, nodes: NDArray[np.intp]) -> tuple[Array, int]:
+        """Return the last vectors' projections `(m, width, lag)`, oldest first, and how many are real.
+
+        To be asked for right after `learn`, for nodes that it returned. All of them
+        must have seen equally many vectors, or at least `lag`.
+        """
+        if self._past is None:
+            recent = self.slab[nodes, self.width + self.block_size - self.lag :]
+            return np.matmul(self.rows[nodes], recent.swapaxes(1, 2)), self.lag
+        held = int(min(self._seen[nodes].min(), self.lag))
+        first = (self._seen[nodes] - held)[:, None] + np.arange(held)
+        recent = self._past[nodes[:, None], first % self.lag]
+        return np.matmul(self.rows[nodes], recent.swapaxes(1, 2)), held
+
+    def _update(self, full: NDArray[np.intp], at: At) -> NDArray[np.intp]:
+        """Fold the full blocks into the subspaces; return the nodes that have one now."""
+        width, block = self.width, self.block_size
+        rows = self.slab[at]
+        keep = np.minimum(self._shown[full] + self.spare, self._known[full] + block)
+        keep = np.minimum(keep, rows.shape[2])
+        count = self._known[full] + block
+        strengths = np.zeros((full.size, width))
+        basis = np.zeros((full.size, width, rows.shape[2]))
+        trusted = (keep < count) & (count < rows.shape[2])
+        if trusted.any():
+            trusted &= self._by_gram(rows, keep, trusted, basis, strengths)
+        for i in np.flatnonzero(~trusted):
+            self._exactly(rows[i], int(self._known[full[i]]), int(keep[i]), basis[i], strengths[i])
+        kept = np.count_nonzero(strengths, axis=1)
+        alive = kept > 0
+        if self.energy_bounds is not None:
+            self._adapt(full, strengths, kept, basis)
+            kept = np.count_nonzero(strengths, axis=1)
+        self._known[full] = kept
+        self.slab[at, :width] = basis * (self.forgetting * strengths)[:, :, None]
+        self._show(full[alive], basis[alive], strengths[alive], kept[alive])
+        changed: Nodes = full[alive]
+        return changed
+
+    def _by_gram(
+        self,
+        rows: Array,
+        keep: NDArray[np.intp],
+        wanted: NDArray[np.bool_],
+        basis: Array,
+        strengths: Array,
+    ) -> NDArray[np.bool_]:
+        """Update all nodes through their Gram matrices; return which of them may be trusted."""
+        width = self.width
+        with np.errstate(over="ignore", invalid="ignore"):
+            gram = np.matmul(rows, rows.swapaxes(1, 2))
+            sound: Mask = np.isfinite(np.trace(gram, axis1=1, axis2=2)) & wanted
+        if not sound.all():
+            gram = np.where(sound[:, None, None], gram, 0.0)
+        squares, vectors = np.linalg.eigh(gram)
+        weakest = squares[np.arange(len(keep)), squares.shape[1] - keep]
+        sound &= (GRAM_TRUST * squares[:, -1] < weakest) & (weakest < LARGEST)
+        if not sound.any():
+            return sound
+        top = squares[:, -width:][:, ::-1]
+        kept = (np.arange(width) < keep[:, None]) & sound[:, None]
+        np.sqrt(top, out=strengths, where=kept)
+        leading = np.matmul(vectors[:, :, -width:].swapaxes(1, 2), rows)[:, ::-1]
+        np.divide(leading, strengths[:, :, None], out=basis, where=kept[:, :, None])
+        return sound
+
+    def _exactly(self, rows: Array, known: int, keep: int, basis: Array, strengths: Array) -> None:
+        """Update one node as a single node would."""
+        width = self.width
+        compact = np.concatenate([rows[:known], rows[width:]])
+        leading = leading_exactly(compact, keep)
+        if leading is None:
+            compact[known:] = finite(compact[known:])
+            leading = leading_exactly(compact, keep)
+        if leading is not None:
+            found = len(leading[1])
+            basis[:found], strengths[:found] = leading
+
+    def _adapt(self, full: NDArray[np.intp], strengths: Array, kept: NDArray[np.intp], basis: Array) -> None:
+        """Change ranks by at most one, by the energy of the weakest direction shown."""
+        assert self.energy_bounds is not None
+        low, high = self.energy_bounds
+        shown = np.minimum(self._shown[full], kept)
+        ready = (self.blocks[full] - self._last_change[full] >= self.holdoff) & (kept > 0)
+        directions = np.arange(self.width)
+        total = np.where(directions < shown[:, None], strengths, 0.0).sum(axis=1)
+        weakest = strengths[np.arange(full.size), np.maximum(shown - 1, 0)]
+        energy = np.divide(weakest, total, out=np.full(full.size, 0.5 * (low + high)), where=total > 0)
+        shrink = ready & (energy < low) & (self._shown[full] > 1)
+        grow = ready & (energy > high) & ~shrink & (shown == self._shown[full])
+        grow &= (shown < self.limit) & (kept > shown)
+        self._shown[full] = np.where(shrink, shown - 1, self._shown[full] + grow)
+        self._last_change[full] = np.where(shrink | grow, self.blocks[full], self._last_change[full])
+        dropped = directions >= (self._shown[full] + self.spare)[:, None]
+        strengths[dropped] = 0.0
+        basis[dropped] = 0.0
+
+    def _show(self, nodes: NDArray[np.intp], basis: Array, strengths: Array, kept: NDArray[np.intp]) -> None:
+        """Take new directions into use, aligned with the ones before."""
+        shown = np.minimum(self._shown[nodes], kept)
+        visible = np.arange(self.width) < shown[:, None]
+        along = np.einsum("mrd,mrd->mr", basis, self.rows[nodes])
+        shared = np.arange(self.width) < np.minimum(shown, self.ranks[nodes])[:, None]
+        sums = basis.sum(axis=2)
+        signs = np.where(np.where(shared, np.signbit(along), sums < 0.0), -1.0, 1.0)
+        signs[~visible] = 0.0
+        self.rows[nodes] = basis * signs[:, :, None]
+        self.strengths[nodes] = np.where(visible, strengths, 0.0)
+        self.ranks[nodes] = shown

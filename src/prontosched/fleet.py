@@ -1,0 +1,224 @@
+"""Many nodes stepped together: for replay, simulation and agentless sources.
+
+`Fleet` carries M nodes as arrays through the stages of `prontosched.node`, with
+the same arithmetic. `NodeFleet` gives M separate nodes the same interface, for
+embeddings that have no array form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prontosched.decision import NAN, FleetDecision, FleetEvidence, FleetSignal
+from prontosched.embedding import FPCAEdge
+from prontosched.embedding.embedding import finite
+from prontosched.embedding.fpca_fleet import FPCAEdgeFleet
+from prontosched.node import Node
+from prontosched.spikes import SpikeDetector
+from prontosched.spikes_fleet import FleetSpikeDetector
+from prontosched.subspace import Array, Subspace
+from prontosched.telemetry.scaling import IMPLAUSIBLE, Scaling
+from prontosched.telemetry.scaling_fleet import FleetScaling
+
+# Nodes per pass: what one pass touches then stays in the cache.
+CHUNK = 128
+
+At = slice | NDArray[np.intp]
+
+
+class Fleet:
+    """Decide, vector by vector, for M machines at once.
+
+    Parameters
+    ----------
+    nodes, features
+        M and d.
+    signal
+        Turns the evidence of a step into M decisions.
+    lag
+        Vectors the detectors look back on.
+    scaling
+        Brings the metrics to one scale, each node by its own past; None takes vectors as they are.
+    metrics
+        Names of the metrics.
+    settings
+        Arguments of `FPCAEdge`.
+
+    Notes
+    -----
+    Memory: about `nodes * features * (3 * rank + block_size + 14)` floats.
+
+    Examples
+    --------
+    >>> from prontosched.signals import RejectJobFleet
+    >>> fleet = Fleet(2, 3, RejectJobFleet(2), rank=1, block_size=4)
+    >>> decision = fleet.step(np.ones((2, 3)))
+    >>> decision.raised
+    array([False, False])
+    """
+
+    def __init__(
+        self,
+        nodes: int,
+        features: int,
+        signal: FleetSignal,
+        *,
+        lag: int = 10,
+        scaling: Scaling | None = None,
+        metrics: tuple[str, ...] | None = None,
+        **settings: Any,
+    ) -> None:
+        if nodes < 1 or features < 1:
+            raise ValueError(f"a fleet must have nodes and metrics, got {nodes} nodes of {features} metrics")
+        self.nodes = nodes
+        self.features = features
+        self.signal = signal
+        self.metrics = metrics
+        self.scaling = None if scaling is None else FleetScaling(nodes, features, scaling)
+        self.embedding = FPCAEdgeFleet(nodes, features, FPCAEdge(**settings), lag)
+        self.detector = FleetSpikeDetector(nodes, self.embedding.width, SpikeDetector(lag))
+        self.timestep = np.zeros(nodes, np.int64)
+        width = self.embedding.width
+        self._vectors = np.zeros((nodes, features))
+        self._projections = np.zeros((nodes, width))
+        self._spikes = np.zeros((nodes, width), np.int8)
+        self._warm = np.zeros(nodes, np.bool_)
+
+    def step(
+        self,
+        Y: Array,
+        *,
+        ready: Array | float = NAN,
+        utilisation: Array | float = NAN,
+        time: Array | float = NAN,
+        present: NDArray[np.bool_] | None = None,
+    ) -> FleetDecision:
+        """Carry one telemetry vector of every node present all the way to a decision.
+
+        Parameters
+        ----------
+        Y
+            All metrics now, `(M, d)`; NaN where one is unknown.
+        ready, utilisation, time
+            As for `Node.step`, one for all or `(M,)`.
+        present
+            Which nodes step now, `(M,)`; all when not given. The others stay as they are.
+        """
+        if Y.shape != (self.nodes, self.features):
+            raise ValueError(f"Y must be ({self.nodes}, {self.features}), got {Y.shape}")
+        here = np.ones(self.nodes, np.bool_) if present is None else np.asarray(present, np.bool_)
+        embedded = self.embedding.ranks > 0
+        parts = list(self._parts(here))
+        for at in parts:
+            self._look(Y[at], at, embedded[at])
+        evidence = FleetEvidence(
+            present=here,
+            timestep=self.timestep.copy(),
+            ready=self._each(ready),
+            utilisation=self._each(utilisation),
+            time=self._each(time),
+            vectors=self._vectors,
+            projections=self._projections,
+            spikes=self._spikes,
+            singular_values=self.embedding.strengths,
+            basis=self.embedding.rows.swapaxes(1, 2),
+            embedded=embedded,
+            warm=self._warm,
+            samples=self.embedding.samples(),
+            metrics=self.metrics,
+        )
+        decision = self.signal.decide(evidence)
+        for at in parts:
+            self._learn(at)
+        self.timestep += here
+        return decision
+
+    def _parts(self, here: NDArray[np.bool_]) -> Iterator[At]:
+        """Yield the nodes present in passes that fit the cache."""
+        if here.all():
+            for start in range(0, self.nodes, CHUNK):
+                yield slice(start, min(start + CHUNK, self.nodes))
+            return
+        numbers = np.flatnonzero(here)
+        for start in range(0, numbers.size, CHUNK):
+            yield numbers[start : start + CHUNK]
+
+    def _look(self, Y: Array, at: At, embedded: NDArray[np.bool_]) -> None:
+        """Scale, project and detect."""
+        Z = finite(Y, IMPLAUSIBLE) if self.scaling is None else self.scaling.scale(Y, at)
+        self._vectors[at] = Z
+        P = self.embedding.project(Z, at)
+        self._projections[at] = P
+        self._spikes[at], self._warm[at] = self.detector.detect(P, at, embedded)
+
+    def _learn(self, at: At) -> None:
+        """Let the embedding learn; where directions turned, the detectors see the past on the new ones."""
+        changed = self.embedding.learn(self._vectors[at], at)
+        if changed.size:
+            for nodes in self.embedding.alike(changed):
+                window, held = self.embedding.window(nodes)
+                self.detector.refill(nodes, window, held)
+
+    def _each(self, value: Array | float) -> Array:
+        return np.broadcast_to(np.asarray(value, dtype=np.float64), (self.nodes,))
+
+    def subspace(self, node: int) -> Subspace | None:
+        """Return the subspace of one node."""
+        return self.embedding.subspace(node)
+
+    def reason(self, node: int) -> str:
+        """Say why `node` was decided as it was at the last timestep."""
+        return self.signal.reason(node)
+
+
+class NodeFleet:
+    """M separate nodes behind the interface of a `Fleet`."""
+
+    def __init__(self, nodes: Sequence[Node], features: int) -> None:
+        self.members = list(nodes)
+        self.nodes = len(self.members)
+        self.features = features
+        self._reasons = ["accepting: nothing seen yet"] * self.nodes
+
+    def step(
+        self,
+        Y: Array,
+        *,
+        ready: Array | float = NAN,
+        utilisation: Array | float = NAN,
+        time: Array | float = NAN,
+        present: NDArray[np.bool_] | None = None,
+    ) -> FleetDecision:
+        """Carry one telemetry vector of every node present all the way to a decision."""
+        known = [np.broadcast_to(np.asarray(v, float), (self.nodes,)) for v in (ready, utilisation, time)]
+        here = np.ones(self.nodes, np.bool_) if present is None else np.asarray(present, np.bool_)
+        raised = np.zeros(self.nodes, np.bool_)
+        numbers = np.full((4, self.nodes), NAN)
+        numbers[:2] = 0.0
+        timestep = np.array([node.timestep for node in self.members], np.int64)
+        for i in np.flatnonzero(here):
+            decision = self.members[i].step(
+                Y[i], ready=float(known[0][i]), utilisation=float(known[1][i]), time=float(known[2][i])
+            )
+            raised[i] = decision.raised
+            numbers[:, i] = (
+                decision.score,
+                decision.threshold,
+                decision.probability,
+                decision.expected_ready,
+            )
+            self._reasons[i] = decision.reason
+        score, threshold, probability, expected = numbers
+        return FleetDecision(raised, score, threshold, timestep, probability, expected)
+
+    def subspace(self, node: int) -> Subspace | None:
+        """Return the subspace of one node."""
+        return self.members[node].embedding.subspace
+
+    def reason(self, node: int) -> str:
+        """Say why `node` was decided as it was at the last timestep."""
+        return self._reasons[node]

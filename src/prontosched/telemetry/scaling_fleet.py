@@ -1,0 +1,106 @@
+"""Running scale per metric for many nodes at once.
+
+The arithmetic of `prontosched.telemetry.scaling` with a leading axis of nodes.
+Where one node holds a block of vectors, a fleet holds their sums.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prontosched.subspace import Array
+from prontosched.telemetry.scaling import EARLY, IMPLAUSIBLE, OUTER, Scaling, fold, spread
+
+At = slice | NDArray[np.intp]
+
+
+class FleetScaling:
+    """Bring the metrics of M nodes to one scale, each by its own past.
+
+    Parameters
+    ----------
+    nodes, features
+        M and d.
+    like
+        Whose half-life, clip and block size to use.
+
+    Notes
+    -----
+    Memory: `nodes * features * 12` floats.
+    """
+
+    def __init__(self, nodes: int, features: int, like: Scaling) -> None:
+        self.clip = like.clip
+        self.block_size = like.block_size
+        self.weight = like.weight
+        shape = (nodes, features)
+        self.mean = np.zeros(shape)
+        self.variance = np.zeros(shape)
+        self.seen = np.zeros(shape)
+        self.unknown = np.zeros(shape, np.int64)
+        self.samples = np.zeros(nodes, np.int64)
+        self._first = np.zeros(shape)
+        self._second = np.zeros(shape)
+        self._missing = np.zeros(shape)
+        self._inverse = np.zeros(shape)
+        self._upper = np.full(shape, IMPLAUSIBLE)
+        self._lower = np.full(shape, -IMPLAUSIBLE)
+        self._outer = np.full(shape, np.inf)
+
+    def scale(self, Y: Array, at: At) -> Array:
+        """Return the vectors `Y` `(m, d)` of the nodes `at`, scaled by what came before them."""
+        self.samples[at] += 1
+        bad = None
+        if not (Y.max(initial=0.0) < IMPLAUSIBLE and Y.min(initial=0.0) > -IMPLAUSIBLE):
+            bad = ~(np.abs(Y) < IMPLAUSIBLE)
+            self.unknown[at] += bad
+            self._missing[at] += bad
+            Y = np.where(bad, self.mean[at], Y)
+        mean = self.mean[at]
+        Z: Array = np.minimum(Y, self._upper[at])
+        np.maximum(Z, self._lower[at], out=Z)
+        Z -= mean
+        Z *= self._inverse[at]
+        away = Y - mean
+        outer = self._outer[at]
+        np.minimum(away, outer, out=away)
+        np.maximum(away, -outer, out=away)
+        if bad is not None:
+            Z[bad] = 0.0
+            away[bad] = 0.0
+        self._first[at] += away
+        self._second[at] += np.square(away, out=away)
+        samples = self.samples[at]
+        due = (samples <= EARLY) | (samples % self.block_size == EARLY % self.block_size)
+        if due.any():
+            self._take(_indices(at, due))
+        return Z
+
+    def _take(self, nodes: NDArray[np.intp]) -> None:
+        """Fold the sums of these nodes into their statistics."""
+        early = (self.samples[nodes] <= EARLY)[:, None]
+        count = np.where(early, 1.0, float(self.block_size)) - self._missing[nodes]
+        mean, variance, seen = self.mean[nodes], self.variance[nodes], self.seen[nodes]
+        fold(mean, variance, seen, self._first[nodes], self._second[nodes], count, self.weight)
+        reach = spread(mean, variance)
+        inverse = 1.0 / reach
+        fresh = seen < 2
+        inverse[fresh] = 0.0
+        reach[fresh] = IMPLAUSIBLE
+        reach *= self.clip
+        self.mean[nodes], self.variance[nodes], self.seen[nodes] = mean, variance, seen
+        self._inverse[nodes] = inverse
+        self._upper[nodes] = mean + reach
+        self._lower[nodes] = mean - reach
+        # While young every vector enters as it is.
+        self._outer[nodes] = np.where((self.samples[nodes] < EARLY)[:, None], np.inf, reach * OUTER)
+        self._first[nodes] = 0.0
+        self._second[nodes] = 0.0
+        self._missing[nodes] = 0.0
+
+
+def _indices(at: At, chosen: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the node numbers of those `chosen` among `at`."""
+    positions = np.flatnonzero(chosen)
+    return positions + (at.start or 0) if isinstance(at, slice) else at[positions]
