@@ -151,11 +151,14 @@ class LinuxSource:
         if data is None:
             return None
         try:
-            return section.parse(data)
+            values = section.parse(data) if data else []
         except (ValueError, IndexError, KeyError):
+            values = []
+        if not data or len(values) != len(section.metrics):
             self._files.failures += 1
-            self._files.trouble[section.path] = NOT_UNDERSTOOD
+            self._files.trouble[section.path] = NOT_UNDERSTOOD if data else "empty"
             return None
+        return values
 
     def _busy(self, stat: list[float] | None) -> float:
         """Return the busy share of all CPUs since the last reading."""

@@ -90,6 +90,8 @@ class Stat:
             else:
                 name, _, content = line.partition(b" ")
                 rest[name] = content
+        if len(values) < len(CPU_MODES):
+            raise ValueError("no line of all CPUs")
         if cpus != self.cpus or tuple(cores) != self._cores:
             self._describe(cpus, tuple(cores))
         for name in (b"intr", b"ctxt", b"processes", b"procs_running", b"procs_blocked"):

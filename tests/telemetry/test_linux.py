@@ -1,0 +1,444 @@
+"""A Linux machine as a source: a frozen machine with exact numbers, and this one as it is."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prontosched.errors import TelemetryError
+from prontosched.telemetry.linux import LinuxSource
+from prontosched.telemetry.source import Sample
+
+FROZEN = Path(__file__).parents[1] / "data" / "proc" / "small-vm"
+LIVE = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs /proc with schedstat")
+
+
+class Machine:
+    """A copy of the frozen machine, in its first or second state, four seconds apart."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.now = 100.0
+        shutil.copytree(FROZEN / "first", root, dirs_exist_ok=True)
+
+    def source(self, **options: bool) -> LinuxSource:
+        return LinuxSource(
+            self.root, node="frozen", clock=lambda: 1e9 + self.now, monotonic=lambda: self.now, **options
+        )
+
+    def advance(self, seconds: float = 4.0) -> None:
+        shutil.copytree(FROZEN / "second", self.root, dirs_exist_ok=True)
+        self.now += seconds
+
+    def remove(self, name: str) -> None:
+        target = self.root / name
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+
+    def edit(self, name: str, change: Callable[[str], str]) -> None:
+        path = self.root / name
+        path.write_text(change(path.read_text()))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def read(source: LinuxSource) -> Sample:
+    (sample,) = source.read()
+    return sample
+
+
+def second(machine: Machine, source: LinuxSource) -> Sample:
+    source.read()
+    machine.advance()
+    return read(source)
+
+
+def value(sample: Sample, name: str) -> float:
+    return float(sample.vector[sample.metrics.index(name)])
+
+
+def test_the_frozen_machine_gives_exact_numbers(machine: Machine) -> None:
+    sample = second(machine, machine.source())
+
+    expected = {
+        "cpu_user_percent": 410 / 4 / 2,
+        "cpu0_user_percent": 214 / 4,
+        "cpu1_idle_percent": 193 / 4,
+        "context_switches_per_second": 6891 / 4,
+        "processes_running": 4.0,
+        "load_1": 0.66,
+        "threads": 103.0,
+        "memory_free_bytes": 23168284 * 1024.0,
+        "vm_pgfault_per_second": 0.75,
+        "vm_pgfree_per_second": 163.75,
+        "pressure_cpu_some_percent": 362756 / 4 / 1e4,
+        "pressure_cpu_some_10s_percent": 2.37,
+        "interrupts_loc_per_second": 712.0,
+        "disk_vda_reads_per_second": 0.5,
+        "disk_vda_read_bytes_per_second": 2048.0,
+        "network_eth0_received_bytes_per_second": 0.0,
+        "tcp_curr_estab": 0.0,
+        "sockets_tcp_tw": 81.0,
+        "softnet_processed_per_second": 0.0,
+        "files_open": 841.0,
+        "cgroup_cpu_usage_percent": 4159775 / 4 / 1e4,
+        "processes": 3.0,
+        "threads_seen": 6.0,
+    }
+    assert {name: value(sample, name) for name in expected} == pytest.approx(expected)
+    assert sample.utilisation == pytest.approx(100 * 417 / 793)
+    # run_delay of the threads 15, 4243, 4244 and 4245, over four seconds and two CPUs
+    waited = 2972715 + 210312463 + 185277218 + 194901202
+    assert sample.ready == pytest.approx(100 * waited / 1e9 / 4 / 2)
+    assert (sample.node, sample.timestamp) == ("frozen", 1e9 + 104)
+    assert sample.notes == ("ready from run_delay of all threads",)
+
+
+def test_there_are_at_least_120_metrics_all_known_at_the_second_reading(machine: Machine) -> None:
+    sample = second(machine, machine.source())
+
+    assert len(sample.metrics) >= 120
+    assert len(set(sample.metrics)) == len(sample.metrics)
+    assert np.isfinite(sample.vector).all()
+
+
+def test_the_first_reading_has_no_rates(machine: Machine) -> None:
+    sample = read(machine.source())
+
+    assert math.isnan(sample.ready)
+    assert math.isnan(sample.utilisation)
+    assert math.isnan(value(sample, "context_switches_per_second"))
+    assert value(sample, "load_1") == 0.63
+
+
+def test_the_list_of_metrics_is_the_same_object_while_nothing_changes(machine: Machine) -> None:
+    source = machine.source()
+
+    first = read(source).metrics
+    machine.advance()
+
+    assert read(source).metrics is first
+
+
+def test_a_file_that_disappears_leaves_its_metrics_unknown(machine: Machine) -> None:
+    source = machine.source()
+    source.read()
+    machine.advance()
+    machine.remove("proc/vmstat")
+
+    sample = read(source)
+
+    assert math.isnan(value(sample, "vm_pgfault_per_second"))
+    assert value(sample, "load_1") == 0.66
+    assert source.trouble["proc/vmstat"] == "absent"
+    assert source.failures > 0
+
+
+def test_a_file_gives_metrics_from_when_it_is_first_there(machine: Machine) -> None:
+    machine.remove("proc/vmstat")
+    source = machine.source()
+
+    before = read(source)
+    machine.advance()
+    after = read(source)
+
+    assert "vm_pgfault_per_second" not in before.metrics
+    assert math.isnan(value(after, "vm_pgfault_per_second"))
+    assert value(after, "context_switches_per_second") == 6891 / 4
+
+
+def test_forbidden_is_told_from_absent(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    true_open = os.open
+
+    def refuse(path: str, *arguments: int) -> int:
+        if str(path).endswith("proc/meminfo"):
+            raise PermissionError(13, "Permission denied", path)
+        return true_open(path, *arguments)
+
+    machine.remove("proc/diskstats")
+    monkeypatch.setattr(os, "open", refuse)
+    source = machine.source()
+    source.read()
+
+    assert source.trouble["proc/meminfo"] == "forbidden"
+    assert source.trouble["proc/diskstats"] == "absent"
+
+
+@pytest.mark.parametrize(
+    "name", ["stat", "meminfo", "vmstat", "net/snmp", "pressure/cpu", "loadavg", "diskstats"]
+)
+@pytest.mark.parametrize("garbage", ["", "\x00\xff garbage = \n cpu x y z\n 1 2 vda x\n", "some\nTcp: x\n"])
+def test_garbage_in_a_file_is_never_an_error(machine: Machine, name: str, garbage: str) -> None:
+    source = machine.source()
+    source.read()
+    machine.advance()
+    (machine.root / "proc" / name).write_text(garbage)
+
+    sample = read(source)
+
+    assert len(sample.metrics) == len(sample.vector)
+    assert value(sample, "files_open") == 841.0
+
+
+def test_a_counter_reset_gives_one_unknown_rate(machine: Machine) -> None:
+    source = machine.source()
+    source.read()
+    machine.advance()
+    machine.edit("proc/stat", lambda text: text.replace("ctxt 2478976", "ctxt 12"))
+
+    reset = read(source)
+    machine.now += 1.0
+    machine.edit("proc/stat", lambda text: text.replace("ctxt 12", "ctxt 112"))
+
+    assert math.isnan(value(reset, "context_switches_per_second"))
+    assert value(read(source), "context_switches_per_second") == 100.0
+
+
+def test_a_disk_that_appears_and_goes_changes_the_list_and_no_other_rate(machine: Machine) -> None:
+    source = machine.source()
+    before = read(source).metrics
+    line = " 8 0 sda 5 0 40 1 0 0 0 0 0 1 1 0 0 0 0 0 0\n"
+    machine.advance()
+    machine.edit("proc/diskstats", lambda text: text + line)
+
+    grown = read(source)
+    machine.now += 1
+    machine.edit("proc/diskstats", lambda text: text.replace(line, ""))
+    shrunk = read(source)
+
+    assert set(grown.metrics) - set(before) == {n for n in grown.metrics if n.startswith("disk_sda_")}
+    assert value(grown, "disk_vda_reads_per_second") == 0.5
+    assert math.isnan(value(grown, "disk_sda_reads_per_second"))
+    assert shrunk.metrics == before
+    assert value(shrunk, "context_switches_per_second") == 0.0
+
+
+def test_partitions_and_loop_devices_are_left_out(machine: Machine) -> None:
+    machine.edit(
+        "proc/diskstats",
+        lambda text: (
+            text
+            + "".join(f" 8 1 {n} 5 0 40 1 0 0 0 0 0 1 1\n" for n in ("sda1", "loop0", "nvme0n1p2", "nvme0n1"))
+        ),
+    )
+
+    disks = {name.split("_")[1] for name in read(machine.source()).metrics if name.startswith("disk_")}
+
+    assert disks == {"vda", "nvme0n1"}
+
+
+def test_cores_beyond_a_limit_are_only_in_the_totals(machine: Machine) -> None:
+    def grow(text: str) -> str:
+        return text.replace("intr ", "".join(f"cpu{n} 1 1 1 1 1 1 1 1 0 0\n" for n in range(2, 96)) + "intr ")
+
+    machine.edit("proc/stat", grow)
+
+    names = read(machine.source()).metrics
+
+    assert "cpu31_user_percent" in names
+    assert "cpu32_user_percent" not in names
+
+
+class TestReady:
+    def test_a_thread_that_exits_gives_no_negative_waiting(self, machine: Machine) -> None:
+        source = machine.source()
+        source.read()
+        machine.advance()
+        machine.remove("proc/4242")
+
+        assert read(source).ready == pytest.approx(max(100 * 2972715e-9 / 8, 100 * 0.362756 / 4 * 417 / 793))
+
+    def test_a_thread_born_since_the_last_reading_counts_in_full(self, machine: Machine) -> None:
+        source = machine.source()
+        source.read()
+        machine.now += 1.0
+        thread = machine.root / "proc/4242/task/4299"
+        thread.mkdir()
+        (thread / "schedstat").write_text("1 300000000 1\n")
+
+        assert read(source).ready == pytest.approx(100 * 0.3 / 2)
+
+    def test_the_pressure_total_counts_where_it_is_larger(self, machine: Machine) -> None:
+        source = machine.source()
+        source.read()
+        machine.advance()
+        machine.edit("proc/pressure/cpu", lambda text: text.replace("total=244109660", "total=246746904"))
+
+        sample = read(source)
+
+        assert sample.ready == pytest.approx(100 * 3.0 / 4 * 417 / 793)
+        assert sample.notes == (
+            "ready from PSI: threads too short-lived to be seen waited longer than those seen",
+        )
+
+    def test_schedstat_is_the_second_choice(self, machine: Machine) -> None:
+        for name in ("1", "15", "4242"):
+            shutil.rmtree(machine.root / "proc" / name)
+        schedstat = machine.root / "proc/schedstat"
+        schedstat.write_text("version 15\ncpu0 0 0 0 0 0 0 9 1000000000 5\ncpu1 0 0 0 0 0 0 9 2000000000 5\n")
+        source = machine.source()
+        source.read()
+        machine.now += 2.0
+        schedstat.write_text("version 15\ncpu0 0 0 0 0 0 0 9 1500000000 5\ncpu1 0 0 0 0 0 0 9 2300000000 5\n")
+
+        sample = read(source)
+
+        assert sample.ready == pytest.approx(100 * 0.8 / 2 / 2)
+        assert sample.notes == ("ready from /proc/schedstat: threads absent",)
+
+    def test_pressure_is_the_third_choice(self, machine: Machine) -> None:
+        sample = second(machine, machine.source(threads=False))
+
+        assert sample.ready == pytest.approx(100 * 0.362756 / 4 * 417 / 793)
+        assert sample.notes == ("ready from PSI, a lower bound: threads not wanted, /proc/schedstat absent",)
+
+    def test_without_any_of_them_ready_is_unknown_and_says_why(self, machine: Machine) -> None:
+        source = machine.source(threads=False)
+        source.read()
+        machine.now += 1.0
+        machine.remove("proc/pressure/cpu")
+
+        sample = read(source)
+
+        assert math.isnan(sample.ready)
+        assert sample.notes == ("ready unknown: threads not wanted, /proc/schedstat absent, PSI absent",)
+
+
+def test_a_folder_without_a_machine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TelemetryError, match="must have proc/stat under its root"):
+        LinuxSource(tmp_path)
+
+
+def test_reading_a_closed_source_is_an_error(machine: Machine) -> None:
+    source = machine.source()
+    source.close()
+
+    with pytest.raises(ValueError, match="closed source"):
+        source.read()
+
+
+@pytest.fixture
+def live() -> Iterator[LinuxSource]:
+    source = LinuxSource()
+    source.read()
+    yield source
+    source.close()
+
+
+@LIVE
+def test_closing_leaves_no_file_open() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    source = LinuxSource()
+    for _ in range(3):
+        source.read()
+    source.close()
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@LIVE
+def test_waiting_threads_show_up_as_ready_beyond_one_cpu(live: LinuxSource) -> None:
+    """With three times as many spinning processes as CPUs, each CPU has two waiting for it."""
+    cpus = len(os.sched_getaffinity(0))
+    spin = "import time\nend = time.monotonic() + 2.5\nwhile time.monotonic() < end: pass"
+    processes = [subprocess.Popen([sys.executable, "-S", "-c", spin]) for _ in range(3 * cpus)]
+    try:
+        time.sleep(0.7)
+        live.read()
+        time.sleep(1.0)
+        busy = read(live)
+    finally:
+        for process in processes:
+            process.wait()
+
+    assert busy.ready > 100.0
+    assert busy.utilisation > 80.0
+
+
+@LIVE
+@pytest.mark.skipif(not Path("/proc/pressure/cpu").exists(), reason="needs PSI")
+def test_a_storm_of_processes_of_50_ms_is_seen_as_ready(live: LinuxSource) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    worker = "import os, time\nend = time.monotonic() + 2.5\nchildren = set()\n"
+    worker += "while time.monotonic() < end:\n"
+    worker += f"    while len(children) < {4 * cpus}:\n"
+    worker += "        child = os.fork()\n"
+    worker += "        if child == 0:\n"
+    worker += "            stop = time.thread_time() + 0.05\n"
+    worker += "            while time.thread_time() < stop: pass\n"
+    worker += "            os._exit(0)\n"
+    worker += "        children.add(child)\n"
+    worker += "    children.discard(os.wait()[0])\n"
+    storm = subprocess.Popen([sys.executable, "-S", "-c", worker])
+    try:
+        time.sleep(0.5)
+        live.read()
+        time.sleep(1.5)
+        stormy = read(live)
+    finally:
+        storm.wait()
+
+    assert stormy.ready > 50.0
+    assert value(stormy, "forks_per_second") > 5
+
+
+@LIVE
+def test_a_thousand_threads_that_appear_and_die_are_survived(live: LinuxSource) -> None:
+    for _ in range(4):
+        gate = threading.Event()
+        threads = [threading.Thread(target=gate.wait) for _ in range(250)]
+        for thread in threads:
+            thread.start()
+        alive = read(live)
+        gate.set()
+        for thread in threads:
+            thread.join()
+        after = read(live)
+
+        assert alive.ready >= 0.0
+        assert value(alive, "threads_seen") >= 250
+        assert value(after, "threads_seen") < value(alive, "threads_seen") - 200
+
+
+@LIVE
+def test_reading_200_threads_costs_at_most_one_percent_of_a_core(live: LinuxSource) -> None:
+    """Given as a ratio in one run: CPU time of readings a second apart to that second."""
+    gate = threading.Event()
+    threads = [threading.Thread(target=gate.wait) for _ in range(150)]
+    for thread in threads:
+        thread.start()
+    try:
+        costs = []
+        for _ in range(8):
+            live.read()
+            costs.append(live.cost_seconds)
+    finally:
+        gate.set()
+        for thread in threads:
+            thread.join()
+
+    seen = live.ready_reader.waiting.threads
+    assert sorted(costs)[2] / live.interval_seconds <= 0.01 * max(1.0, seen / 200)
+
+
+@LIVE
+def test_threads_are_sampled_and_said_so_when_reading_them_costs_too_much() -> None:
+    source = LinuxSource(interval_seconds=0.002)
+    try:
+        notes = {read(source).notes for _ in range(12)}
+    finally:
+        source.close()
+
+    assert any("ready from one in" in line and "2 % of a core" in line for note in notes for line in note)
