@@ -15,6 +15,7 @@ from typing import Any
 
 from prontosched.agent.access import Access, read_token, split_address, tls_context
 from prontosched.agent.answer import Silence
+from prontosched.agent.crowd import Crowd
 from prontosched.agent.disk import Disk
 from prontosched.agent.loop import Agent, Follower
 from prontosched.agent.nodes import OneNode
@@ -22,7 +23,9 @@ from prontosched.agent.pace import Pace
 from prontosched.agent.reading import Reader
 from prontosched.agent.service import ServiceManager
 from prontosched.agent.state import default_folder
+from prontosched.agent.watched import Watched
 from prontosched.errors import SettingsError, StateError, TelemetryError
+from prontosched.fleet import Fleet, NodeFleet
 from prontosched.node import Node
 from prontosched.settings import AgentSettings, pairs
 from prontosched.telemetry.source import Source
@@ -110,12 +113,12 @@ def make_agent(settings: AgentSettings, source: Source, followers: list[Follower
             log_seconds=settings.log_days * 86400.0,
             log_bytes=settings.log_megabytes * 1024 * 1024,
         )
-    nodes = make_nodes(settings, source)
+    watched = make_watched(settings, source)
     if disk is not None:
-        restore(nodes, disk)
+        restore(watched, disk)
     return Agent(
         Reader(source, timeout=max(SHORTEST_TIMEOUT_SECONDS, 0.9 * interval)),
-        nodes,
+        watched,
         pace,
         silence=Silence(settings.valid or max(10.0, 10 * interval), settings.when_silent),
         capacity=settings.cpus or float(os.cpu_count() or 1),
@@ -125,16 +128,33 @@ def make_agent(settings: AgentSettings, source: Source, followers: list[Follower
     )
 
 
-def make_nodes(settings: AgentSettings, source: Source) -> OneNode:
+def make_watched(settings: AgentSettings, source: Source) -> Watched:
     """Return the nodes a source feeds, still without any."""
-    return OneNode(
-        node_builder(settings),
-        name=settings.name or str(getattr(source, "node", None) or "node"),
-        **_record_options(settings),
-    )
+    from prontosched.presets import make_fleet
+
+    build = node_builder(settings)
+    options, name = signal_options(settings), settings.name or str(getattr(source, "node", None) or "node")
+
+    def one(name: str) -> OneNode:
+        return OneNode(build, name=name, **_record_options(settings))
+
+    def many(size: int, metrics: tuple[str, ...]) -> Fleet | NodeFleet:
+        return make_fleet(
+            settings.preset,
+            nodes=size,
+            features=len(metrics),
+            metrics=metrics,
+            signal=settings.signal,
+            **options,
+        )
+
+    def crowd() -> Crowd:
+        return Crowd(many, name=name, tolerance=_record_options(settings).get("tolerance", 5.0))
+
+    return Watched(one, crowd, name=name)
 
 
-def restore(nodes: OneNode, disk: Disk) -> None:
+def restore(watched: Watched, disk: Disk) -> None:
     """Go on from saved state where there is some that fits; say what was found."""
     try:
         fields, message = disk.state.load()
@@ -143,10 +163,10 @@ def restore(nodes: OneNode, disk: Disk) -> None:
         raise
     if fields is not None:
         try:
-            message = f"{message}: {nodes.restore(fields)}"
+            message = f"{message}: {watched.restore(fields)}"
         except StateError as error:
             message = f"starting cold: {disk.state.path} does not fit ({error})"
-    nodes.message = message
+    watched.message = message
     LOG.info("%s", message)
 
 

@@ -24,6 +24,7 @@ from prontosched.agent.nodes import Nodes
 from prontosched.agent.pace import Pace
 from prontosched.agent.reading import Reader
 from prontosched.agent.views import timestep_event
+from prontosched.agent.watched import Watched
 
 LOG = logging.getLogger("prontosched.agent")
 QUIET_SECONDS = 60.0
@@ -55,7 +56,7 @@ class Agent:
     ----------
     reader
         Where telemetry comes from.
-    nodes
+    watched
         What it is for, and what decides.
     pace
         When.
@@ -74,7 +75,7 @@ class Agent:
     def __init__(
         self,
         reader: Reader,
-        nodes: Nodes,
+        watched: Watched,
         pace: Pace,
         *,
         silence: Silence | None = None,
@@ -85,7 +86,7 @@ class Agent:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.reader = reader
-        self.nodes = nodes
+        self.watched = watched
         self.pace = pace
         self.silence = Silence() if silence is None else silence
         self.capacity = capacity
@@ -101,6 +102,11 @@ class Agent:
         self.memory = Memory()
         self._announced: dict[str, Announced] = {}
         self._quiet_until: dict[str, float] = {}
+
+    @property
+    def nodes(self) -> Nodes:
+        """The nodes in the form they are held in now."""
+        return self.watched.form
 
     async def run(self, stop: asyncio.Event, seconds: float | None = None) -> None:
         """Tick until `stop` is set, `seconds` have passed, or the source has ended; then close all."""
@@ -138,7 +144,7 @@ class Agent:
         now = self.pace.clock()
         if samples:
             try:
-                self.nodes.step(samples, now)
+                self.watched.step(samples, now)
             except Exception as error:
                 self.fault("node", error)
         self._weigh_jobs(now)

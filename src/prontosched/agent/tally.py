@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(slots=True)
 class Tally:
@@ -51,3 +54,19 @@ class Tally:
             self.contended += ready >= tolerance
             if not ready <= self.ready_max:
                 self.ready_max = ready
+
+    def add_many(
+        self, raised: NDArray[np.bool_], flips: int, ready: NDArray[np.float64], tolerance: float
+    ) -> None:
+        """Count the decisions of many nodes at one timestep."""
+        self.decisions += raised.size
+        self.raised += int(raised.sum())
+        self.flips += flips
+        known = ready[~np.isnan(ready)]
+        if known.size:
+            self.ready_count += known.size
+            self.ready_sum += float(known.sum())
+            self.contended += int((known >= tolerance).sum())
+            highest = float(known.max())
+            if not highest <= self.ready_max:
+                self.ready_max = highest

@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from prontosched.agent.assembly import local_source, make_nodes
+from prontosched.agent.assembly import local_source, make_watched
 from prontosched.agent.state import read_state
+from prontosched.agent.watched import Watched
 from prontosched.errors import ProntoError, StateError
 from prontosched.settings import AgentSettings
 
@@ -65,8 +65,8 @@ def look(
         CPUs of the job asked for; a node without that many to spare rejects.
     """
     settings, source, instead = local_source(settings)
-    nodes = make_nodes(settings, source)
-    warm = _take_up(nodes, folder / f"{source.name}.state")
+    watched = make_watched(settings, source)
+    warm = _take_up(watched, folder / f"{source.name}.state")
     tolerance = TOLERANCE_PERCENT if settings.tolerance is None else settings.tolerance
     ready: list[float] = []
     used: list[float] = []
@@ -74,7 +74,7 @@ def look(
     try:
         while True:
             samples = source.read()
-            nodes.step(samples, time.monotonic())
+            watched.step(samples, time.monotonic())
             if samples and samples[0].ready == samples[0].ready:
                 ready.append(samples[0].ready)
             if samples and samples[0].utilisation == samples[0].utilisation:
@@ -85,6 +85,7 @@ def look(
     finally:
         source.close()
     took = time.monotonic() - begin
+    nodes = watched.form
     mean_ready = sum(ready) / len(ready) if ready else float("nan")
     mean_used = sum(used) / len(used) if used else float("nan")
     decision = nodes.known(nodes.names[0]).decision if nodes.names else None
@@ -135,9 +136,9 @@ def _turn(handle: int, deadline: float) -> bool:
             time.sleep(0.1)
 
 
-def _take_up(nodes: Any, path: Path) -> bool:
+def _take_up(watched: Watched, path: Path) -> bool:
     try:
-        nodes.restore(read_state(path))
+        watched.restore(read_state(path))
     except (OSError, StateError):
         return False
     return True

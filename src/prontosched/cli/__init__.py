@@ -28,6 +28,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gate": ("Run for a scheduler", "See, watch and undo what Pronto does at schedulers."),
     "extender": ("Run for a scheduler", "Answer kube-scheduler which nodes may take a pod."),
     "replay": ("Replay a trace", "Replay a trace and show decisions as they come."),
+    "evaluate": ("Measure", "Find out whether a signal is worth obeying, on traces."),
+    "forecast": ("Measure", "Forecast CPU Ready as the paper does; answer its four questions."),
     "bench": ("Measure", "Measure speed and size against references, as ratios in one run."),
 }
 

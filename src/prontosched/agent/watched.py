@@ -1,0 +1,65 @@
+"""One node, several, or a crowd: whatever the source turns out to feed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from prontosched.agent.crowd import Crowd
+from prontosched.agent.nodes import Nodes, OneNode
+from prontosched.agent.several import MOST, SeveralNodes
+from prontosched.telemetry.source import Sample
+
+
+class Watched:
+    """The nodes behind an agent, in the form that their number asks for.
+
+    Begins as one node and changes form when samples of more come. A node that was
+    alone before goes on among several; several do not go on in a crowd, which starts cold.
+
+    Parameters
+    ----------
+    one, crowd
+        Make one node by its name, and a crowd.
+    name
+        What the agent is called before its first sample.
+
+    Attributes
+    ----------
+    form
+        The nodes as they are held now.
+    message
+        What was found in saved state, for people.
+    """
+
+    def __init__(self, one: Callable[[str], OneNode], crowd: Callable[[], Crowd], *, name: str) -> None:
+        self._one = one
+        self._crowd = crowd
+        self._name = name
+        self.form: Nodes = one(name)
+        self.message = ""
+
+    def step(self, samples: Sequence[Sample], now: float) -> None:
+        """Carry samples to decisions, changing form first if need be."""
+        names = {*self.form.names, *(sample.node for sample in samples)}
+        if len(names) > MOST:
+            if not isinstance(self.form, Crowd):
+                self.form = self._crowd()
+        elif len(names) > 1 and isinstance(self.form, OneNode):
+            alone, self.form = self.form, SeveralNodes(self._one, name=self._name)
+            if alone.names:
+                self.form.tally = alone.tally
+                self.form.add(alone.names[0], alone)
+        self.form.step(samples, now)
+
+    def restore(self, fields: Mapping[str, Any]) -> str:
+        """Go on from saved state in the form it was saved in; `StateError` where it cannot be used."""
+        if fields.get("form") == "several":
+            several = SeveralNodes(self._one, name=self._name)
+            found = several.restore(fields)
+            self.form = several
+            return found
+        one = self._one(self._name)
+        found = one.restore(fields)
+        self.form = one
+        return found

@@ -1,0 +1,83 @@
+"""A small machine to watch, and agents that watch it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from prontosched.agent.answer import Silence
+from prontosched.agent.crowd import Crowd
+from prontosched.agent.loop import Agent
+from prontosched.agent.nodes import OneNode
+from prontosched.agent.pace import Pace
+from prontosched.agent.reading import Reader
+from prontosched.agent.watched import Watched
+from prontosched.presets import make_fleet, make_node
+from prontosched.telemetry.source import Sample
+
+METRICS = ("load", "heat", "wind", "rain", "fog")
+
+
+class Machine:
+    """A source that gives what a test tells it to: by default a quiet machine."""
+
+    name = "machine"
+    node = "n1"
+    interval_seconds = 1.0
+
+    def __init__(self, give: Callable[[int], list[Sample]] | None = None) -> None:
+        self.reads = 0
+        self.closed = False
+        self._give = give or (lambda i: [sample(i)])
+
+    def read(self) -> list[Sample]:
+        self.reads += 1
+        return self._give(self.reads - 1)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def sample(
+    i: int, *, metrics: tuple[str, ...] = METRICS, vector: Any = None, ready: float = 1.0, used: float = 10.0
+) -> Sample:
+    if vector is None:
+        vector = np.sin(np.arange(len(metrics)) + 0.7 * i) + 2.0
+    return Sample("n1", metrics, np.asarray(vector, dtype=float), 1000.0 + i, ready, used)
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self, now: float = 100.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make_agent(
+    source: Any,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    interval: float = 0.01,
+    patience: int = 5,
+    **given: Any,
+) -> Agent:
+    def one(name: str) -> OneNode:
+        return OneNode(lambda metrics: make_node("paper", metrics=metrics), name=name, patience=patience)
+
+    def crowd() -> Crowd:
+        return Crowd(
+            lambda size, metrics: make_fleet("paper", nodes=size, features=len(metrics), metrics=metrics),
+            name=source.node,
+        )
+
+    watched = Watched(one, crowd, name=source.node)
+    given.setdefault("silence", Silence(10.0))
+    given.setdefault("capacity", 2.0)
+    timeout = given.pop("timeout", 0.5)
+    return Agent(Reader(source, timeout=timeout), watched, Pace(interval, clock=clock), **given)
