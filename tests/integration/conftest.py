@@ -1,0 +1,28 @@
+"""Schedulers shared by the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from examples.slurm_cluster import SlurmCluster, missing_programs, running_cluster
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """A real controller and four nodes on loopback."""
+    if missing := missing_programs():
+        pytest.skip(f"Slurm is not installed here: {', '.join(missing)} missing")
+    with running_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
+    """The same cluster, with every node open again after each test."""
+    yield slurm_cluster
+    for node in slurm_cluster.nodes:
+        if "DRAIN" in slurm_cluster.state(node):
+            slurm_cluster.call("scontrol", "update", f"nodename={node}", "state=resume")
+        slurm_cluster.call("scontrol", "update", f"nodename={node}", "activefeatures=pronto_admit", "extra=")

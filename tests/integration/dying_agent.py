@@ -1,0 +1,16 @@
+"""An agent that refuses without end, to be killed: `dying_agent.py CONF NODE VALID_SECONDS`."""
+
+import sys
+import time
+
+from prontosched.integration.gate import Verdict
+from prontosched.integration.keeper import Keeper
+from prontosched.integration.policy import Rules
+from prontosched.integration.slurm import SlurmGate
+
+conf, node, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+keeper = Keeper(SlurmGate(conf=conf), node, rules=Rules(enforce=True, min_accept_seconds=0))
+for _ in range(600):
+    now = time.time()
+    keeper.apply(Verdict(True, 0.9, "this agent will be killed", now + seconds), now)
+    time.sleep(0.1)
