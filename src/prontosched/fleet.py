@@ -8,16 +8,15 @@ embeddings that have no array form.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.decision import NAN, FleetDecision, FleetEvidence, FleetSignal
-from prontosched.embedding import FPCAEdge
+from prontosched.decision import NAN, Decision, FleetDecision, FleetEvidence, FleetSignal
+from prontosched.embedding import Embedding, FPCAEdge
 from prontosched.embedding.embedding import finite
 from prontosched.embedding.fpca_fleet import FPCAEdgeFleet
-from prontosched.node import Node
 from prontosched.spikes import SpikeDetector
 from prontosched.spikes_fleet import FleetSpikeDetector
 from prontosched.subspace import Array, Subspace
@@ -175,10 +174,23 @@ class Fleet:
         return self.signal.reason(node)
 
 
+class Member(Protocol):
+    """What a `NodeFleet` asks of a node; `prontosched.node.Node` is one."""
+
+    embedding: Embedding
+    timestep: int
+
+    def step(
+        self, y: Array, *, ready: float = NAN, utilisation: float = NAN, time: float = NAN
+    ) -> Decision:
+        """Carry one telemetry vector all the way to a decision."""
+        ...
+
+
 class NodeFleet:
     """M separate nodes behind the interface of a `Fleet`."""
 
-    def __init__(self, nodes: Sequence[Node], features: int) -> None:
+    def __init__(self, nodes: Sequence[Member], features: int) -> None:
         self.members = list(nodes)
         self.nodes = len(self.members)
         self.features = features

@@ -1,0 +1,184 @@
+"""Seeded streams with planted contention, for replay, tests and a first look.
+
+Covers: machines whose telemetry follows a few hidden loads, with bursts of demand
+that exceed the CPUs and so make tasks wait. Bursts may be announced by other
+metrics beforehand, or not. Pure: the same seed gives the same stream.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prontosched.subspace import Array
+from prontosched.telemetry.source import Sample
+
+FACTORS = 5
+# Where the hidden loads act: names cycle through these, numbered.
+KINDS = ("cpu", "run_queue", "fork_rate", "memory", "disk_io", "network", "interrupts", "cache_misses")
+
+
+class Step(NamedTuple):
+    """One timestep of all machines: vectors `(M, d)`, CPU Ready and utilisation `(M,)` in percent."""
+
+    vectors: Array
+    ready: Array
+    utilisation: Array
+    bursting: NDArray[np.bool_]
+
+
+class SyntheticFleet:
+    """Machines whose metrics follow hidden loads, with bursts of contention.
+
+    Parameters
+    ----------
+    nodes, features
+        Machines, and metrics of each.
+    seed
+        Of everything random.
+    burst_every
+        Mean timesteps between bursts of a machine; 0 for none.
+    burst_length
+        Mean timesteps of a burst.
+    announced
+        Timesteps for which memory and fork metrics ramp up before each burst; 0
+        leaves bursts unannounced.
+    drift
+        How fast the way metrics follow the loads turns, in radians per timestep.
+
+    Notes
+    -----
+    Memory: `nodes * features * 8` floats.
+
+    Examples
+    --------
+    >>> fleet = SyntheticFleet(nodes=2, features=16, seed=1)
+    >>> fleet.step().vectors.shape
+    (2, 16)
+    """
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        features: int = 64,
+        *,
+        seed: int = 0,
+        burst_every: float = 150.0,
+        burst_length: float = 12.0,
+        announced: int = 0,
+        drift: float = 0.0,
+    ) -> None:
+        if nodes < 1 or features < FACTORS:
+            raise ValueError(
+                f"nodes must be at least 1 and features at least {FACTORS}, got {nodes} and {features}"
+            )
+        self.nodes = nodes
+        self.features = features
+        self.burst_every = burst_every
+        self.burst_length = burst_length
+        self.announced = announced
+        self.drift = drift
+        self.metrics = tuple(f"{KINDS[i % len(KINDS)]}_{i // len(KINDS)}" for i in range(features))
+        self._rng = np.random.default_rng(seed)
+        self._loads = np.zeros((nodes, FACTORS))
+        self._base = self._rng.uniform(0.25, 0.55, nodes)
+        kinds = np.arange(features) % len(KINDS)
+        # Machines of a fleet resemble each other: what they share outweighs what is their own.
+        shared = self._rng.standard_normal((features, FACTORS)) * (
+            kinds[:, None] % FACTORS == np.arange(FACTORS)
+        )
+        own = 0.25 * self._rng.standard_normal((nodes, features, FACTORS))
+        self._loadings = shared[None] * 2.0 + own
+        self._follows_cpu = np.where(kinds <= 1, 3.0, 0.0) * self._rng.uniform(0.5, 1.0, features)
+        self._announces = np.where((kinds == 2) | (kinds == 3), 2.5, 0.0)
+        self._units = 10.0 ** self._rng.uniform(-1, 6, features)
+        self._levels = self._rng.uniform(2.0, 20.0, features)
+        self._left = np.zeros(nodes)
+        self._height = np.zeros(nodes)
+        self._until = self._wait()
+        self.timestep = 0
+
+    def _wait(self) -> Array:
+        if not self.burst_every:
+            return np.full(self.nodes, np.inf)
+        return np.ceil(self._rng.exponential(self.burst_every, self.nodes)) + self.announced
+
+    def step(self) -> Step:
+        """Return the next timestep of all machines."""
+        rng, nodes = self._rng, self.nodes
+        self._loads = 0.9 * self._loads + 0.43 * rng.standard_normal((nodes, FACTORS))
+        self._until -= 1
+        starting = (self._until <= 0) & (self._left <= 0)
+        if starting.any():
+            self._left = np.where(starting, np.ceil(rng.exponential(self.burst_length, nodes)), self._left)
+            self._height = np.where(starting, rng.uniform(0.5, 1.5, nodes), self._height)
+        bursting = self._left > 0
+        ending = bursting & (self._left <= 1)
+        self._left = np.maximum(self._left - 1, 0)
+        self._until = np.where(ending, self._wait(), np.where(bursting, np.inf, self._until))
+        demand = self._base + 0.06 * self._loads[:, 0] + self._height * bursting
+        busy = np.clip(demand, 0.02, 1.0)
+        ready = 100.0 * np.maximum(demand - 1.0, 0.0) / np.maximum(demand, 1.0)
+        ready += np.abs(rng.normal(0.0, 0.25, nodes)) + 0.8 * busy**4
+        coming = self._until <= self.announced if self.announced else np.zeros(nodes, np.bool_)
+        ramp = np.where(coming, 1.0 - self._until / (self.announced + 1.0), 0.0)
+        hidden = np.einsum("mdf,mf->md", self._loadings, self._loads)
+        hidden += self._follows_cpu * (demand * 2.0)[:, None] + self._announces * (2.0 * ramp)[:, None]
+        hidden += 0.6 * rng.standard_normal((nodes, self.features))
+        if self.drift:
+            self._turn()
+        self.timestep += 1
+        vectors = (self._levels + hidden) * self._units
+        return Step(vectors, ready, 100.0 * busy, bursting)
+
+    def _turn(self) -> None:
+        """Turn the loadings a little within the first two loads."""
+        cosine, sine = np.cos(self.drift), np.sin(self.drift)
+        first, second = self._loadings[:, :, 0].copy(), self._loadings[:, :, 1].copy()
+        self._loadings[:, :, 0] = cosine * first - sine * second
+        self._loadings[:, :, 1] = sine * first + cosine * second
+
+
+class SyntheticSource:
+    """A source of synthetic machines; the clock starts at 0 and goes by `interval_seconds`.
+
+    Parameters
+    ----------
+    fleet
+        The machines.
+    steps
+        Timesteps until the stream ends; None for never.
+    """
+
+    name = "synthetic"
+
+    def __init__(
+        self, fleet: SyntheticFleet, *, steps: int | None = None, interval_seconds: float = 1.0
+    ) -> None:
+        self.fleet = fleet
+        self.steps = steps
+        self.interval_seconds = interval_seconds
+        self._names = tuple(f"node-{i:0{len(str(fleet.nodes - 1))}d}" for i in range(fleet.nodes))
+
+    def read(self) -> list[Sample]:
+        """Read every machine once."""
+        if self.steps is not None and self.fleet.timestep >= self.steps:
+            raise EOFError
+        now = self.fleet.timestep * self.interval_seconds
+        step = self.fleet.step()
+        return [
+            Sample(
+                node,
+                self.fleet.metrics,
+                step.vectors[i],
+                timestamp=now,
+                ready=float(step.ready[i]),
+                utilisation=float(step.utilisation[i]),
+            )
+            for i, node in enumerate(self._names)
+        ]
+
+    def close(self) -> None:
+        """Nothing to let go of."""
