@@ -6,6 +6,7 @@ can send anything; what passes here cannot break a merge, nor outweigh honest me
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -92,11 +93,13 @@ def _subspace(fields: dict[str, Any], features: int, samples: float, what: str) 
 
 
 def _statistics(fields: dict[str, Any], what: str) -> dict[str, Array]:
-    found = {
-        name.partition(":")[2]: np.asarray(value, np.float64)
-        for name, value in fields.items()
-        if name.startswith("statistic:") and isinstance(value, np.ndarray)
-    }
+    found: dict[str, Array] = {}
+    for field, value in fields.items():
+        kind, _, name = field.partition(":")
+        if name and isinstance(value, np.ndarray) and kind in ("statistic", "symmetric"):
+            found[name] = np.asarray(value, np.float64)
+            if kind == "symmetric":
+                found[name] = _whole_matrix(found[name], what)
     numbers = sum(value.size for value in found.values())
     if len(found) > MAX_STATISTICS or numbers > MAX_STATISTIC_NUMBERS:
         raise FederationError(
@@ -106,6 +109,23 @@ def _statistics(fields: dict[str, Any], what: str) -> dict[str, Array]:
     if not all(np.all(np.isfinite(value)) for value in found.values()):
         raise FederationError(f"{what} must have finite statistics, got others: discard it")
     return found
+
+
+def _whole_matrix(upper: Array, what: str) -> Array:
+    """Return symmetric matrices from their upper triangles `(..., n (n + 1) / 2)`."""
+    length = upper.shape[-1] if upper.ndim else 0
+    side = (math.isqrt(8 * length + 1) - 1) // 2
+    if (
+        length < 1
+        or side * (side + 1) // 2 != length
+        or upper.size // length * side**2 > MAX_STATISTIC_NUMBERS
+    ):
+        raise FederationError(f"{what} must have upper triangles, got shape {upper.shape}: discard it")
+    row, column = np.triu_indices(side)
+    matrix = np.zeros((*upper.shape[:-1], side, side))
+    matrix[..., row, column] = upper
+    matrix[..., column, row] = upper
+    return matrix
 
 
 def decoded(data: bytes, kind: str, version: int, limit: int) -> dict[str, Any]:

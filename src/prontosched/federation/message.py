@@ -230,9 +230,23 @@ def _pack(message: Summary | GlobalView) -> dict[str, Any]:
         packed["spread"] = _single(message.spread)
     if not np.all(message.counts == message.samples):
         packed["counts"] = _single(message.counts)
-    return packed | {
-        f"statistic:{name}": np.asarray(value, np.float64) for name, value in message.statistics.items()
-    }
+    for name, value in message.statistics.items():
+        # A matrix of products is symmetric; half of it is enough.
+        half = _upper(value)
+        packed[f"statistic:{name}" if half is None else f"symmetric:{name}"] = _single(
+            value if half is None else half
+        )
+    return packed
+
+
+def _upper(value: Array) -> Array | None:
+    """Return the upper triangles of symmetric matrices `(..., n, n)`, or None for anything else."""
+    if value.ndim < 2 or value.shape[-1] != value.shape[-2] or value.shape[-1] < 2:
+        return None
+    if not np.allclose(value, np.swapaxes(value, -1, -2), rtol=1e-6, atol=1e-9 * float(np.abs(value).max())):
+        return None
+    row, column = np.triu_indices(value.shape[-1])
+    return np.asarray(value[..., row, column])
 
 
 def _single(values: Array) -> NDArray[np.float32]:

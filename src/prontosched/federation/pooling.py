@@ -152,6 +152,27 @@ def for_node(
     return summarise(mine, rank=rank)
 
 
+def trust(view: Subspace, own: Subspace | None) -> float:
+    """Return how far a node should trust the global view, from 0 to 1, by what it saw itself.
+
+    1 when the view holds all of the node's own directions, 0 when it holds no more of
+    them than any view of that rank would. The fourth power: a machine half unlike the
+    others is better served by its own few vectors than by half a view.
+
+    Examples
+    --------
+    >>> east, north = (Subspace(np.eye(8)[:, [axis]], np.ones(1)) for axis in (0, 1))
+    >>> trust(east, east), trust(east, north), trust(east, None)
+    (1.0, 0.0, 1.0)
+    """
+    if own is None:
+        return 1.0
+    weighted = own.basis * own.singular_values
+    inside = float(np.sum((view.basis.T @ weighted) ** 2) / np.sum(weighted**2))
+    chance = min(view.rank / view.features, 0.99)
+    return float(np.clip((inside - chance) / (1.0 - chance), 0.0, 1.0) ** 4)
+
+
 def _by_schema(summaries: Iterable[Summary]) -> dict[Metrics, list[Summary]]:
     groups: dict[Metrics, list[Summary]] = {}
     for summary in summaries:

@@ -1,0 +1,209 @@
+"""A node's membership: tell what it knows, publish its decision, adopt the global view.
+
+Covers: all that an agent needs of the federation, in one call per timestep that never
+waits and never raises. While the bus is away the node decides on the view it has.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from prontosched.decision import Decision
+from prontosched.errors import FederationError
+from prontosched.federation.arrival import UnknownSchemaError
+from prontosched.federation.contribution import (
+    Contributor,
+    own_deviation,
+    shared_by,
+    start_signal,
+    summary_of,
+)
+from prontosched.federation.link import DECISIONS, VIEWS, Link
+from prontosched.federation.message import DecisionMessage, GlobalView
+from prontosched.federation.pooling import for_node, trust
+from prontosched.federation.propagation import Propagation
+from prontosched.federation.schema import Metrics, hashed
+from prontosched.federation.schema_book import SchemaBook
+from prontosched.federation.tree import Tree, place, split
+from prontosched.federation.voice import Voice
+from prontosched.subspace import Subspace
+
+log = logging.getLogger(__name__)
+
+VIEW_KEY = "global"
+# A signal that has learned this long from its own node has nothing to gain from a start.
+YOUNG_TIMESTEPS = 100
+# Weight of a view that fits, relative to what a node gives any view it adopts.
+FULL_TRUST = 10.0
+
+
+class Member:
+    """Keep one node in the federation.
+
+    Parameters
+    ----------
+    link
+        The bus.
+    name
+        The node's place, `site/row/rack/node`.
+    tree, rule
+        Who is the parent, and when a summary is worth sending.
+    decision_seconds
+        How long a decision holds without being renewed.
+    adopt_seconds
+        How often a newer global view is adopted.
+    name_key
+        Sends the names of metrics as hashes under this key, at least 16 bytes.
+    rank
+        Directions of the global view that are adopted.
+
+    Attributes
+    ----------
+    view
+        The global view heard last, or None.
+    adopted
+        How many times a view was adopted.
+    errors, last_error
+        What went wrong and was survived.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        name: str,
+        *,
+        tree: Tree | None = None,
+        rule: Propagation | None = None,
+        decision_seconds: float = 60.0,
+        adopt_seconds: float = 300.0,
+        name_key: bytes | None = None,
+        rank: int = 4,
+    ) -> None:
+        split(name)
+        self.link = link
+        self.name = name
+        self.decision_seconds = decision_seconds
+        self.adopt_seconds = adopt_seconds
+        self.name_key = name_key
+        self.rank = rank
+        self.book = SchemaBook(link)
+        self.voice = Voice(
+            link, name, tree=tree or Tree(), book=self.book, rule=rule or Propagation(rank=rank)
+        )
+        self.view: GlobalView | None = None
+        self.adopted = 0
+        self.errors = 0
+        self.last_error = ""
+        self._views = link.subscribe(VIEWS, VIEW_KEY)
+        self._unread: bytes | None = None
+        self._said: tuple[bool | None, float] = (None, 0.0)
+        self._looked_at: Subspace | None = None
+        self._names: tuple[Metrics, Metrics] | None = None
+        self._adopted_view: GlobalView | None = None
+        self._adopted_when = -np.inf
+        self._adopted_step = 0
+
+    def step(self, node: Contributor, decision: Decision) -> bool:
+        """Take part for one timestep; True when the node adopted a view.
+
+        Call it after `node.step`. Nothing here waits for the bus, and nothing is raised:
+        a federation that fails must not keep a node from deciding.
+        """
+        try:
+            self._publish(decision)
+            self._propagate(node)
+            return self._adopt(node)
+        except Exception as error:
+            self.errors += 1
+            if str(error) != self.last_error:
+                log.exception("federation of %s: deciding alone", self.name)
+            self.last_error = str(error)
+            return False
+
+    def leave(self) -> None:
+        """Say goodbye, so that no one waits for this node to expire."""
+        self.voice.leave()
+        self.link.put(DECISIONS, place(self.name), b"")
+        self.link.unsubscribe(self._views)
+
+    def _publish(self, decision: Decision) -> None:
+        now = self.link.now()
+        accepted, when = self._said
+        # Nothing new is renewed at a third of its life, so that one lost message does no harm.
+        if decision.accept == accepted and now - when < self.decision_seconds / 3.0:
+            return
+        self._said = (decision.accept, now)
+        message = DecisionMessage(
+            self.name,
+            decision.accept,
+            float(decision.score),
+            decision.reason,
+            issued=now,
+            valid_until=now + self.decision_seconds,
+            threshold=float(decision.threshold),
+            probability=float(decision.probability),
+        )
+        self.link.put(DECISIONS, place(self.name), message.to_bytes())
+
+    def _propagate(self, node: Contributor) -> None:
+        own = node.embedding.subspace
+        if not self.voice.ready or (own is self._looked_at and not self.voice.rule.aged(self.link.now())):
+            return
+        metrics = self._metrics(node)
+        if metrics is not None:
+            self.voice.offer(summary_of(node, self.name, metrics), lambda: shared_by(node))
+            self._looked_at = own
+
+    def _metrics(self, node: Contributor) -> Metrics | None:
+        """Return the names as they are sent, hashed once per schema."""
+        own = node.metrics
+        if own is None:
+            subspace = node.embedding.subspace
+            if subspace is None:
+                return None
+            own = tuple(f"metric {row}" for row in range(subspace.features))
+        if self._names is None or self._names[0] is not own:
+            self._names = (own, hashed(own, self.name_key) if self.name_key else own)
+        return self._names[1]
+
+    def _adopt(self, node: Contributor) -> bool:
+        for entry in self._views.drain():
+            self._unread = entry.value
+        if self._unread is not None:
+            self._read()
+        now = self.link.now()
+        view = self.view
+        if view is None or view.subspace is None:
+            return False
+        # A young node's units change as its scale settles, and so does how far the view fits it.
+        due = view is not self._adopted_view and now - self._adopted_when >= self.adopt_seconds
+        due = due or node.timestep >= 1.5 * self._adopted_step + 10
+        metrics = self._metrics(node) if due else None
+        if metrics is None:
+            return False
+        self._adopted_view, self._adopted_when, self._adopted_step = view, now, node.timestep
+        mine = for_node(view, metrics, own_deviation(node), rank=self.rank)
+        if mine is None:
+            return False
+        weight = max(FULL_TRUST * trust(mine, node.embedding.subspace), 1e-9)
+        node.adopt(mine, samples=1.0 / weight)
+        if not self.adopted and node.timestep < YOUNG_TIMESTEPS:
+            start_signal(node, view.statistics)
+        self.adopted += 1
+        return True
+
+    def _read(self) -> None:
+        data, self._unread = self._unread, None
+        try:
+            view = GlobalView.from_bytes(data or b"", self.book)
+        except UnknownSchemaError:
+            self._unread = data
+            return
+        except FederationError as error:
+            self.errors += 1
+            self.last_error = str(error)
+            return
+        if self.view is None or view.revision != self.view.revision:
+            self.view = view
