@@ -137,7 +137,7 @@ class _Running:
     def start(self, action: Action) -> None:
         command = [
             *(sys.executable, "-I", "-S", str(WORKER), action.kind),
-            *(f"{action.seconds:.3f}", f"{action.level:.4f}", "1" if action.ramp else "0"),
+            *(f"{action.seconds:.3f}", f"{action.level:.4f}", "1" if action.ramp else "0", str(os.getpid())),
         ]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=_quiet_environment())
         self._processes.append((time.monotonic() + action.seconds + GRACE_SECONDS, process))

@@ -20,10 +20,10 @@ PIECE_BYTES = 256 * 1024
 class _Clock:
     """How much time is left, and how far along it is."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, parent: int) -> None:
         self.started = time.monotonic()
         self.seconds = seconds
-        self.parent = os.getppid()
+        self.parent = parent
 
     def going(self) -> bool:
         return time.monotonic() - self.started < self.seconds and os.getppid() == self.parent
@@ -108,9 +108,11 @@ ACTIONS = {"spin": spin, "forks": forks, "io": io, "memory": memory}
 
 
 def main(arguments: list[str]) -> None:
-    """Do one action: KIND SECONDS LEVEL RAMP."""
-    kind, seconds, level, ramp = arguments
-    ACTIONS[kind](_Clock(float(seconds)), float(level), ramp == "1")
+    """Do one action: KIND SECONDS LEVEL RAMP [PARENT]."""
+    kind, seconds, level, ramp, *parent = arguments
+    # Given by the parent itself: it may be gone before this process asks.
+    clock = _Clock(float(seconds), int(parent[0]) if parent else os.getppid())
+    ACTIONS[kind](clock, float(level), ramp == "1")
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ class CsvFormat:
 
 
 def _texts(values: Any) -> list[str]:
-    return ["" if math.isnan(value) else f"{value:.10g}" for value in map(float, values)]
+    return ["" if math.isnan(value) else repr(value) for value in map(float, values)]
 
 
 class ParquetFormat:
