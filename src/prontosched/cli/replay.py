@@ -1,0 +1,180 @@
+"""`pronto replay`: carry a trace, or a generated stream, through nodes and show what they decide."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from prontosched.cli.signal_options import policy, signal_options
+from prontosched.decision import Decision
+from prontosched.node import Node
+from prontosched.telemetry.source import Sample, Source, samples
+
+GENERATED_STEPS = 600
+
+
+@dataclass
+class Tally:
+    """What one node did over the whole replay."""
+
+    steps: int = 0
+    refused: int = 0
+    raised: bool = False
+    ready_refused: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    ready_accepted: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+    def add(self, decision: Decision, ready: float) -> bool:
+        """Count a decision; True when it differs from the one before."""
+        changed = decision.raised != self.raised
+        self.steps += 1
+        self.refused += decision.raised
+        self.raised = decision.raised
+        if not math.isnan(ready):
+            total = self.ready_refused if decision.raised else self.ready_accepted
+            total[0] += ready
+            total[1] += 1
+        return changed
+
+
+# fmt: off
+@click.command("replay")
+@click.argument("trace", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@signal_options
+@click.option("--ready", metavar="COLUMN", help="Column that holds CPU Ready.  [default: ready]")
+@click.option("--utilisation", metavar="COLUMN", help="Column that holds CPU utilisation.  [default: utilisation]")
+@click.option("--exclude", metavar="A,B", default="", help="Columns to leave out of the metrics; * matches anything.")
+@click.option("--preset", type=click.Choice(["default", "paper"]),
+              help="How nodes are set up.  [default: the signal's]")
+@click.option("--steps", type=click.IntRange(min=1), help="Stop after this many timesteps.")
+@click.option("--nodes", type=click.IntRange(1, 1000), default=1, show_default=True,
+              help="Nodes of the generated stream.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the generated stream.")
+@click.option("--all", "every", is_flag=True, help="Show every decision, not only changes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per node and timestep.")
+# fmt: on
+def command(trace: tuple[Path, ...], as_json: bool, every: bool, **options: Any) -> None:
+    """Replay TRACE and show decisions as they come.
+
+    TRACE is CSV or Parquet, a row per timestep, with an optional `node` column.
+    Without one, a generated stream with planted contention is replayed.
+
+    \b
+    Example:
+        pronto replay host.parquet --signal paper --json | head
+    """
+    chosen = policy(
+        options["signal"], **{name: options[name] for name in ("budget", "tolerance", "horizon", "quota")}
+    )
+    source = _source(trace, options)
+    tallies: dict[str, Tally] = {}
+    for timestep, sample, decision in decisions(source, options, chosen):
+        changed = tallies.setdefault(sample.node, Tally()).add(decision, sample.ready)
+        if as_json:
+            click.echo(json.dumps(_row(timestep, sample, decision)))
+        elif every or changed:
+            click.echo(_line(sample, decision))
+    for warning in _warnings(source):
+        click.echo(f"pronto: {warning}", err=True)
+    if not tallies:
+        raise click.ClickException("a trace must have at least one row, got none: check the file")
+    if not as_json:
+        _sum_up(tallies)
+
+
+def decisions(
+    source: Source, options: dict[str, Any], chosen: dict[str, Any]
+) -> Iterator[tuple[int, Sample, Decision]]:
+    """Yield every decision of every node, in the order of the trace."""
+    from prontosched.presets import make_node
+
+    preset = options["preset"] or ("paper" if options["signal"] == "paper" else "default")
+    nodes: dict[str, Node] = {}
+    for step, read in enumerate(samples(source)):
+        if options["steps"] is not None and step >= options["steps"]:
+            return
+        for sample in read:
+            node = nodes.get(sample.node)
+            if node is None:
+                node = make_node(preset, metrics=sample.metrics, signal=options["signal"], **chosen)
+                nodes[sample.node] = node
+            timestep = node.timestep
+            yield (
+                timestep,
+                sample,
+                node.step(
+                    sample.vector,
+                    ready=sample.ready,
+                    utilisation=sample.utilisation,
+                    time=sample.timestamp,
+                ),
+            )
+
+
+def _source(trace: tuple[Path, ...], options: dict[str, Any]) -> Source:
+    if trace:
+        from prontosched.telemetry.trace import open_trace
+
+        exclude = [name for name in options["exclude"].split(",") if name]
+        return open_trace(
+            trace, ready=options["ready"], utilisation=options["utilisation"], exclude=exclude
+        )
+    from prontosched.telemetry.synthetic import SyntheticFleet, SyntheticSource
+
+    click.echo("pronto: no trace given: replaying a generated stream with planted contention", err=True)
+    fleet = SyntheticFleet(options["nodes"], 64, seed=options["seed"])
+    return SyntheticSource(fleet, steps=options["steps"] or GENERATED_STEPS)
+
+
+def _warnings(source: Source) -> list[str]:
+    counts = getattr(source, "counts", None)
+    return [] if counts is None else list(counts.warnings())
+
+
+def _number(value: float) -> float | None:
+    """Return a number as JSON can say it: NaN is not JSON."""
+    return value if math.isfinite(value) else None
+
+
+def _row(timestep: int, sample: Sample, decision: Decision) -> dict[str, Any]:
+    return {
+        "timestep": timestep,
+        "node": sample.node,
+        "timestamp": _number(sample.timestamp),
+        "accept": decision.accept,
+        "score": _number(float(decision.score)),
+        "threshold": _number(float(decision.threshold)),
+        "probability": _number(float(decision.probability)),
+        "expected_ready": _number(float(decision.expected_ready)),
+        "ready": _number(float(sample.ready)),
+        "reason": decision.reason,
+    }
+
+
+def _line(sample: Sample, decision: Decision) -> str:
+    word = click.style("refuse", fg="red", bold=True) if decision.raised else click.style("accept", fg="green")
+    ready = "" if math.isnan(sample.ready) else f"  ready {sample.ready:6.2f}"
+    return f"{decision.timestep:7d}  {sample.node}  {word}{ready}  score {decision.score:6.2f}  {decision.reason}"
+
+
+def _sum_up(tallies: dict[str, Tally]) -> None:
+    steps = sum(tally.steps for tally in tallies.values())
+    refused = sum(tally.refused for tally in tallies.values())
+    click.echo(
+        f"{steps} decisions of {len(tallies)} node{'s' if len(tallies) > 1 else ''}: "
+        f"refused {refused} ({100 * refused / steps:.1f} % downtime)",
+        err=True,
+    )
+    parts = []
+    for word, name in (("refused", "ready_refused"), ("accepted", "ready_accepted")):
+        total = sum(getattr(tally, name)[0] for tally in tallies.values())
+        count = sum(getattr(tally, name)[1] for tally in tallies.values())
+        if count:
+            parts.append(f"{total / count:.2f} over {word} timesteps")
+    if parts:
+        click.echo(f"mean CPU Ready {', '.join(parts)}", err=True)
