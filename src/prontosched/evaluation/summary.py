@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from prontosched.evaluation.curves import at_downtime, exposure_of_oracle
 from prontosched.evaluation.intervals import block_weights
+from prontosched.evaluation.limits import hours_above, limit_hours, worst_hour
 from prontosched.evaluation.nulls import draw_shifts, shifted_means
 from prontosched.evaluation.quantiles import Mask
 from prontosched.evaluation.ranking import (
@@ -29,7 +30,7 @@ from prontosched.evaluation.windows import any_within
 from prontosched.subspace import Array
 
 DRAWS = 200
-SHIFTS = 400
+SHIFTS = 1000
 BINS = 128
 COLD = (20, 500)
 STATISTICS = (
@@ -129,7 +130,14 @@ def node_tape(record: Record, node: int) -> NodeTape:
 
 
 def summarise_node(
-    record: Record, node: int, name: str, *, targets: tuple[float, float], seed: int
+    record: Record,
+    node: int,
+    name: str,
+    *,
+    targets: tuple[float, float],
+    seed: int,
+    steps_per_hour: int = 180,
+    hourly_limit: float = 0.4,
 ) -> NodeSummary:
     """Work out all measures of one node.
 
@@ -139,6 +147,8 @@ def summarise_node(
         The low and the chosen downtime at which methods are compared.
     seed
         Of the draws; a node's draws depend on it and on its name alone.
+    steps_per_hour, hourly_limit
+        What a limit for any one hour would do is worked out too.
     """
     generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
     shape = record.shape
@@ -179,6 +189,7 @@ def summarise_node(
         null_success=nulls["success"],
         seen=seen,
         cold_average_precision=_cold(tape),
+        limit=_limited(tape, steps_per_hour, hourly_limit),
     )
 
 
@@ -187,6 +198,21 @@ def _cold(tape: NodeTape) -> Array:
     early = tape.valid & (tape.step >= COLD[0]) & (tape.step < COLD[1])
     scores = tape.score[early].astype(np.float64)
     return np.array([average_precision(scores[:, k], tape.label[early]) for k in range(scores.shape[1])])
+
+
+def _limited(tape: NodeTape, steps_per_hour: int, limit: float) -> dict[str, Array]:
+    """Return recall at the chosen budget with and without a limit per hour, and the worst hours."""
+    found = {key: np.full(tape.score.shape[1], np.nan) for key in ("free", "limited", "worst", "above")}
+    positive = tape.label & tape.valid
+    for method in range(tape.score.shape[1]):
+        chosen, own = tape.chosen[:, method], tape.own[:, method]
+        kept = limit_hours(chosen, steps_per_hour=steps_per_hour, limit=limit)
+        if positive.any():
+            found["free"][method] = chosen[positive].mean()
+            found["limited"][method] = kept[positive].mean()
+        found["worst"][method] = worst_hour(own, steps_per_hour=steps_per_hour)
+        found["above"][method] = hours_above(own, steps_per_hour=steps_per_hour, limit=limit)
+    return found
 
 
 def _of_node(record: Record, node: int) -> dict[str, Array]:

@@ -1,0 +1,243 @@
+"""`pronto evaluate`: is a rejection signal worth obeying, on these traces."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prontosched.evaluation.inputs import Plan
+
+
+class Sweep(click.ParamType):
+    """`name=value,value,…`."""
+
+    name = "NAME=V,V,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name and its values."""
+        if isinstance(value, tuple):
+            return value
+        name, _, values = str(value).partition("=")
+        known = ("rank", "lag", "block_size", "forgetting")
+        if name not in known:
+            self.fail(f"a sweep must be over {', '.join(known)}, got '{name}'", param, ctx)
+        try:
+            numbers = tuple(float(part) for part in values.split(","))
+        except ValueError:
+            self.fail(f"a sweep must give numbers, got '{values}': write e.g. rank=2,4,8", param, ctx)
+        most = 1.0 if name == "forgetting" else 4096.0
+        for number in numbers:
+            if not 0 < number <= most or (name != "forgetting" and not number.is_integer()):
+                self.fail(f"{name} must be a number above 0 and at most {most:g}, got {number:g}", param, ctx)
+        return name, numbers
+
+
+@click.command(name="evaluate")
+@click.argument("traces", nargs=-1, type=click.Path(path_type=str))
+@click.option("--ready", metavar="COLUMN", help="Column that holds CPU Ready, or what stands for it.")
+@click.option("--utilisation", metavar="COLUMN", help="Column that holds CPU utilisation.")
+@click.option(
+    "--exclude",
+    metavar="PATTERN",
+    multiple=True,
+    help="Columns to leave out of the metrics; * and ? work. Repeatable.",
+)
+@click.option(
+    "--methods",
+    metavar="NAME,NAME,…",
+    help="Methods to evaluate; all but the slowest by default. `list` names them.",
+)
+@click.option(
+    "--truth",
+    default=None,
+    help="What counts as a spike: p95, 3sigma, xbar, median, or a value such as 5%, 1000ms, 0.2.  [default: p95]",
+)
+@click.option(
+    "--horizon",
+    type=click.IntRange(1, 240),
+    default=5,
+    show_default=True,
+    help="How many timesteps ahead a spike counts.",
+)
+@click.option(
+    "--window",
+    type=click.IntRange(2, 240),
+    default=10,
+    show_default=True,
+    help="The paper's window w, for its own measures.",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(0.02, 0.30),
+    default=0.10,
+    show_default=True,
+    help="Downtime at which methods are compared.",
+)
+@click.option("--tolerance", default=None, help="What signals are told contention is; the truth by default.")
+@click.option(
+    "--quota/--no-quota",
+    default=True,
+    show_default=True,
+    help="Let signals spend their whole budget, without a limit per hour.",
+)
+@click.option(
+    "--sweep",
+    "sweeps",
+    type=Sweep(),
+    multiple=True,
+    help="Also run the published signal with these values of rank, lag, block_size or forgetting. Repeatable.",
+)
+@click.option(
+    "--control",
+    type=click.Choice(["positive", "negative"]),
+    help="Evaluate a generated fleet: contention announced by other metrics, or not.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 100_000),
+    default=12,
+    show_default=True,
+    help="Nodes of the generated fleet.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(100, 10_000_000),
+    default=6000,
+    show_default=True,
+    help="Timesteps of the generated fleet.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "dask"]),
+    default="local",
+    show_default=True,
+    help="Processes on this machine, or a Dask cluster.",
+)
+@click.option("--scheduler", metavar="ADDRESS", help="Address of a Dask scheduler, e.g. tcp://10.0.0.4:8786.")
+@click.option("--workers", type=click.IntRange(1, 4096), help="Processes to use; all cores by default.")
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a report to this HTML file, figures and numbers beside it.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=7, show_default=True, help="Of everything drawn at random."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    traces: tuple[str, ...], methods: str | None, truth: str | None, control: str | None, **options: Any
+) -> None:
+    r"""Find out whether a rejection signal is worth obeying.
+
+    Streams TRACES through every method at once and scores them: by the paper's measures, and by measures a
+    clock or a coin cannot game, at equal downtime. Without TRACES, the trace that comes with Pronto is used.
+
+    \b
+    Examples:
+        pronto evaluate --report report.html
+        pronto evaluate smd/ --truth p95 --methods learned,ready,ewma,paper,random
+        pronto evaluate host-*.csv --ready cpu_ready --exclude 'cpu_*' --json
+        pronto evaluate --control negative
+        pronto evaluate traces/ --engine dask --scheduler tcp://10.0.0.4:8786
+    """
+    from prontosched.evaluation.methods import default_methods
+    from prontosched.evaluation.methods import methods as all_methods
+    from prontosched.evaluation.setting import Setting
+
+    if methods == "list":
+        for name, method in all_methods().items():
+            click.echo(
+                f"{name:18} {method.label:32} {method.about}{'' if method.default else ' (name it to run it)'}"
+            )
+        return
+    if control and traces:
+        raise click.UsageError("--control generates its own fleet: leave out the traces")
+    if options["scheduler"] and options["engine"] != "dask":
+        raise click.UsageError("--scheduler needs --engine dask")
+    setting = Setting(
+        methods=default_methods() if methods is None else tuple(filter(None, map(str.strip, methods.split(",")))),
+        truth=truth or ("5%" if control else "p95"),
+        horizon=options["horizon"],
+        window=options["window"],
+        budget=options["budget"],
+        tolerance=options["tolerance"],
+        quota=options["quota"],
+        seed=options["seed"],
+        sweeps=tuple(options["sweeps"]),
+    )  # fmt: skip
+    plan = _plan(traces, control, options)
+    _run(plan, setting, options, shipped=not traces and not control)
+
+
+def _plan(traces: tuple[str, ...], control: str | None, options: dict[str, Any]) -> Plan:
+    from prontosched.evaluation.controls import plan_control
+    from prontosched.evaluation.inputs import Columns, plan_traces, shipped_trace
+
+    if control:
+        return plan_control(control, nodes=options["nodes"], steps=options["steps"], seed=options["seed"])
+    columns = Columns(ready=options["ready"], utilisation=options["utilisation"], exclude=options["exclude"])
+    plan = plan_traces(traces or (shipped_trace(),), columns)
+    for reason in plan.refused.values():
+        click.echo(f"warning: left out: {reason}", err=True)
+    return plan
+
+
+def _run(plan: Plan, setting: Any, options: dict[str, Any], *, shipped: bool) -> None:
+    from prontosched.evaluation.evaluate import evaluate
+    from prontosched.evaluation.printing import print_outcome
+
+    with _progress(sum(part.total_rows() for part in plan.parts)) as progress:
+        evaluation = evaluate(
+            plan,
+            setting,
+            engine=options["engine"],
+            workers=options["workers"],
+            scheduler=options["scheduler"],
+            progress=progress,
+            shipped=shipped,
+            command=_command_line(),
+        )
+    for line in evaluation.warnings:
+        click.echo(f"warning: {line}", err=True)
+    if options["report"]:
+        from prontosched.evaluation.report import write_report
+
+        for path in write_report(evaluation, options["report"]):
+            click.echo(f"wrote {path}", err=True)
+    if options["as_json"]:
+        click.echo(json.dumps(evaluation.outcome, indent=1, allow_nan=False))
+    else:
+        click.echo(print_outcome(evaluation.outcome))
+
+
+def _command_line() -> str:
+    import shlex
+
+    return shlex.join(["pronto", *sys.argv[1:]])
+
+
+@contextmanager
+def _progress(rows: int) -> Iterator[Callable[[int], None]]:
+    """Show progress with the time left, on standard error, if anyone is watching."""
+    if rows <= 0:
+        yield lambda done: None
+        return
+    with click.progressbar(length=rows, label="evaluating", show_eta=True, file=sys.stderr) as bar:
+        left = rows
+
+        def advance(done: int) -> None:
+            nonlocal left
+            bar.update(min(done, left))
+            left -= min(done, left)
+
+        yield advance
+        bar.update(left)

@@ -1,0 +1,133 @@
+"""An evaluation from beginning to end: parts to workers, results to numbers.
+
+Covers: what `pronto evaluate` does between its arguments and its output.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from prontosched.errors import TelemetryError
+from prontosched.evaluation import engines
+from prontosched.evaluation.goals import goals
+from prontosched.evaluation.inputs import Part, Plan
+from prontosched.evaluation.methods import choose
+from prontosched.evaluation.outcome import machine, outcome
+from prontosched.evaluation.setting import Setting
+from prontosched.evaluation.speed import paper_scale
+from prontosched.evaluation.study import Study
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """Everything an evaluation gave.
+
+    Attributes
+    ----------
+    study
+        Numbers node by node, for figures.
+    outcome
+        What `--json` prints.
+    warnings
+        One line each, for a person.
+    first
+        The part from which examples are drawn.
+    """
+
+    study: Study
+    outcome: dict[str, Any]
+    warnings: list[str] = field(default_factory=list)
+    first: Part | None = None
+
+
+def evaluate(
+    plan: Plan,
+    setting: Setting,
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    scheduler: str | None = None,
+    progress: engines.Progress | None = None,
+    command: str = "",
+    shipped: bool = False,
+) -> Evaluation:
+    """Evaluate all parts of a plan.
+
+    Raises
+    ------
+    TelemetryError
+        If not a single node could be evaluated.
+    """
+    methods = choose(setting.methods, setting.sweeps)
+    began = time.perf_counter()
+    results = engines.run(
+        plan.parts, setting, engine=engine, workers=workers, scheduler=scheduler, progress=progress
+    )
+    elapsed = time.perf_counter() - began
+    study = Study(results, setting, methods)
+    for result in results:
+        plan.refused.update(result.refused)
+    if not study.nodes:
+        raise TelemetryError(_nothing(study, plan))
+    found = outcome(study)
+    found["data"]["refused"] = plan.refused
+    found["data"]["shipped"] = shipped
+    found["goals"] = goals(study)
+    found["command"] = command
+    found["version"] = version("prontosched")
+    steps = sum(result.node_steps for result in results)
+    used = workers or engines.cores()
+    found["performance"] = {
+        **machine(),
+        "engine": engine,
+        "workers": used,
+        "chunks": len(plan.parts),
+        "seconds": round(elapsed, 3),
+        "node_steps": steps,
+        "processor_seconds": round(sum(result.seconds for result in results), 3),
+        "paper_data_set": paper_scale(steps, sum(result.seconds for result in results), elapsed, used),
+    }
+    return Evaluation(study, found, _warnings(study, plan), plan.parts[0])
+
+
+def _nothing(study: Study, plan: Plan) -> str:
+    if plan.refused and not study.too_short:
+        return next(iter(plan.refused.values()))
+    node = study.too_short[0] if study.too_short else None
+    if node is None:
+        return "no trace has a single row that can be used"
+    if node.steps == 0:
+        return (
+            f"{node.node}: CPU Ready is unknown in every row: scoring needs it, name its column with --ready"
+        )
+    return (
+        f"{node.node}: at least 50 moments whose next {study.setting.horizon} steps are known are needed, "
+        f"got {node.scored} from {node.steps} rows: record for longer"
+    )
+
+
+def _warnings(study: Study, plan: Plan) -> list[str]:
+    lines = [f"left out: {reason}" for reason in plan.refused.values()]
+    seen: dict[str, int] = {}
+    for result in study.results:
+        for line in result.counts.warnings():
+            seen[line] = seen.get(line, 0) + 1
+    lines += [line if n == 1 else f"{line} ({n} chunks of nodes)" for line, n in seen.items()]
+    if study.too_short:
+        names = ", ".join(node.node for node in study.too_short[:4])
+        more = f" and {len(study.too_short) - 4} more" if len(study.too_short) > 4 else ""
+        lines.append(f"too short to score, left out: {names}{more}")
+    quiet = [node.node for node in study.nodes if node.spikes == 0]
+    if quiet:
+        lines.append(
+            f"{len(quiet)} of {len(study.nodes)} nodes have no spike: they count towards downtime only"
+        )
+    thin = [result.thinning for result in study.results if result.thinning > 1]
+    if thin:
+        lines.append(
+            f"ranking measures and nulls are from every {max(thin)}. stretch of 512 steps, to bound memory"
+        )
+    return lines

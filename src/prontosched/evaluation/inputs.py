@@ -1,0 +1,247 @@
+"""Which traces are evaluated, cut into fixed chunks of nodes.
+
+Chunks depend on the traces alone, never on how many workers there are, so that the numbers do not either.
+Traces are opened where they are read: by the workers.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib.resources
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from prontosched.errors import TelemetryError
+from prontosched.evaluation.datasets import open_dataset
+from prontosched.telemetry.trace import Chunk, TraceCounts, TraceSource, open_trace
+
+MOST_NODES = 64
+FEWEST_NODES = 4
+# Of a small fleet each chunk is a quarter: fewer steps of Python each, and still work for four cores.
+PARTS = 4
+ENDINGS = (".parquet", ".csv", ".csv.gz", ".txt")
+
+
+class Feed(Protocol):
+    """What a chunk of nodes is read from."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes."""
+        ...
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics."""
+        ...
+
+    @property
+    def interval_seconds(self) -> float:
+        """Time between two rows."""
+        ...
+
+    @property
+    def ready_column(self) -> str | None:
+        """Name of the contention value."""
+        ...
+
+    @property
+    def counts(self) -> TraceCounts:
+        """What the last pass met."""
+        ...
+
+    def aligned(self, rows: int = 256, *, nodes: Collection[str] | None = None) -> Iterator[list[Chunk]]:
+        """Yield the next rows of all nodes at once."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        ...
+
+
+class Part(Protocol):
+    """A chunk of nodes that can be sent to a worker and opened there."""
+
+    def open(self) -> tuple[Feed, str]:
+        """Open it for reading; also return the unit of CPU Ready: `percent`, `ms`, or something else."""
+        ...
+
+    def total_rows(self) -> int:
+        """Return about how many rows it has, over all nodes; 0 if that is not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What the columns of the traces mean; empty takes the usual names."""
+
+    ready: str | None = None
+    utilisation: str | None = None
+    timestamp: str | None = None
+    node: str | None = None
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TracePart:
+    """Some nodes of recorded traces."""
+
+    paths: tuple[str, ...]
+    columns: Columns
+    nodes: tuple[str, ...] | None = None
+    rows: int = 0
+
+    def open(self) -> tuple[TraceSource, str]:
+        """Open the traces; refuse those without CPU Ready."""
+        source, unit = open_columns(self.paths, self.columns)
+        if source.ready_column is None:
+            raise TelemetryError(
+                f"{self.paths[0]}: no column of CPU Ready among {_some(source.metrics)}: name it with --ready"
+            )
+        return source, unit
+
+    def total_rows(self) -> int:
+        """Return how many rows the files have, as far as that can be told without reading them."""
+        return self.rows
+
+    def without(self, path: str) -> TracePart:
+        """Return the same part less one file."""
+        return replace(self, paths=tuple(other for other in self.paths if other != path))
+
+
+@dataclass(slots=True)
+class Plan:
+    """Parts to evaluate, and files that cannot be."""
+
+    parts: list[Part] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def open_columns(paths: Sequence[str], columns: Columns) -> tuple[TraceSource, str]:
+    """Open traces or files of a published data set; return also the unit of their CPU Ready."""
+    if columns.timestamp is None and columns.node is None:
+        source, unit = open_dataset(
+            list(paths), ready=columns.ready, exclude=columns.exclude, utilisation=columns.utilisation
+        )
+    else:
+        source, unit = (
+            open_trace(
+                list(paths),
+                ready=columns.ready,
+                exclude=columns.exclude,
+                utilisation=columns.utilisation,
+                timestamp=columns.timestamp,
+                node=columns.node,
+            ),
+            "other",
+        )
+    return source, ready_unit(source.ready_column) if unit == "other" else unit
+
+
+def ready_unit(column: str | None) -> str:
+    """Tell from the name of its column what CPU Ready is measured in."""
+    name = (column or "").lower()
+    if name.endswith(("_ms", ".ms", "summation", "milliseconds")) or "[ms]" in name:
+        return "ms"
+    return "percent" if "ready" in name or "percent" in name else "other"
+
+
+def shipped_trace() -> str:
+    """Return the path of the trace that comes with Pronto."""
+    path = importlib.resources.files("prontosched") / "data" / "host.parquet"
+    if not path.is_file():
+        raise TelemetryError("the shipped trace is missing: name traces to evaluate")
+    return str(path)
+
+
+def chunk_size(nodes: int) -> int:
+    """Return how many of `nodes` nodes make a chunk."""
+    return max(FEWEST_NODES, min(MOST_NODES, -(-nodes // PARTS)))
+
+
+def plan_traces(paths: Sequence[str], columns: Columns) -> Plan:
+    """Cut traces into parts of nodes with the same columns; set aside files that cannot be read.
+
+    One file that is no good does not keep the others from being evaluated. If none is good, the first
+    reason is raised.
+    """
+    plan = Plan()
+    groups: dict[tuple[str, ...], list[tuple[str, int]]] = {}
+    many: list[TracePart] = []
+    for path in _expanded(paths):
+        try:
+            header, rows = _look(path)
+            part = TracePart((path,), columns, rows=rows)
+            if (columns.node or "node") in header:
+                many.append(replace(part, nodes=part.open()[0].nodes))
+            else:
+                if not groups.get(header):
+                    part.open()[0].close()
+                groups.setdefault(header, []).append((path, rows))
+        except TelemetryError as error:
+            plan.refused[path] = str(error)
+    total = sum(map(len, groups.values())) + sum(len(part.nodes or ()) for part in many)
+    size = chunk_size(total)
+    for members in groups.values():
+        for start in range(0, len(members), size):
+            chosen = members[start : start + size]
+            names = tuple(path for path, _ in chosen)
+            plan.parts.append(TracePart(names, columns, rows=sum(rows for _, rows in chosen)))
+    for part in many:
+        nodes = part.nodes or ()
+        for start in range(0, len(nodes), size):
+            share = nodes[start : start + size]
+            plan.parts.append(replace(part, nodes=share, rows=part.rows * len(share) // len(nodes)))
+    if not plan.parts:
+        reasons = list(plan.refused.values())
+        raise TelemetryError(reasons[0] if reasons else "name at least one trace, got none")
+    return plan
+
+
+def _expanded(paths: Sequence[str]) -> list[str]:
+    """Replace folders of several traces by their files; a folder of parts stays one trace."""
+    found: list[str] = []
+    for text in paths:
+        path = Path(text)
+        files = [file for ending in ENDINGS for file in sorted(path.glob(f"*{ending}"))]
+        if path.is_dir() and files and not any(file.name.startswith("part-") for file in files):
+            found += [str(file) for file in files]
+        else:
+            found.append(text)
+    return list(dict.fromkeys(found))
+
+
+def _look(path: str) -> tuple[tuple[str, ...], int]:
+    """Return a file's column names and number of rows; only headers are read."""
+    if path.endswith(".parquet") and Path(path).is_file():
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise TelemetryError(
+                f"{path}: reading Parquet needs pyarrow: pip install 'prontosched[trace]'"
+            ) from error
+        try:
+            about = pq.read_metadata(path)
+        except (OSError, pa.ArrowException) as error:
+            raise TelemetryError(
+                f"{path}: not a whole Parquet file ({str(error).splitlines()[0]})"
+            ) from error
+        return tuple(about.schema.names), int(about.num_rows)
+    if path.endswith((".csv", ".csv.gz")) and Path(path).is_file():
+        opener = gzip.open if path.endswith(".gz") else open
+        with opener(path, "rt", newline="", encoding="utf-8", errors="replace") as lines:
+            header = tuple(next(csv.reader(lines), ()))
+            first = next(lines, "")
+        size = Path(path).stat().st_size * (4 if path.endswith(".gz") else 1)
+        return header, size // max(1, len(first))
+    # Folders of parts, and what does not exist: the reader knows, or says why not.
+    return tuple(open_dataset([path])[0].metrics), 0
+
+
+def _some(names: Sequence[str], most: int = 2) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,212 @@
+"""The methods under evaluation: what each is called, what it needs, how it is made.
+
+New signals need no entry here: whatever is registered in `prontosched.signals` appears by itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from prontosched.errors import SettingsError
+from prontosched.evaluation import scorers
+from prontosched.evaluation.scorers import Scorer, SignalScorer
+from prontosched.evaluation.setting import Setting
+from prontosched.signals import all_signals, find_signal
+
+EMBEDDING_LABELS = {
+    "fpca": "FPCA-Edge",
+    "spirit": "SPIRIT",
+    "frequent-directions": "Frequent Directions",
+    "power-method": "power method",
+}
+# Embeddings whose singular values are taken as 1, 1/2, 1/3, … as in the paper.
+WITHOUT_SINGULAR_VALUES = ("frequent-directions", "power-method")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunked:
+    """What a method is told of the nodes it runs for."""
+
+    nodes: tuple[str, ...]
+    features: int
+    interval_seconds: float
+    tolerance: str
+    setting: Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method.
+
+    Attributes
+    ----------
+    name, label
+        On the command line, and in tables.
+    family
+        `published`, `learned`, `subspace`, `plain`, `null` or `reference`.
+    about
+        One line for a reader.
+    make
+        Makes it for a chunk of nodes.
+    preset, embedding
+        Which stages 2 to 4 it looks through; an empty embedding looks at none.
+    options
+        Of those stages, e.g. `rank` and `lag`.
+    default
+        Runs without being named.
+    """
+
+    name: str
+    label: str
+    family: str
+    about: str
+    make: Callable[[Chunked], Scorer]
+    preset: str = "paper"
+    embedding: str = ""
+    options: tuple[tuple[str, Any], ...] = field(default=())
+    default: bool = True
+
+
+def _signal(name: str, **given: Any) -> Callable[[Chunked], Scorer]:
+    def make(chunk: Chunked) -> Scorer:
+        kind = find_signal(name).fleet
+        setting = chunk.setting
+        known = {
+            "horizon": setting.horizon,
+            "tolerance": chunk.tolerance,
+            "budget": setting.budget,
+            "quota": setting.quota,
+            "interval_seconds": chunk.interval_seconds,
+            "features": chunk.features,
+            "seed": setting.seed,
+        }
+        accepted = inspect.signature(kind).parameters
+        options = {**{key: value for key, value in known.items() if key in accepted}, **given}
+        return SignalScorer(kind(len(chunk.nodes), **options))
+
+    return make
+
+
+def _published() -> list[Method]:
+    found = []
+    for name, embedding in (
+        ("paper", "fpca"),
+        ("paper-spirit", "spirit"),
+        ("paper-fd", "frequent-directions"),
+        ("paper-pm", "power-method"),
+    ):
+        weights = "harmonic" if embedding in WITHOUT_SINGULAR_VALUES else "normalised"
+        label = EMBEDDING_LABELS[embedding]
+        about = f"Reject-Job of the paper on {label}"
+        found.append(
+            Method(
+                name,
+                f"Pronto ({label})",
+                "published",
+                about,
+                _signal("paper", weights=weights),
+                embedding=embedding,
+            )
+        )
+    absolute = _signal("paper", absolute=True)
+    found.append(
+        Method("paper-absolute", "Pronto, spikes of either sign", "published",
+               "Reject-Job counting spikes up and down alike", absolute, embedding="fpca")
+    )  # fmt: skip
+    return found
+
+
+def _plain() -> list[Method]:
+    s = scorers
+    return [
+        Method("t2", "T²", "subspace", "how unusual a vector is within the subspace",
+               lambda c: s.SubspaceDistance(len(c.nodes), inside=True, outside=False), embedding="fpca"),
+        Method("spe", "SPE", "subspace", "how far a vector lies outside the subspace",
+               lambda c: s.SubspaceDistance(len(c.nodes), inside=False, outside=True), embedding="fpca"),
+        Method("t2+spe", "T² + SPE", "subspace", "both, each relative to its recent mean",
+               lambda c: s.SubspaceDistance(len(c.nodes), inside=True, outside=True), embedding="fpca"),
+        Method("ready", "current CPU Ready", "plain", "refuse while CPU Ready is high now",
+               lambda c: s.CurrentReady()),
+        Method("ewma", "EWMA(0.3) of CPU Ready", "plain", "refuse while its smoothed value is high",
+               lambda c: s.SmoothedReady(len(c.nodes))),
+        Method("zscore", "z-score of CPU Ready", "plain", "deviations above its recent mean",
+               lambda c: s.ReadyZScore(len(c.nodes))),
+        Method("utilisation", "CPU utilisation", "plain", "refuse while utilisation is high",
+               lambda c: s.Utilisation(len(c.nodes))),
+        Method("random", "random", "null", "a coin", lambda c: s.Coin(c.nodes, c.setting.budget, c.setting.seed)),
+        Method("clock", "clock", "null", "every tenth timestep, looking at nothing", lambda c: s.Clock()),
+        Method("accept", "always accept", "null", "never refuse", lambda c: s.AlwaysAccept()),
+    ]  # fmt: skip
+
+
+def _references() -> list[Method]:
+    def trees(chunk: Chunked) -> Scorer:
+        from prontosched.evaluation.references import HalfSpaceTrees
+
+        return HalfSpaceTrees(chunk.nodes, chunk.setting.seed)
+
+    def boosting(chunk: Chunked) -> Scorer:
+        from prontosched.evaluation.references import Boosting
+
+        return Boosting(len(chunk.nodes), chunk.setting.horizon, chunk.setting.seed)
+
+    river = importlib.util.find_spec("river") is not None
+    return [
+        Method("half-space-trees", "HalfSpaceTrees", "reference", "river's online anomaly detector on all metrics",
+               trees, embedding="fpca", default=river),
+        Method("boosting", "gradient boosting", "reference",
+               "scikit-learn, trained again on all the past every 4,000 steps", boosting, default=False),
+    ]  # fmt: skip
+
+
+def _registered(name: str) -> list[Method]:
+    """Return a registered signal; the learned one also under its own policy, and blind to the embedding."""
+    if name != "learned":
+        return [Method(name, f"{name} signal", "learned", "a registered signal", _signal(name), preset="default",
+                       embedding="fpca")]  # fmt: skip
+    return [
+        Method(name, "learned signal", "learned", "learns on the node what contention follows",
+               _signal(name), preset="default", embedding="fpca"),
+        Method("learned-blind", "learned, without the embedding", "learned", "the same, from CPU Ready's history alone",
+               _signal(name)),
+        Method("learned-policy", "learned, own policy", "learned", "the same, its budget a cap with a limit per hour",
+               _signal(name, quota=False), preset="default", embedding="fpca"),
+    ]  # fmt: skip
+
+
+def methods() -> dict[str, Method]:
+    """Return every method by name: registered signals first, then the rest."""
+    found: dict[str, Method] = {}
+    for name in all_signals():
+        if name != "paper":
+            found.update({method.name: method for method in _registered(name)})
+    for method in [*_published(), *_plain(), *_references()]:
+        found.setdefault(method.name, method)
+    return found
+
+
+def default_methods() -> tuple[str, ...]:
+    """Return the names of the methods that run without being named."""
+    return tuple(name for name, method in methods().items() if method.default)
+
+
+def choose(names: tuple[str, ...], sweeps: tuple[tuple[str, tuple[float, ...]], ...] = ()) -> list[Method]:
+    """Return the methods called `names`, and the variants of the published signal that are swept."""
+    known = methods()
+    for name in names:
+        if name not in known:
+            raise SettingsError(f"method must be one of {', '.join(known)}, got '{name}'")
+    chosen = [known[name] for name in dict.fromkeys(names)]
+    for option, values in sweeps:
+        for value in values:
+            number = int(value) if float(value).is_integer() else value
+            base = known["paper"]
+            chosen.append(
+                replace(base, name=f"paper[{option}={number}]", label=f"Pronto, {option} {number}", family="sweep",
+                        about=f"the published signal with {option} {number}", options=((option, number),))
+            )  # fmt: skip
+    return chosen

@@ -1,0 +1,79 @@
+"""The results for a terminal: the verdict, one table, the goals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def print_outcome(found: dict[str, Any]) -> str:
+    """Return what a person at a terminal wants to see."""
+    setting, data = found["setting"], found["data"]
+    low, chosen = setting["downtimes_compared"]
+    lines = [
+        found["verdict"],
+        found["anticipation"],
+        "",
+        f"{data['nodes']} nodes, {data['steps']:,} steps, {data['spike_share'] or 0:.1%} of them spikes "
+        f"({setting['truth_in_words']}); a spike within {setting['horizon']} steps follows "
+        f"{data['positive_share'] or 0:.1%} of moments.",
+        "",
+    ]
+    headings = ["method", "own down", f"recall {low:.0%}", f"recall {chosen:.0%}", "95 % over nodes", "null p",
+                f"prec. {chosen:.0%}", "quiet ROC", "quiet AP", "exposure", "ECE"]  # fmt: skip
+    rows = []
+    for method in found["methods"]:
+        honest = method["honest"]
+        rows.append([
+            method["label"], _percent(method["own"]["downtime"]), _short(honest["recall_low"]["value"]),
+            _short(honest["recall"]["value"]), _span(honest["recall"]), _short(method["null"]["recall"]["p"], 3),
+            _short(honest["precision"]["value"]), _short(honest["quiet_roc"]["value"]),
+            _short(honest["quiet_average_precision"]["value"]), _short(honest["exposure_cut"]["value"]),
+            _short(method["calibration_error"], 3),
+        ])  # fmt: skip
+    lines += table(headings, rows)
+    if found["goals"]:
+        lines += [
+            "",
+            "Goals of the learned signal" + (" (development results)" if found["goals"] else "") + ":",
+        ]
+        lines += table(
+            ["what", "value", "95 %", "goal", "met"],
+            [[row["what"], _short(row["value"], 3), _span(row), row["goal_in_words"], _met(row["met"])]
+             for row in found["goals"]],
+        )  # fmt: skip
+    dropped = data["dropped"]
+    if dropped:
+        lines += ["", "Rows dropped: " + ", ".join(f"{n} ({cause})" for cause, n in dropped.items())]
+    return "\n".join(lines)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines of aligned columns: the first to the left, numbers to the right."""
+    widths = [max(len(row[k]) for row in [headings, *rows]) for k in range(len(headings))]
+    lines = []
+    for row in [headings, ["-" * width for width in widths], *rows]:
+        cells = [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _short(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def _span(found: dict[str, Any]) -> str:
+    if found.get("low") is None or found.get("high") is None:
+        return "–"
+    return f"{found['low']:.2f}–{found['high']:.2f}"
+
+
+def _met(met: bool | None) -> str:
+    return "" if met is None else "yes" if met else "no"

@@ -1,0 +1,204 @@
+"""All nodes together: means, intervals, nulls and comparisons for every method.
+
+Covers: from the results of the nodes to numbers one can print. Words are in `verdict`, figures in `figures`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from prontosched.evaluation.honest import calibration_error
+from prontosched.evaluation.intervals import Interval, mean_interval, ratio_interval
+from prontosched.evaluation.methods import Method
+from prontosched.evaluation.nulls import holm, p_value
+from prontosched.evaluation.replay import PartResult
+from prontosched.evaluation.setting import Setting
+from prontosched.evaluation.summary import STATISTICS, NodeSummary
+from prontosched.subspace import Array
+
+# A node must have at least this many scored moments to take part in the comparison.
+FEWEST_SCORED = 50
+NULL_STATISTICS = ("recall", "quiet", "success")
+
+
+@dataclass(frozen=True, slots=True)
+class NullTest:
+    """A statistic next to what the same signal scores when shifted in time."""
+
+    observed: float
+    null: float
+    p: float
+
+
+class Study:
+    """The evaluation of some methods on some nodes.
+
+    Parameters
+    ----------
+    results
+        Of all parts, in order.
+    setting
+        What was asked.
+    methods
+        In the order of the results' arrays.
+    """
+
+    def __init__(self, results: list[PartResult], setting: Setting, methods: list[Method]) -> None:
+        self.results = results
+        self.setting = setting
+        self.methods = methods
+        every = [node for result in results for node in result.nodes]
+        self.nodes: list[NodeSummary] = [node for node in every if node.scored >= FEWEST_SCORED]
+        self.too_short: list[NodeSummary] = [node for node in every if node.scored < FEWEST_SCORED]
+
+    def place(self, name: str) -> int | None:
+        """Return where a method stands, None if it did not run."""
+        return next((k for k, method in enumerate(self.methods) if method.name == name), None)
+
+    def __contains__(self, name: str) -> bool:
+        """Tell whether a method ran."""
+        return self.place(name) is not None
+
+    @cached_property
+    def _statistics(self) -> Array:
+        return np.stack([node.statistics for node in self.nodes])
+
+    @cached_property
+    def _draws(self) -> Array:
+        return np.stack([node.draws for node in self.nodes]).astype(np.float64)
+
+    def values(self, name: str, statistic: str) -> Array:
+        """Return one statistic of one method for every node."""
+        found: Array = self._statistics[:, self._at(name), STATISTICS.index(statistic)]
+        return found
+
+    def interval(self, name: str, statistic: str, *, over: bool = True) -> Interval:
+        """Return the mean over nodes, with the interval over nodes or only within them."""
+        k, s = self._at(name), STATISTICS.index(statistic)
+        generator = np.random.default_rng([self.setting.seed, s])
+        return mean_interval(self._statistics[:, k, s], self._draws[:, k, s], over=over, generator=generator)
+
+    def ratio(self, name: str, other: str, statistic: str, *, over: bool = True) -> Interval:
+        """Return how many times better one method is than another, node by node in pairs."""
+        k, j, s = self._at(name), self._at(other), STATISTICS.index(statistic)
+        return ratio_interval(
+            self._statistics[:, k, s],
+            self._draws[:, k, s],
+            self._statistics[:, j, s],
+            self._draws[:, j, s],
+            over=over,
+            seed=self.setting.seed,
+        )
+
+    def null_test(self, name: str, statistic: str) -> NullTest:
+        """Return whether chance, in the shape of the shifted signal, could have done as well."""
+        k = self._at(name)
+        observed = np.array([node.seen[statistic][k] for node in self.nodes])
+        shifted = [getattr(node, f"null_{statistic}")[k] for node in self.nodes]
+        used = [
+            place
+            for place, draws in enumerate(shifted)
+            if draws.size and np.isfinite(draws).all() and np.isfinite(observed[place])
+        ]
+        if not used:
+            return NullTest(_mean(observed), float("nan"), float("nan"))
+        null = np.mean([shifted[place] for place in used], axis=0)
+        seen = float(np.mean(observed[used]))
+        return NullTest(seen, float(np.mean(null)), p_value(seen, null))
+
+    @cached_property
+    def better_than_null(self) -> dict[str, set[str]]:
+        """Methods that chance cannot explain, for each statistic, all methods tested together."""
+        tested = [method.name for method in self.methods if method.family != "null"]
+        return {
+            statistic: holm({name: self.null_test(name, statistic).p for name in tested})
+            for statistic in NULL_STATISTICS
+        }
+
+    @cached_property
+    def better_than_ready(self) -> set[str]:
+        """Methods that find more than current CPU Ready does at the same downtime, surely so."""
+        if "ready" not in self:
+            return set()
+        names = [method.name for method in self.methods if method.name != "ready"]
+        return {name for name in names if self.ratio(name, "ready", "recall").low > 1.0}
+
+    def curve(self, name: str) -> tuple[Array, Array]:
+        """Return realised downtime and recall at each budget, means over nodes."""
+        k = self._at(name)
+        downtime = np.stack([node.downtime[k] for node in self.nodes])
+        recall = np.stack([node.recall[k] for node in self.nodes])
+        return _column_means(downtime), _column_means(recall)
+
+    def own(self, name: str) -> tuple[float, float, float]:
+        """Return downtime, decision recall and precision of a method's own decisions."""
+        k = self._at(name)
+        means = _column_means(np.stack([node.own[k] for node in self.nodes]))
+        return float(means[0]), float(means[1]), float(means[2])
+
+    def paper(self, name: str, figure: str) -> Array:
+        """Return one of the paper's figures for every node."""
+        k = self._at(name)
+        return np.array([node.paper[figure][k] for node in self.nodes])
+
+    def lead_time(self, name: str, *, at_budget: bool = True) -> Array:
+        """Return how many onsets were first raised 1, 2, … w steps before."""
+        k = self._at(name)
+        total: Array = np.sum([node.leads[k, int(at_budget)] for node in self.nodes], axis=0)
+        return total
+
+    def calibration(self, name: str) -> Array | None:
+        """Return probabilities against what followed, all nodes together; None without probabilities."""
+        k = self._at(name)
+        bins = [node.calibration[k] for node in self.nodes if node.calibration is not None]
+        total: Array | None = np.sum(bins, axis=0) if bins else None
+        return total if total is not None and total[:, 0].sum() > 0 else None
+
+    def calibration_error(self, name: str) -> float:
+        """Return the expected calibration error over all nodes."""
+        bins = self.calibration(name)
+        return float("nan") if bins is None else calibration_error(bins)
+
+    def cold_start(self, name: str) -> float:
+        """Return average precision over the first steps, mean over nodes."""
+        k = self._at(name)
+        return _mean(np.array([node.cold_average_precision[k] for node in self.nodes]))
+
+    def limit(self, name: str, figure: str) -> Array:
+        """Return what a limit per hour does, for every node: `free`, `limited`, `worst` or `above`."""
+        k = self._at(name)
+        return np.array([node.limit[figure][k] for node in self.nodes])
+
+    def _at(self, name: str) -> int:
+        place = self.place(name)
+        if place is None:
+            raise KeyError(f"method '{name}' did not run")
+        return place
+
+
+def median_lead(leads: Array) -> float:
+    """Return the median number of steps of warning, NaN without any.
+
+    Examples
+    --------
+    >>> median_lead(np.array([1.0, 1.0, 3.0]))
+    3.0
+    """
+    total = leads.sum()
+    if total <= 0:
+        return float("nan")
+    return float(np.searchsorted(np.cumsum(leads), total / 2.0) + 1)
+
+
+def _mean(values: Array) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else float("nan")
+
+
+def _column_means(values: Array) -> Array:
+    known = np.isfinite(values)
+    number = known.sum(axis=0)
+    return np.where(number > 0, np.where(known, values, 0.0).sum(axis=0) / np.maximum(number, 1), np.nan)
