@@ -68,9 +68,9 @@ class AgentSettings:
     preset: str = "default"
     signal: str | None = None
     budget: float | None = None
-    tolerance: float | None = None
+    tolerance: str | None = None
     horizon: int | None = None
-    quota: float | None = None
+    quota: bool | None = None
     valid: float | None = None
     when_silent: Literal["accept", "reject"] = "accept"
     cpus: float | None = None

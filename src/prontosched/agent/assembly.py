@@ -28,11 +28,14 @@ from prontosched.errors import SettingsError, StateError, TelemetryError
 from prontosched.fleet import Fleet, NodeFleet
 from prontosched.node import Node
 from prontosched.settings import AgentSettings, pairs
+from prontosched.signals.policy import read_tolerance
 from prontosched.telemetry.source import Source
 
 LOG = logging.getLogger("prontosched.agent")
 OWN_SOURCES = ("linux", "prometheus", "vsphere", "trace", "generated")
 SHORTEST_TIMEOUT_SECONDS = 0.5
+TOLERANCE = "5%"
+HORIZON = 5
 
 
 def open_source(settings: AgentSettings) -> Source:
@@ -71,7 +74,10 @@ def node_builder(settings: AgentSettings) -> Callable[[tuple[str, ...]], Node]:
     options = signal_options(settings)
 
     def build(metrics: tuple[str, ...]) -> Node:
-        return make_node(settings.preset, metrics=metrics, signal=settings.signal, **options)
+        node = make_node(settings.preset, metrics=metrics, signal=settings.signal, **options)
+        if hasattr(node.signal, "enforcing"):
+            node.signal.enforcing = settings.enforce and settings.gate is not None
+        return node
 
     return build
 
@@ -94,8 +100,8 @@ def make_access(settings: AgentSettings) -> Access:
     return Access(host, port, token, tls)
 
 
-def make_agent(settings: AgentSettings, source: Source, followers: list[Follower] | None = None) -> Agent:
-    """Return an agent that is ready to run.
+def make_agent(settings: AgentSettings, source: Source, *, embed: bool = False) -> Agent:
+    """Return an agent that is ready to run; with `embed`, with a federation of its own.
 
     Raises
     ------
@@ -124,7 +130,56 @@ def make_agent(settings: AgentSettings, source: Source, followers: list[Follower
         capacity=settings.cpus or float(os.cpu_count() or 1),
         capacity_factor=settings.capacity_factor,
         disk=disk,
-        followers=[*(followers or ()), ServiceManager()],
+        followers=make_followers(settings, embed=embed),
+    )
+
+
+def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Follower]:
+    """Return what is told of every timestep: federation, gate, service manager."""
+    found: list[Follower] = []
+    link: Any = None
+    if settings.nats is not None:
+        from prontosched.agent.federating import FederationFollower
+        from prontosched.federation.nats_link import NatsLink
+
+        link = NatsLink(settings.nats, name=settings.name or os.uname().nodename)
+        prefix, one = settings.name, settings.synthetic is None and not settings.target
+        found.append(
+            FederationFollower(
+                link,
+                name_of=lambda name: (prefix if one else f"{prefix}/{name}") if prefix else name,
+                close=link.close,
+            )
+        )
+    elif embed:
+        from prontosched.agent.federating import FederationFollower
+
+        found.append(FederationFollower.embedded())
+    if settings.gate is not None:
+        found.append(_gate(settings, link))
+    return [*found, ServiceManager()]
+
+
+def _gate(settings: AgentSettings, link: Any) -> Follower:
+    from prontosched.agent.gating import GateFollower
+    from prontosched.integration.policy import Rules
+    from prontosched.integration.registry import make_gate
+
+    assert settings.gate is not None
+    options = pairs(settings.gate_option, "--gate-option")
+    at_scheduler = options.pop("node", None)
+    leases = None
+    if link is not None:
+        from prontosched.federation.census import Census
+        from prontosched.federation.leases import RefusalLeases
+
+        leases = RefusalLeases(link, share=settings.max_refusing, nodes=Census(link))
+    rules = Rules(enforce=settings.enforce, max_refusing=settings.max_refusing)
+    return GateFollower(
+        make_gate(settings.gate, **options),
+        rules,
+        name_of=lambda name: at_scheduler or name.rpartition("/")[2],
+        leases=leases,
     )
 
 
@@ -149,7 +204,7 @@ def make_watched(settings: AgentSettings, source: Source) -> Watched:
         )
 
     def crowd() -> Crowd:
-        return Crowd(many, name=name, tolerance=_record_options(settings).get("tolerance", 5.0))
+        return Crowd(many, name=name, tolerance=_record_options(settings)["tolerance"])
 
     return Watched(one, crowd, name=name)
 
@@ -171,8 +226,8 @@ def restore(watched: Watched, disk: Disk) -> None:
 
 
 def _record_options(settings: AgentSettings) -> dict[str, Any]:
-    given = {"tolerance": settings.tolerance, "horizon": settings.horizon}
-    return {name: value for name, value in given.items() if value is not None}
+    kind, value = read_tolerance(settings.tolerance or TOLERANCE)
+    return {"tolerance": value if kind == "absolute" else 5.0, "horizon": settings.horizon or HORIZON}
 
 
 def _linux(settings: AgentSettings, options: dict[str, Any]) -> Source:

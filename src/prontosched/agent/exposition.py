@@ -17,6 +17,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import OneNode
+from prontosched.agent.views import signal_standing
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _PROCESS = CollectorRegistry()
@@ -147,6 +148,13 @@ def _record(nodes: OneNode) -> Iterator[Metric]:
     ):
         if not math.isnan(value):
             yield _gauge(f"pronto_record_{name}", text, value)
+    standing = signal_standing(nodes)
+    if standing is not None:
+        family = GaugeMetricFamily("pronto_signal_record", "The signal's own record.", labels=["figure"])
+        for name, value in standing.items():
+            if value is not None:
+                family.add_metric([name], float(value))
+        yield family
 
 
 def _disk(agent: Agent) -> Iterator[Metric]:

@@ -254,7 +254,10 @@ class Agent:
         rows = [self._row(name) for name in (names if len(names) <= LOGGED_NODES else self.nodes.changed)]
         self.events.publish(timestep_event(self))
         if self.disk is not None and self.nodes.fresh(None, now):
-            self.disk.keep(rows, self.state)
+            try:
+                self.disk.keep(rows, self.state)
+            except Exception as error:
+                self.fault("state", error)
 
     def _row(self, name: str) -> Row:
         met = self.answer(name)

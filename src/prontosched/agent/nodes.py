@@ -220,9 +220,20 @@ class OneNode:
             raise StateError(f"expected the state of one node, got {fields.get('form')!r}: discard it")
         metrics = tuple(str(name) for name in fields.get("metrics", ()))
         node = Node.from_bytes(fields["node"].tobytes())
+        how = self._settle(node, metrics)
         self.node, self._schema = node, Schema(metrics, patience=self._patience)
         self.record.restore({key.removeprefix("record_"): value for key, value in fields.items()})
-        return f"warm, {len(metrics)} metrics"
+        return f"warm, {len(metrics)} metrics{how}"
+
+    def _settle(self, node: Node, metrics: tuple[str, ...]) -> str:
+        """Give a restored node the signal that is asked for now, where that is another one."""
+        fresh = self._build(metrics)
+        if hasattr(fresh.signal, "enforcing"):
+            node.signal.enforcing = fresh.signal.enforcing  # type: ignore[attr-defined]
+        if (node.signal.name, node.signal.settings()) == (fresh.signal.name, fresh.signal.settings()):
+            return ""
+        node.signal = fresh.signal
+        return ", but the signal starts anew: its settings changed"
 
     def _begin(self, metrics: tuple[str, ...]) -> None:
         """Take the first sample's metrics, unless saved state still fits them."""

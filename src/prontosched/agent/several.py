@@ -71,6 +71,10 @@ class SeveralNodes:
         if failure is not None:
             raise failure
 
+    def member(self, name: str) -> OneNode:
+        """Return one of them."""
+        return self._members[name]
+
     def known(self, name: str) -> Known:
         """Return the newest that is known of a node."""
         if name not in self._members:

@@ -16,8 +16,25 @@ from prontosched.codec import decode, encode
 from prontosched.errors import StateError
 from prontosched.node import STATE_KIND, STATE_VERSION, Node
 
-# Parts of a node's state whose arrays have one axis per metric.
-PARTS_BY_METRIC = ("embedding", "scaling", "projector", "adopted", "view")
+# Arrays of a node's state whose last axis has one place per metric.
+BY_METRIC = frozenset(
+    {
+        "adopted.rows",
+        "embedding.basis",
+        "embedding.slab",
+        "projector.past",
+        "projector.rows",
+        "scaling.block",
+        "scaling.mean",
+        "scaling.seen",
+        "scaling.unknown",
+        "scaling.variance",
+        "signal.sight.along",
+        "signal.vectors",
+        "view.rows",
+    }
+)
+COUNTS = ("embedding.features", "signal.features")
 
 
 def with_metrics(node: Node, metrics: Sequence[str]) -> Node:
@@ -36,26 +53,22 @@ def with_metrics(node: Node, metrics: Sequence[str]) -> Node:
     fields = decode(node.to_bytes(), kind=STATE_KIND, version=STATE_VERSION)
     version = fields.pop("version")
     for key, value in fields.items():
-        if isinstance(value, np.ndarray) and key.partition(".")[0] in PARTS_BY_METRIC:
-            fields[key] = _mapped(key, value, len(old), len(metrics), kept)
-    if fields.get("embedding.features"):
-        fields["embedding.features"] = len(metrics)
+        if key in BY_METRIC and value.shape[-1] == len(old):
+            fields[key] = _mapped(value, len(metrics), kept)
+    for key in COUNTS:
+        if fields.get(key):
+            fields[key] = len(metrics)
     fields["metrics"] = list(metrics)
-    return Node.from_bytes(encode(STATE_KIND, version, fields))
+    data = encode(STATE_KIND, version, fields)
+    try:
+        Node.from_bytes(data).step(np.zeros(len(metrics)))
+    except (ValueError, IndexError, TypeError) as error:
+        raise StateError(f"{node.signal.name} cannot change its metrics ({error}): start cold") from error
+    return Node.from_bytes(data)
 
 
-def _mapped(
-    key: str, array: np.ndarray[Any, Any], before: int, after: int, kept: list[tuple[int, int]]
-) -> np.ndarray[Any, Any]:
-    axes = [axis for axis, length in enumerate(array.shape) if length == before]
-    if not axes:
-        return array
-    if len(axes) > 1:
-        raise StateError(f"{key} must have one axis of {before} metrics, got shape {array.shape}: start cold")
-    shape = list(array.shape)
-    shape[axes[0]] = after
-    mapped = np.zeros(shape, dtype=array.dtype)
-    source, target = np.moveaxis(array, axes[0], 0), np.moveaxis(mapped, axes[0], 0)
+def _mapped(array: np.ndarray[Any, Any], after: int, kept: list[tuple[int, int]]) -> np.ndarray[Any, Any]:
+    mapped = np.zeros((*array.shape[:-1], after), dtype=array.dtype)
     if kept:
-        target[[to for to, _ in kept]] = source[[i for _, i in kept]]
+        mapped[..., [to for to, _ in kept]] = array[..., [i for _, i in kept]]
     return mapped

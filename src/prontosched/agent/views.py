@@ -136,11 +136,22 @@ def disk_status(agent: Agent) -> dict[str, Any] | None:
 def record_figures(nodes: OneNode) -> dict[str, Any]:
     """Return the signal's own record so far."""
     figures: Mapping[str, Any] = nodes.record.figures()._asdict()
-    return {
+    found = {
         "tolerance_percent": nodes.record.tolerance,
         "horizon": nodes.record.horizon,
         **{key: plain(value) for key, value in figures.items()},
     }
+    standing = signal_standing(nodes)
+    if standing is not None:
+        found["signal"] = standing
+    return found
+
+
+def signal_standing(nodes: OneNode) -> dict[str, Any] | None:
+    """Return what the signal itself says it was worth, where it keeps a record."""
+    if nodes.node is None or not hasattr(nodes.node.signal, "standing"):
+        return None
+    return {key: plain(value) for key, value in nodes.node.signal.standing()._asdict().items()}
 
 
 def _one_node(agent: Agent, nodes: OneNode) -> dict[str, Any]:

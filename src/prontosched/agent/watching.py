@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from prontosched.agent.assembly import local_source, make_watched
+from prontosched.agent.assembly import TOLERANCE, local_source, make_watched
 from prontosched.agent.state import read_state
 from prontosched.agent.watched import Watched
 from prontosched.errors import ProntoError, StateError
 from prontosched.settings import AgentSettings
+from prontosched.signals.policy import read_tolerance
 
 WATCH_SECONDS = 3.0
 READ_EVERY_SECONDS = 0.5
-TOLERANCE_PERCENT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,9 @@ def look(
     settings, source, instead = local_source(settings)
     watched = make_watched(settings, source)
     warm = _take_up(watched, folder / f"{source.name}.state")
-    tolerance = TOLERANCE_PERCENT if settings.tolerance is None else settings.tolerance
+    kind, tolerance = read_tolerance(settings.tolerance or TOLERANCE)
+    if kind != "absolute":
+        tolerance = read_tolerance(TOLERANCE)[1]
     ready: list[float] = []
     used: list[float] = []
     begin = time.monotonic()

@@ -32,7 +32,7 @@ def go(
     from prontosched.agent.running import run, summary
     from prontosched.agent.views import status
 
-    agent = make_agent(settings, source)
+    agent = make_agent(settings, source, embed=pages)
 
     def started(url: str) -> None:
         shown = f"open {url}/" if pages and dashboard_routes() is not None else f"ask {url}/v1/decision"

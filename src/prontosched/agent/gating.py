@@ -1,0 +1,83 @@
+"""Carry the agent's answers to a scheduler's gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from prontosched.agent.answer import plain
+from prontosched.integration.gate import Gate, RefusalLeases, Verdict
+from prontosched.integration.keeper import Keeper
+from prontosched.integration.policy import Rules
+
+if TYPE_CHECKING:
+    from prontosched.agent.loop import Agent
+
+MOST = 4096
+
+
+class GateFollower:
+    """Hand every answer to a keeper of its node; the keeper speaks to the scheduler in its own time.
+
+    Parameters
+    ----------
+    gate
+        The scheduler.
+    rules
+        Shadow or enforce, and for how long.
+    name_of
+        Gives a node's name at the scheduler.
+    leases
+        Leave to refuse from the federation's bus, where there is one.
+    """
+
+    name = "gate"
+
+    def __init__(
+        self,
+        gate: Gate,
+        rules: Rules,
+        *,
+        name_of: Callable[[str], str] = lambda name: name.rpartition("/")[2],
+        leases: RefusalLeases | None = None,
+    ) -> None:
+        self.gate = gate
+        self.rules = rules
+        self._name_of = name_of
+        self._leases = leases
+        self._keepers: dict[str, Keeper] = {}
+
+    def follow(self, agent: Agent) -> None:
+        """Hand over the answers of all nodes."""
+        now = agent.wall()
+        for name in agent.nodes.names[:MOST]:
+            found = agent.answer(name)
+            if name not in self._keepers:
+                self._keepers[name] = Keeper(
+                    self.gate, self._name_of(name), rules=self.rules, leases=self._leases
+                )
+            score = found.score if found.probability != found.probability else found.probability
+            verdict = Verdict(not found.accept, score, found.reason, now + self.rules.valid_seconds)
+            self._keepers[name].apply(verdict, now)
+
+    def status(self) -> dict[str, Any]:
+        """Return where each node stands with the scheduler, and the sums over all."""
+        standings = [keeper.standing for keeper in self._keepers.values()]
+        found: dict[str, Any] = {
+            "gate": self.gate.name,
+            "mode": "enforce" if self.rules.enforce else "shadow",
+            "refusing": sum(standing.state == "closed-by-us" for standing in standings),
+            "refusals": sum(standing.refusals for standing in standings),
+            "withheld": sum(standing.withheld for standing in standings),
+            "errors": sum(standing.errors for standing in standings),
+            "refused_seconds": plain(float(sum(standing.refused_seconds for standing in standings))),
+        }
+        if len(standings) <= 64:
+            found["nodes"] = [{k: plain(v) for k, v in asdict(s).items()} for s in standings]
+        return found
+
+    def close(self) -> None:
+        """Open what is ours, and stop."""
+        for keeper in self._keepers.values():
+            keeper.close(timeout=5.0)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from prontosched import codec
+from prontosched.agent import state
+from prontosched.errors import StateError
+
+
+def test_what_was_saved_comes_back(tmp_path):
+    file = state.StateFile(tmp_path / "a.state")
+    file.save({"count": 3, "values": np.array([1.0, 2.0])})
+    fields, message = file.load()
+    file.close()
+
+    assert fields["count"] == 3
+    assert "continuing from" in message
+
+
+def test_without_a_file_the_start_is_cold(tmp_path):
+    file = state.StateFile(tmp_path / "deep" / "er" / "a.state")
+    found = file.load()
+    file.close()
+
+    assert found == (None, "starting cold: there is no saved state yet")
+
+
+@pytest.mark.parametrize("damage", [b"", b"PRON", b"\0" * 4000, None])
+def test_a_damaged_file_is_set_aside_with_a_message(tmp_path, damage):
+    path = tmp_path / "a.state"
+    file = state.StateFile(path)
+    file.save({"count": 3})
+    good = path.read_bytes()
+    path.write_bytes(good[:-3] + b"xyz" if damage is None else damage)
+    fields, message = file.load()
+    file.close()
+
+    assert fields is None
+    assert "is damaged" in message
+    assert "set aside as a.state.corrupt" in message
+    assert not path.exists()
+    assert (tmp_path / "a.state.corrupt").exists()
+
+
+def test_every_truncation_is_noticed(tmp_path):
+    path = tmp_path / "a.state"
+    file = state.StateFile(path)
+    file.save({"values": np.arange(5.0)})
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert file.load()[0] is None
+    file.close()
+
+
+def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "a.state"
+    newer = codec.encode(state.KIND, state.VERSION + 1, {"secret": 1})
+    path.write_bytes(newer)
+    file = state.StateFile(path)
+    with pytest.raises(StateError, match=r"a\.state: .*written by a newer Pronto; upgrade"):
+        file.load()
+    file.close()
+
+    assert path.read_bytes() == newer
+
+
+def test_a_second_agent_is_refused_and_told_who_holds_the_file(tmp_path):
+    path = tmp_path / "a.state"
+    file = state.StateFile(path)
+    program = (
+        "import sys; from pathlib import Path; from prontosched.agent.state import StateFile\n"
+        "from prontosched.errors import StateError\n"
+        "try: StateFile(Path(sys.argv[1]))\n"
+        "except StateError as error: print(error)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=30, check=True
+    )
+    file.close()
+
+    assert f"process {os.getpid()} holds it" in found.stdout
+    assert "--state another folder" in found.stdout
+
+
+def test_a_killed_writer_leaves_the_old_file_whole(tmp_path):
+    """Writes in a loop and is killed at a random moment, many times."""
+    path = tmp_path / "a.state"
+    program = (
+        "import sys, numpy as np; from pathlib import Path; from prontosched.agent.state import StateFile\n"
+        "file = StateFile(Path(sys.argv[1])); print('ready', flush=True)\n"
+        "i = 0\n"
+        "while True:\n"
+        "    i += 1; file.save({'i': i, 'values': np.full(2000, float(i))})\n"
+    )
+    rng = np.random.default_rng(3)
+    for _ in range(6):
+        process = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
+        process.stdout.readline()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.05 + 0.1 * rng.random())
+        process.kill()
+        process.wait(10)
+        process.stdout.close()
+        fields = state.read_state(path)
+        assert set(fields["values"]) == {float(fields["i"])}
+    state.sweep(path)
+
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_the_folder_follows_the_standard():
+    assert str(state.default_folder({"HOME": "/home/me"})) == "/home/me/.local/state/pronto"
+    assert str(state.default_folder({"HOME": "/home/me", "XDG_STATE_HOME": "not/absolute"})).startswith("/home/me")
+    assert str(state.default_folder({"STATE_DIRECTORY": "/var/lib/pronto"})) == "/var/lib/pronto"
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_a_user_can_act_on(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateError, match="give another with --state"):
+        state.StateFile(tmp_path / "file" / "a.state")
+
+
+def test_an_address_is_found_while_its_agent_lives(tmp_path):
+    state.write_address(tmp_path, "http://127.0.0.1:1234")
+    assert state.read_address(tmp_path) == "http://127.0.0.1:1234"
+    state.remove_address(tmp_path)
+
+    assert state.read_address(tmp_path) is None
+
+
+def test_the_address_of_a_dead_agent_is_not_used(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait(10)
+    (tmp_path / "address.json").write_text(f'{{"url": "http://127.0.0.1:1", "pid": {process.pid}}}')
+
+    assert state.read_address(tmp_path) is None
