@@ -42,22 +42,30 @@ class Tally:
         return changed
 
 
-# fmt: off
 @click.command("replay")
 @click.argument("trace", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @signal_options
 @click.option("--ready", metavar="COLUMN", help="Column that holds CPU Ready.  [default: ready]")
-@click.option("--utilisation", metavar="COLUMN", help="Column that holds CPU utilisation.  [default: utilisation]")
-@click.option("--exclude", metavar="A,B", default="", help="Columns to leave out of the metrics; * matches anything.")
-@click.option("--preset", type=click.Choice(["default", "paper"]),
-              help="How nodes are set up.  [default: the signal's]")
+@click.option(
+    "--utilisation", metavar="COLUMN", help="Column that holds CPU utilisation.  [default: utilisation]"
+)
+@click.option(
+    "--exclude", metavar="A,B", default="", help="Columns to leave out of the metrics; * matches anything."
+)
+@click.option(
+    "--preset", type=click.Choice(["default", "paper"]), help="How nodes are set up.  [default: the signal's]"
+)
 @click.option("--steps", type=click.IntRange(min=1), help="Stop after this many timesteps.")
-@click.option("--nodes", type=click.IntRange(1, 1000), default=1, show_default=True,
-              help="Nodes of the generated stream.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Nodes of the generated stream.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the generated stream.")
 @click.option("--all", "every", is_flag=True, help="Show every decision, not only changes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per node and timestep.")
-# fmt: on
 def command(trace: tuple[Path, ...], as_json: bool, every: bool, **options: Any) -> None:
     """Replay TRACE and show decisions as they come.
 
@@ -121,9 +129,7 @@ def _source(trace: tuple[Path, ...], options: dict[str, Any]) -> Source:
         from prontosched.telemetry.trace import open_trace
 
         exclude = [name for name in options["exclude"].split(",") if name]
-        return open_trace(
-            trace, ready=options["ready"], utilisation=options["utilisation"], exclude=exclude
-        )
+        return open_trace(trace, ready=options["ready"], utilisation=options["utilisation"], exclude=exclude)
     from prontosched.telemetry.synthetic import SyntheticFleet, SyntheticSource
 
     click.echo("pronto: no trace given: replaying a generated stream with planted contention", err=True)
@@ -157,7 +163,9 @@ def _row(timestep: int, sample: Sample, decision: Decision) -> dict[str, Any]:
 
 
 def _line(sample: Sample, decision: Decision) -> str:
-    word = click.style("refuse", fg="red", bold=True) if decision.raised else click.style("accept", fg="green")
+    word = (
+        click.style("refuse", fg="red", bold=True) if decision.raised else click.style("accept", fg="green")
+    )
     ready = "" if math.isnan(sample.ready) else f"  ready {sample.ready:6.2f}"
     return f"{decision.timestep:7d}  {sample.node}  {word}{ready}  score {decision.score:6.2f}  {decision.reason}"
 
