@@ -94,11 +94,11 @@ class Admission(Held):
         if not policy.quota:
             affordable = self.budget.downtime < policy.budget
             act = ops.where(demoted, ops.both(u >= 1.0, affordable), wanted)
-        self.held = ops.both(self.holding > 0, ops.no(act))
-        act = ops.either(act, self.held)
-        self.holding = ops.where(
-            ops.both(act, ops.no(self.held)), policy.hold, ops.maximum(self.holding - 1, 0)
-        )
+        if policy.hold:
+            self.held = ops.both(self.holding > 0, ops.no(act))
+            fresh = act
+            act = ops.either(act, self.held)
+            self.holding = ops.where(fresh, policy.hold, ops.maximum(self.holding - 1, 0))
         if not policy.quota:
             self.limit.advance(clock.now)
             self.limited = ops.both(act, ops.no(self.limit.allows(clock.interval)))

@@ -94,7 +94,7 @@ class One:
     @staticmethod
     def index(x: Value, size: int) -> Value:
         """Return the whole part of x, wrapped around into a table of `size`."""
-        return int(x // 1.0) % size
+        return int(x) % size
 
     @staticmethod
     def gather(table: Table, index: Value) -> Value:
@@ -218,7 +218,7 @@ class Many:
     @staticmethod
     def index(x: Value, size: int) -> Value:
         """As in `One`."""
-        return np.floor(x).astype(np.int64) % size
+        return x.astype(np.int64) % size
 
     def gather(self, table: Table, index: Value) -> Value:
         """As in `One`."""

@@ -6,7 +6,7 @@ what they share with other nodes.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,15 +16,17 @@ from prontosched.subspace import Array
 
 RIDGE = 10.0
 FORGETTING = 0.9998
-CHECKED_EVERY = 16
+# Labels overlap over a horizon, so learning from a few of them at a time loses nothing, and costs a fifth.
+BATCH = 16
+PLACES = np.arange(BATCH)
 
 
 class Heads(Held):
     """Recursive Newton learners over the same inputs.
 
-    For a least-squares head the curvature of every label is 1 and the recursion is
-    exact; for a logistic head it is p (1 − p) at the prediction made. The past fades
-    by `forgetting` per label. What was forgotten and not seen again would leave a
+    Labels are learned from a few at a time. For a least-squares head the curvature of
+    every label is 1 and the recursion is exact; for a logistic head it is p (1 − p) at
+    the prediction made. The past fades by `forgetting` per label. What was forgotten and not seen again would leave a
     head ever less sure and ever jumpier: the trace of the inverse information never
     exceeds its start.
 
@@ -40,7 +42,15 @@ class Heads(Held):
     Memory: `heads * k * (k + 1)` floats per node, and as much again while learning.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = ("weights", "inverse", "prior_left", "labels")
+    HELD: ClassVar[tuple[str, ...]] = (
+        "weights",
+        "inverse",
+        "prior_left",
+        "labels",
+        "waiting",
+        "waiting_errors",
+        "waiting_curvatures",
+    )
 
     def __init__(
         self, ops: Operations, prior: Array, *, ridge: float = RIDGE, forgetting: float = FORGETTING
@@ -48,12 +58,16 @@ class Heads(Held):
         self.ops = ops
         self.prior = prior
         self.ridge = ridge
-        self.forgetting = forgetting
+        self.fade = forgetting**BATCH
         heads, size = prior.shape
-        self.weights = np.broadcast_to(prior, (*ops.lead, heads, size)).copy()
-        self.inverse = np.broadcast_to(np.eye(size) / ridge, (*ops.lead, heads, size, size)).copy()
-        self.prior_left = np.ones((*ops.lead, heads))
+        lead = ops.lead
+        self.weights = np.broadcast_to(prior, (*lead, heads, size)).copy()
+        self.inverse = np.broadcast_to(np.eye(size) / ridge, (*lead, heads, size, size)).copy()
+        self.prior_left = np.ones((*lead, heads))
         self.labels = ops.full(0)
+        self.waiting = np.zeros((*lead, BATCH, size))
+        self.waiting_errors = np.zeros((*lead, heads, BATCH))
+        self.waiting_curvatures = np.ones((*lead, heads, BATCH))
         self.cap = size / ridge
 
     def predict(self, x: Array) -> list[Value]:
@@ -63,38 +77,48 @@ class Heads(Held):
     def learn(self, x: Array, errors: list[Value], curvatures: list[Value], learns: Value) -> None:
         """Learn from one label: how far each head was off, and how curved its loss is there."""
         ops = self.ops
-        if not ops.any(learns):
-            return
-        self.labels = self.labels + ops.where(learns, 1, 0)
         if isinstance(ops, One):
-            self.inverse *= 1.0 / self.forgetting
-            self.prior_left *= self.forgetting
-            error, curvature = np.array(errors), np.array(curvatures)
-        else:
-            fade = np.where(learns, self.forgetting, 1.0)
-            self.inverse *= (1.0 / fade)[:, None, None, None]
-            self.prior_left *= fade[:, None]
-            error = np.where(learns[:, None], np.stack(errors, axis=-1), 0.0)
-            curvature = np.where(learns[:, None], np.stack(curvatures, axis=-1), 0.0)
-        gain = ops.times(self.inverse, x)
-        reach = np.matmul(gain, x) if isinstance(ops, One) else np.matmul(gain, x[..., None])[..., 0]
-        # Rounding can leave an inverse a hair below zero in a direction never seen.
-        divisor = 1.0 + curvature * np.maximum(reach, 0.0)
-        self.weights += gain * (error / divisor)[..., None]
-        change = gain[..., :, None] * gain[..., None, :]
-        change *= (curvature / divisor)[..., None, None]
-        self.inverse -= change
-        due = ops.both(learns, self.labels % CHECKED_EVERY == 0)
-        if ops.any(due):
-            self._hold_trace(due)
+            if not learns:
+                return
+            place = self.labels % BATCH
+            self.labels += 1
+            self.waiting[place] = x
+            for head, (error, curvature) in enumerate(zip(errors, curvatures, strict=True)):
+                self.waiting_errors[head, place] = error
+                self.waiting_curvatures[head, place] = curvature
+            if place + 1 == BATCH:
+                self._newton(...)
+            return
+        rows = np.flatnonzero(learns)
+        place = self.labels[rows] % BATCH
+        self.labels[rows] += 1
+        self.waiting[rows, place] = x[rows]
+        for head, (error, curvature) in enumerate(zip(errors, curvatures, strict=True)):
+            self.waiting_errors[rows, head, place] = error[rows]
+            self.waiting_curvatures[rows, head, place] = curvature[rows]
+        full = rows[place + 1 == BATCH]
+        if full.size:
+            self._newton(full)
 
-    def _hold_trace(self, due: Value) -> None:
-        trace = np.trace(self.inverse, axis1=-2, axis2=-1)
-        shrink = np.where(trace > self.cap, self.cap / trace, 1.0)
-        if not isinstance(self.ops, One):
-            shrink = np.where(due[:, None], shrink, 1.0)
-        self.inverse *= shrink[..., None, None]
-        self.prior_left /= shrink
+    def _newton(self, at: Any) -> None:
+        """Take one Newton step on the labels that wait, for the nodes `at`."""
+        inputs = self.waiting[at][..., None, :, :]
+        roughness = 1.0 / self.waiting_curvatures[at]
+        inverse = self.inverse[at] * (1.0 / self.fade)
+        gain = np.matmul(inputs, inverse)
+        inner = np.matmul(gain, np.swapaxes(inputs, -1, -2))
+        inner[..., PLACES, PLACES] += roughness
+        lead = np.swapaxes(gain, -1, -2)
+        right = np.concatenate([gain, (self.waiting_errors[at] * roughness)[..., None]], axis=-1)
+        change = np.matmul(lead, np.linalg.solve(inner, right))
+        self.weights[at] += change[..., -1]
+        change = change[..., :-1]
+        # Rounding would slowly make it lopsided.
+        inverse -= 0.5 * (change + np.swapaxes(change, -1, -2))
+        trace = inverse.trace(axis1=-2, axis2=-1)
+        shrink = np.minimum(self.cap / np.maximum(trace, 1e-300), 1.0)
+        self.inverse[at] = inverse * shrink[..., None, None]
+        self.prior_left[at] = self.prior_left[at] * self.fade / shrink
 
     def share(self) -> tuple[Array, Array]:
         """Return information and information times weights, without the prior's part.

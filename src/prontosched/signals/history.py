@@ -99,17 +99,18 @@ class History(Held):
             if ops.any(first)
             else [v, *self.recent[:14]]
         )
-        for i, k in enumerate(LEVEL_WEIGHTS):
-            level = self.levels[i]
-            self.levels[i] = level + ops.maximum(k, plain) * (v - level)
         hit = spike * 1.0
-        for i, k in enumerate(RATE_WEIGHTS):
-            rate = self.rates[i]
-            self.rates[i] = rate + ops.maximum(k, plain) * (hit - rate)
         size = abs(step)
-        for i, k in enumerate(RESTLESS_WEIGHTS):
-            restless = self.restless[i]
-            self.restless[i] = restless + ops.maximum(k, plain) * (size - restless)
+        # Until an average is as long as its memory it is a plain mean.
+        young = ops.any(plain > LEVEL_WEIGHTS[-1])
+        for values, weights, new in (
+            (self.levels, LEVEL_WEIGHTS, v),
+            (self.rates, RATE_WEIGHTS, hit),
+            (self.restless, RESTLESS_WEIGHTS, size),
+        ):
+            for i, k in enumerate(weights):
+                old = values[i]
+                values[i] = old + (ops.maximum(k, plain) if young else k) * (new - old)
         self.since = ops.where(spike, 0.0, self.since + 1.0)
         self._learn_utilisation(utilisation)
 

@@ -27,6 +27,7 @@ from prontosched.subspace import Array
 __all__ = ["LearnedFleet", "LearnedSignal"]
 
 NOTHING = np.zeros(0)
+NO_DIRECTIONS = [0.0] * DIRECTIONS
 
 
 class LearnedSignal:
@@ -103,22 +104,23 @@ class LearnedSignal:
                 raise ValueError(f"vector must have {self.features} metrics, got {vector.size}")
             self.features = vector.size
             self.learner.grow(vector.size)
-        subspace, directions, t_squared, spe = evidence.subspace, [0.0] * DIRECTIONS, 0.0, 0.0
-        sees = subspace is not None and evidence.samples > 0
+        subspace, samples = evidence.subspace, evidence.samples
+        sees = subspace is not None and samples > 0
+        directions, t_squared, spe = NO_DIRECTIONS, 0.0, 0.0
         if subspace is not None and sees:
-            root = math.sqrt(evidence.samples)
-            inside = 0.0
-            strengths = subspace.singular_values.tolist()
-            for i, (p, strength) in enumerate(zip(evidence.projections, strengths, strict=False)):
+            root, inside, directions = math.sqrt(samples), 0.0, []
+            for p, strength in zip(evidence.projections, subspace.singular_values.tolist(), strict=False):
                 unit = p * root / strength if strength > 0.0 else 0.0
                 t_squared += unit * unit
                 inside += p * p
-                if i < DIRECTIONS:
-                    directions[i] = unit
+                directions.append(unit)
+            directions = (directions + NO_DIRECTIONS)[:DIRECTIONS]
             spe = max(0.0, float(vector.dot(vector)) - inside)
-        time = evidence.time if math.isfinite(evidence.time) else math.nan
-        utilisation = evidence.utilisation if math.isfinite(evidence.utilisation) else math.nan
-        return Present(time, evidence.ready, utilisation, directions, t_squared, spe, sees, vector)
+        # As Python floats: a number out of an array would slow down everything computed from it.
+        time, utilisation = float(evidence.time), float(evidence.utilisation)
+        time = time if math.isfinite(time) else math.nan
+        utilisation = utilisation if math.isfinite(utilisation) else math.nan
+        return Present(time, float(evidence.ready), utilisation, directions, t_squared, spe, sees, vector)
 
     @staticmethod
     def _seen(evidence: Evidence, present: Present) -> Seen:

@@ -79,6 +79,11 @@ class Policy:
         read_tolerance(self.tolerance)
 
     @property
+    def unit(self) -> str:
+        """The unit CPU Ready is spoken of in, after a space; empty where it is not known to be percent."""
+        return " %" if isinstance(self.tolerance, str) and self.tolerance.endswith("%") else ""
+
+    @property
     def least_score(self) -> float:
         """The log odds of `likelihood`."""
         return math.log(self.likelihood / (1.0 - self.likelihood))

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
 from prontosched.signals.arithmetic import Operations, Value
 from prontosched.signals.held import Held
 
@@ -22,7 +20,7 @@ PERIODS = (
     ("week", 1800.0, 336, 0.3, 2.0),
 )
 BINS = sum(bins for _, _, bins, _, _ in PERIODS)
-LOOKS = 5
+FIRST_BINS = tuple(sum(bins for _, _, bins, _, _ in PERIODS[:i]) for i in range(len(PERIODS)))
 
 NAMES = tuple(
     f"{what} at this time of the {name}" for name, *_ in PERIODS for what in ("level", "spikes", "rise")
@@ -64,52 +62,61 @@ class Profiles(Held):
 
     Notes
     -----
-    Memory: three floats for each of 684 bins.
+    Memory: five floats for each of 684 bins.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = ("levels", "spikes", "visits")
+    HELD: ClassVar[tuple[str, ...]] = ("levels", "spikes", "trusted_levels", "trusted_spikes", "visits")
 
     def __init__(self, ops: Operations, horizon: int) -> None:
         self.ops = ops
-        self.ahead = sorted({int(k) for k in np.ceil(np.linspace(1, horizon, min(horizon, LOOKS)))})
+        # An hour's bins are a minute wide; those of the day and the week hold many steps: one look does.
+        middle = -(-horizon // 2)
+        looks = (sorted({1, middle, horizon}), [middle], [middle])
+        self.looks = [
+            (width, first, bins, ahead, 1.0 / len(ahead))
+            for (_, width, bins, _, _), first, ahead in zip(PERIODS, FIRST_BINS, looks, strict=True)
+        ]
         self.levels = ops.table(BINS)
         self.spikes = ops.table(BINS)
+        self.trusted_levels = ops.table(BINS)
+        self.trusted_spikes = ops.table(BINS)
         self.visits = ops.table(BINS)
 
     def learn(self, clock: Clock, apart: Value, spike: Value) -> None:
         """Take in one step: the distance of v from its slow average, and whether it is contention."""
         ops = self.ops
         hit = spike * 1.0
-        first = 0
-        for _, width, bins, fast, _ in PERIODS:
-            at = first + ops.index(clock.now / width, bins)
-            first += bins
-            share = ops.minimum(clock.interval / width, 1.0)
+        now, interval = clock.now, clock.interval
+        for (_, width, bins, fast, unsure), first in zip(PERIODS, FIRST_BINS, strict=True):
+            at = first + ops.index(now / width, bins)
+            share = ops.minimum(interval / width, 1.0)
             visits = ops.gather(self.visits, at) + share
-            ops.scatter(self.visits, at, visits)
             k = ops.minimum(share * ops.maximum(fast, 1.0 / visits), 1.0)
             level, rate = ops.gather(self.levels, at), ops.gather(self.spikes, at)
-            ops.scatter(self.levels, at, level + k * (apart - level))
-            ops.scatter(self.spikes, at, rate + k * (hit - rate))
+            trust = visits / (visits + unsure)
+            level = level + k * (apart - level)
+            rate = rate + k * (hit - rate)
+            ops.scatter(self.visits, at, visits)
+            ops.scatter(self.levels, at, level)
+            ops.scatter(self.spikes, at, rate)
+            ops.scatter(self.trusted_levels, at, trust * level)
+            ops.scatter(self.trusted_spikes, at, trust * rate)
 
     def inputs(self, clock: Clock) -> list[Value]:
         """Return level, spike rate and greatest rise over the next steps, for each period."""
         ops = self.ops
-        share = 1.0 / len(self.ahead)
+        now, interval = clock.now, clock.interval
+        levels, spikes = self.trusted_levels, self.trusted_spikes
         found: list[Value] = []
-        first = 0
-        for _, width, bins, _, unsure in PERIODS:
-            here = ops.gather(self.levels, first + ops.index(clock.now / width, bins))
+        for width, first, bins, ahead, share in self.looks:
+            here = ops.gather(levels, first + ops.index(now / width, bins))
             level = spike = 0.0
-            rise = ops.full(-9.0)
-            for k in self.ahead:
-                at = first + ops.index((clock.now + k * clock.interval) / width, bins)
-                n = ops.gather(self.visits, at)
-                trust = n / (n + unsure)
-                ahead = ops.gather(self.levels, at)
-                level = level + trust * ahead
-                spike = spike + trust * ops.gather(self.spikes, at)
-                rise = ops.maximum(rise, trust * (ahead - here))
-            first += bins
-            found += [share * level, ops.sqrt(share * spike), rise]
+            highest = -9.0
+            for k in ahead:
+                at = first + ops.index((now + k * interval) / width, bins)
+                there = ops.gather(levels, at)
+                level = level + there
+                spike = spike + ops.gather(spikes, at)
+                highest = ops.maximum(there, highest)
+            found += [share * level, ops.sqrt(share * spike), highest - here]
         return found

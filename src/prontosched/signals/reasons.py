@@ -6,6 +6,7 @@ Covers: the sentence, and which metrics to name in it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,24 +47,25 @@ def reason(learner: Learner, seen: Seen | None, *, raised: bool, node: int | Non
     node
         Which one, of many.
     """
-
-    def of(value: Any) -> Any:
-        return value if node is None else value[node].item()
-
+    of: Callable[[Any], Any] = (lambda value: value) if node is None else (lambda value: value[node].item())
     policy, admission = learner.policy, learner.admission
     unknown = of(learner.unknown)
     if unknown:
         way = "accepting" if unknown > policy.horizon else "going by the last known value"
         return f"CPU Ready unknown for {unknown} step{'s' if unknown > 1 else ''}: {way}"
-    unit = " %" if isinstance(policy.tolerance, str) and policy.tolerance.endswith("%") else ""
-    ahead = _span(policy.horizon, of(learner.clock.interval), of(learner.clock.measured))
-    text = f"CPU Ready {of(learner.expected):.3g}{unit} expected within {ahead}"
+    clock = learner.clock
+    seconds = policy.horizon * of(clock.interval)
+    if not of(clock.measured):
+        ahead = f"{policy.horizon} steps"
+    else:
+        ahead = f"{seconds:.3g} s" if seconds < 120.0 else f"{seconds / 60.0:.3g} min"
+    text = f"CPU Ready {of(learner.expected):.3g}{policy.unit} expected within {ahead}"
     if raised:
         drivers = _drivers(learner, seen, node)
-        if drivers:
-            text += f"; driven by {drivers}"
+        text += f"; driven by {drivers}" if drivers else ""
     else:
-        text += f", chance of contention {_percent(of(learner.logit))}"
+        chance = 100.0 / (1.0 + math.exp(-of(learner.logit)))
+        text += f", chance of contention {chance:.0f} %" if chance >= 1.0 else ", contention unlikely"
     if of(learner.record.demoted) and not policy.quota:
         text += "; no better than a coin lately: acting on the present value"
     elif of(learner.trust()) < 1.0:
@@ -75,18 +77,6 @@ def reason(learner: Learner, seen: Seen | None, *, raised: bool, node: int | Non
     elif raised and of(admission.held):
         text += "; holding the last refusal"
     return text
-
-
-def _span(steps: int, interval: float, measured: bool) -> str:
-    if not measured:
-        return f"{steps} steps"
-    seconds = steps * interval
-    return f"{seconds:.3g} s" if seconds < 120.0 else f"{seconds / 60.0:.3g} min"
-
-
-def _percent(logit: float) -> str:
-    chance = 100.0 / (1.0 + math.exp(-logit))
-    return "under 1 %" if chance < 1.0 else f"{chance:.0f} %"
 
 
 def _drivers(learner: Learner, seen: Seen | None, node: int | None) -> str:

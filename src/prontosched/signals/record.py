@@ -17,7 +17,8 @@ from prontosched.signals.arithmetic import Operations, Value
 from prontosched.signals.held import Held
 from prontosched.signals.history import weight
 
-FADE = 1.0 - weight(10_000.0)
+FADES = weight(10_000.0)
+JUDGED_EVERY = 16
 LONG = 5000.0
 ENOUGH_SPIKES = 20.0
 
@@ -57,7 +58,7 @@ class Record(Held):
 
     Notes
     -----
-    Memory: eight numbers per node.
+    Memory: nine numbers per node.
     """
 
     HELD: ClassVar[tuple[str, ...]] = (
@@ -66,6 +67,7 @@ class Record(Held):
         "spikes",
         "hits",
         "weights",
+        "labels",
         "foreseen",
         "leads",
         "demoted",
@@ -79,6 +81,7 @@ class Record(Held):
         self.spikes = ops.full(0.0)
         self.hits = ops.full(0.0)
         self.weights = ops.full(0.0)
+        self.labels = ops.full(0)
         self.foreseen = ops.full(0.0)
         self.leads = ops.full(0.0)
         self.demoted = ops.full(False)
@@ -93,28 +96,31 @@ class Record(Held):
         counts
             How many steps it stands for: 0 where the label is not known.
         """
-        ops = self.ops
-        fade = ops.where(counts > 0.0, FADE, 1.0)
-        wanted_counts = ops.where(wanted, counts, 0.0)
+        counted = counts > 0.0
+        fade = 1.0 - counted * FADES
+        wanted_counts = wanted * counts
         self.steps = fade * self.steps + counts
-        self.weights = fade * self.weights + ops.where(counts > 0.0, 1.0, 0.0)
+        self.weights = fade * self.weights + counted
         self.raised = fade * self.raised + wanted_counts
-        self.spikes = fade * self.spikes + ops.where(label, counts, 0.0)
-        self.hits = fade * self.hits + ops.where(label, wanted_counts, 0.0)
-        self._judge()
+        self.spikes = fade * self.spikes + label * counts
+        self.hits = fade * self.hits + label * wanted_counts
+        self.labels = self.labels + counted
+        due = self.ops.both(counted, self.labels % JUDGED_EVERY == 0)
+        if self.ops.any(due):
+            self._judge(due)
 
     def learn_onset(self, lead: Value, counts: Value) -> None:
         """Take in how many steps before the onset of contention the signal was first raised; 0: it was not."""
         ops = self.ops
         seen = ops.both(counts, lead > 0)
-        self.foreseen = ops.where(seen, FADE * self.foreseen + 1.0, self.foreseen)
-        self.leads = ops.where(seen, FADE * self.leads + lead, self.leads)
+        self.foreseen = ops.where(seen, (1.0 - FADES) * self.foreseen + 1.0, self.foreseen)
+        self.leads = ops.where(seen, (1.0 - FADES) * self.leads + lead, self.leads)
 
-    def _judge(self) -> None:
+    def _judge(self, due: Value) -> None:
         ops = self.ops
         # Labels overlap over a horizon, so that many of them count as one.
         apart = self.spikes / self.horizon
-        enough = ops.both(self.weights >= LONG, apart >= ENOUGH_SPIKES)
+        enough = ops.both(due, ops.both(self.weights >= LONG, apart >= ENOUGH_SPIKES))
         if not ops.any(enough):
             return
         downtime = self.raised / ops.maximum(self.steps, 1e-9)

@@ -45,13 +45,6 @@ NAMES = (
 )
 
 
-def loss(logit: Value, label: Value, ops: Operations) -> Value:
-    """Return the logarithmic loss of a prediction."""
-    signed = ops.where(label, -logit, logit)
-    high = ops.maximum(signed, 0.0)
-    return high + ops.log(1.0 + ops.exp(-abs(signed)))
-
-
 class Sight(Held):
     """A second head over what the embedding sees.
 
@@ -100,25 +93,27 @@ class Sight(Held):
         Parameters
         ----------
         directions
-            Projections in units of their usual size, `DIRECTIONS` of them.
+            Projections in units of their usual size, `DIRECTIONS` of them; 0 where there are none.
         along
             The vector along the direction that went with contention.
         sees
             Whether there is a subspace.
         """
         ops = self.ops
-        self.seen = self.seen + ops.where(sees, 1.0, 0.0)
+        on = sees * 1.0
+        self.seen = self.seen + on
         plain = 1.0 / ops.maximum(self.seen, 1.0)
-        k = ops.where(sees, ops.maximum(SCALE_WEIGHT, plain), 0.0)
-        raw = [ops.where(sees, ops.clip(p, -6.0, 6.0), 0.0) for p in directions]
+        k = on * ops.maximum(SCALE_WEIGHT, plain)
+        # The first values measure their own scale: they say nothing yet.
+        warm = on * (self.seen > 30.0)
+        raw = [ops.clip(p, -6.0, 6.0) for p in directions]
         for i, value in enumerate((ops.log(0.05 + t_squared), ops.log(1e-6 + spe), along)):
             apart = value - self.means[i]
             self.means[i] = self.means[i] + k * apart
-            self.squares[i] = (1.0 - k) * (self.squares[i] + k * apart * apart)
-            z = ops.clip(apart / (ops.sqrt(self.squares[i]) + 1e-3), -6.0, 6.0)
-            # The first values measure their own scale: they say nothing yet.
-            raw.append(ops.where(ops.both(sees, self.seen > 30.0), z, 0.0))
-        trend = ops.where(sees, ops.maximum(TREND_WEIGHT, plain), 0.0)
+            square = (1.0 - k) * (self.squares[i] + k * apart * apart)
+            self.squares[i] = square
+            raw.append(warm * ops.clip(apart / (ops.sqrt(square) + 1e-3), -6.0, 6.0))
+        trend = on * ops.maximum(TREND_WEIGHT, plain)
         self.trends = [old + trend * (new - old) for old, new in zip(self.trends, raw, strict=True)]
         return ops.stack(raw + self.trends)
 
@@ -142,22 +137,22 @@ class Sight(Held):
         ops = self.ops
         if not ops.any(learns):
             return
-        correction = self.heads.predict(x)[0]
-        # The correction of today's weights, not yesterday's: neither has seen this label.
-        better = loss(logit, label, ops) - loss(logit + correction, label, ops)
-        self.gain_weight = ops.where(learns, 1.0 + (1.0 - EARNED_WEIGHT) * self.gain_weight, self.gain_weight)
-        k = ops.where(learns, 1.0 / ops.maximum(self.gain_weight, 1.0), 0.0)
+        # The correction of today's weights, not of that time's: neither has seen this label.
+        without = 1.0 / (1.0 + ops.exp(-logit))
+        p = 1.0 / (1.0 + ops.exp(-(logit + self.heads.predict(x)[0])))
+        hit = ops.where(label, 1.0, 0.0)
+        better = ops.log((1e-9 + 1.0 - abs(hit - p)) / (1e-9 + 1.0 - abs(hit - without)))
+        self.gain_weight = self.gain_weight + learns * (1.0 - EARNED_WEIGHT * self.gain_weight)
+        k = learns / ops.maximum(self.gain_weight, 1.0)
         self.gain = self.gain + k * (better - self.gain)
         self.gain_square = self.gain_square + k * (better * better - self.gain_square)
-        p = 1.0 / (1.0 + ops.exp(-(logit + correction)))
-        hit = ops.where(label, 1.0, 0.0)
         self.heads.learn(x, [hit - p], [ops.maximum(p * (1.0 - p), CURVATURE_FLOOR)], learns)
-        self._learn_along(vector, hit - 1.0 / (1.0 + ops.exp(-logit)), learns)
+        self._learn_along(vector, hit - without, learns)
 
     def _learn_along(self, vector: Array, missed: Value, learns: Value) -> None:
         ops = self.ops
-        self.along_weight = self.along_weight + ops.where(learns, 1.0, 0.0)
-        k = ops.where(learns, ops.maximum(ALONG_WEIGHT, 1.0 / ops.maximum(self.along_weight, 1.0)), 0.0)
+        self.along_weight = self.along_weight + learns
+        k = learns * ops.maximum(ALONG_WEIGHT, 1.0 / ops.maximum(self.along_weight, 1.0))
         if isinstance(ops, One):
             self.along *= 1.0 - k
             self.along += (k * missed) * vector
