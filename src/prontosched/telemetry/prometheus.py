@@ -1,0 +1,223 @@
+"""Any exporter's page of metrics as a source: many targets at once, each a node.
+
+A target that does not answer in time gives no sample in that timestep and holds up nobody else. What a page
+means is in `prometheus_page`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from urllib.parse import urlsplit
+
+from prontosched.errors import TelemetryError
+from prontosched.telemetry.prometheus_page import EXCLUDED, Page
+from prontosched.telemetry.source import Sample
+
+PAGE_LIMIT_BYTES = 16_000_000
+PIECE_BYTES = 65536
+CONCURRENCY = 32
+TOKEN_VARIABLE = "PRONTO_PROMETHEUS_TOKEN"
+
+
+class PrometheusSource:
+    """Read the metrics pages of many targets, each a node named by its address.
+
+    Parameters
+    ----------
+    targets
+        Addresses: `http://10.0.0.4:9100/metrics`, or `10.0.0.4:9100` for short.
+    interval_seconds
+        Time between two readings as planned.
+    timeout_seconds
+        How long a target may take, connecting included; four fifths of the interval, at most 10 s, if not
+        given.
+    exclude
+        Metrics to leave out, with `*` and `?` as wildcards.
+    ready
+        Name of a metric that is CPU Ready in percent; without it node_exporter's schedstat or pressure is
+        taken.
+    token
+        Bearer token to send; the environment variable PRONTO_PROMETHEUS_TOKEN if not given.
+
+    Attributes
+    ----------
+    trouble
+        By node why the last page could not be had.
+    failures
+        By node how often that was so.
+
+    Notes
+    -----
+    Memory: a few numbers per metric and target. Pages of more than 16 MB or 10,000 metrics are refused.
+    """
+
+    name = "prometheus"
+
+    def __init__(
+        self,
+        targets: Sequence[str],
+        interval_seconds: float = 10.0,
+        *,
+        timeout_seconds: float | None = None,
+        exclude: Sequence[str] = EXCLUDED,
+        ready: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        if isinstance(targets, str):
+            targets = [targets]
+        if not targets:
+            raise TelemetryError("source prometheus must have at least one target, got none: give --target")
+        self.interval_seconds = interval_seconds
+        timeout = min(10.0, 0.8 * interval_seconds) if timeout_seconds is None else timeout_seconds
+        token = os.environ.get(TOKEN_VARIABLE) if token is None else token
+        self._targets = [
+            _Target(address, timeout, token, Page(excluded=exclude, ready=ready)) for address in targets
+        ]
+        nodes = [target.node for target in self._targets]
+        if double := sorted({node for node in nodes if nodes.count(node) > 1}):
+            raise TelemetryError(f"targets must differ, got {double[0]} more than once")
+        self._timeout = timeout
+        self.trouble: dict[str, str] = {}
+        self.failures: dict[str, int] = {}
+        self._pending: dict[Future[Sample], _Target] = {}
+        self._pool = ThreadPoolExecutor(min(CONCURRENCY, len(nodes)), thread_name_prefix="prometheus")
+        self._closed = False
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes, one per target."""
+        return tuple(target.node for target in self._targets)
+
+    def read(self) -> list[Sample]:
+        """Read all targets once; those that fail or are late are left out."""
+        if self._closed:
+            raise ValueError("read from a closed source")
+        # One that still hangs from last time is not asked again on top of that.
+        busy = {target.node for future, target in self._pending.items() if not future.done()}
+        pending = {
+            self._pool.submit(target.read): target for target in self._targets if target.node not in busy
+        }
+        rounds = -(-len(pending) // CONCURRENCY)
+        done, late = wait(pending, timeout=self._timeout * max(1, rounds) + 0.2)
+        self._pending = {future: target for future, target in self._pending.items() if not future.done()}
+        self._pending |= {future: pending[future] for future in late}
+        samples: dict[str, Sample] = {}
+        for future in done:
+            target = pending[future]
+            error = future.exception()
+            if error is None:
+                samples[target.node] = future.result()
+                self.trouble.pop(target.node, None)
+            else:
+                self._fail(target.node, _explain(error))
+        for target in self._pending.values():
+            self._fail(target.node, f"no answer in {self._timeout:g} s")
+        return [samples[target.node] for target in self._targets if target.node in samples]
+
+    def close(self) -> None:
+        """Close all connections and wait for no one."""
+        self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for target in self._targets:
+            target.close()
+
+    def _fail(self, node: str, reason: str) -> None:
+        self.trouble[node] = reason
+        self.failures[node] = self.failures.get(node, 0) + 1
+
+
+def _explain(error: BaseException) -> str:
+    if isinstance(error, TelemetryError):
+        raise error
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, OSError):
+        return error.strerror or str(error) or type(error).__name__
+    return str(error) or type(error).__name__
+
+
+class _Target:
+    """One address: its connection, kept open, and its page."""
+
+    def __init__(self, address: str, timeout: float, token: str | None, page: Page) -> None:
+        parts = urlsplit(address if "://" in address else f"http://{address}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise TelemetryError(f"a target must be http://HOST:PORT/metrics or HOST:PORT, got '{address}'")
+        if parts.username or parts.password:
+            raise TelemetryError(
+                f"a target must not hold a password: set {TOKEN_VARIABLE} in the environment instead"
+            )
+        self._path = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
+        self.node = parts.netloc if self._path == "/metrics" else parts.netloc + self._path
+        self._timeout = timeout
+        self._headers = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._page = page
+        self._lock = threading.Lock()
+        self._connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            self._connection = http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=timeout, context=context
+            )
+        else:
+            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+
+    def read(self) -> Sample:
+        """Fetch and parse the page."""
+        with self._lock:
+            try:
+                text = self._fetch()
+            except Exception:
+                # The connection may be in the middle of an answer: start afresh next time.
+                self._connection.close()
+                raise
+            timestamp, now = time.time(), time.monotonic()
+            reading = self._page.read(text, now=now)
+        return Sample(
+            self.node,
+            self._page.metrics,
+            reading.vector,
+            timestamp,
+            reading.ready,
+            reading.utilisation,
+            reading.notes,
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _fetch(self) -> str:
+        deadline = time.monotonic() + self._timeout
+        try:
+            response = self._request()
+        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+            # A server may drop a connection that was idle for long.
+            self._connection.close()
+            response = self._request()
+        pieces: list[bytes] = []
+        size = 0
+        # read1 returns what is there: a target that drips a byte at a time meets the deadline.
+        while piece := response.read1(PIECE_BYTES):
+            pieces.append(piece)
+            size += len(piece)
+            if size > PAGE_LIMIT_BYTES:
+                raise ValueError(f"a page must be at most {PAGE_LIMIT_BYTES} bytes, got more")
+            if time.monotonic() > deadline:
+                raise TimeoutError
+        # read1 leaves an answer open that has come to its end, and the connection could not be used again.
+        response.close()
+        if response.status != http.client.OK:
+            raise ValueError(f"answered {response.status} {response.reason}")
+        return b"".join(pieces).decode("utf-8", errors="replace")
+
+    def _request(self) -> http.client.HTTPResponse:
+        self._connection.request("GET", self._path, headers=self._headers)
+        return self._connection.getresponse()
