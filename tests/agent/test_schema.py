@@ -62,7 +62,9 @@ def test_another_order_of_the_same_metrics_never_settles():
     assert schema.settled is None
 
 
-@given(st.lists(st.sampled_from(NAMES), unique=True), st.lists(st.sampled_from(NAMES), unique=True, min_size=1))
+@given(
+    st.lists(st.sampled_from(NAMES), unique=True), st.lists(st.sampled_from(NAMES), unique=True, min_size=1)
+)
 def test_every_shared_metric_keeps_its_value(old, new):
     schema = Schema(tuple(old))
     values = {name: float(ord(name)) for name in new}

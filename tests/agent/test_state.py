@@ -100,7 +100,9 @@ def test_a_killed_writer_leaves_the_old_file_whole(tmp_path):
     )
     rng = np.random.default_rng(3)
     for _ in range(6):
-        process = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True
+        )
         process.stdout.readline()
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.05 + 0.1 * rng.random())
@@ -116,7 +118,9 @@ def test_a_killed_writer_leaves_the_old_file_whole(tmp_path):
 
 def test_the_folder_follows_the_standard():
     assert str(state.default_folder({"HOME": "/home/me"})) == "/home/me/.local/state/pronto"
-    assert str(state.default_folder({"HOME": "/home/me", "XDG_STATE_HOME": "not/absolute"})).startswith("/home/me")
+    assert str(state.default_folder({"HOME": "/home/me", "XDG_STATE_HOME": "not/absolute"})).startswith(
+        "/home/me"
+    )
     assert str(state.default_folder({"STATE_DIRECTORY": "/var/lib/pronto"})) == "/var/lib/pronto"
 
 

@@ -73,7 +73,8 @@ class DecisionLog:
     path
         The SQLite file; a damaged one is set aside as `.corrupt` and begun anew.
     max_age_seconds, max_bytes
-        Rows older than the first go, and the oldest tenth goes when the file reaches the second.
+        Rows older than the first go, and the oldest tenth goes when the file nears the second;
+        its journal takes up to a megabyte beside it.
 
     Notes
     -----
@@ -104,8 +105,7 @@ class DecisionLog:
         try:
             self._append()
             self._writes += 1
-            if self._writes % 30 == 1:
-                self._prune(self._waiting[-1].time)
+            self._prune(self._waiting[-1].time)
         except (sqlite3.Error, OSError) as error:
             self._failed(error)
             return False
@@ -169,15 +169,24 @@ class DecisionLog:
 
     def _prune(self, now: float) -> None:
         connection = self._open()
-        with connection:
-            # By both: after the clock has jumped, times alone would keep rows for ever.
-            connection.execute("delete from decisions where time < ?", (now - self.max_age_seconds,))
-            pages = connection.execute("pragma page_count").fetchone()[0]
-            free = connection.execute("pragma freelist_count").fetchone()[0]
-            if (pages - free) * PAGE_BYTES > 0.8 * self.max_bytes:
-                first, last = connection.execute("select min(id), max(id) from decisions").fetchone()
+        if self._writes % 30 == 1:
+            with connection:
+                connection.execute("delete from decisions where time < ?", (now - self.max_age_seconds,))
+        # By size too, oldest first as they were written: after the clock has jumped, times alone
+        # would keep rows for ever.
+        while self._pages_in_use(connection) * PAGE_BYTES > 0.9 * self.max_bytes:
+            first, last = connection.execute("select min(id), max(id) from decisions").fetchone()
+            if first is None or first == last:
+                break
+            with connection:
                 connection.execute("delete from decisions where id < ?", (first + (last - first) // 10 + 1,))
         connection.execute("pragma incremental_vacuum").fetchall()
+
+    @staticmethod
+    def _pages_in_use(connection: sqlite3.Connection) -> int:
+        pages = connection.execute("pragma page_count").fetchone()[0]
+        free = connection.execute("pragma freelist_count").fetchone()[0]
+        return int(pages - free)
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:

@@ -192,7 +192,10 @@ class Agent:
     def announced(self, node: str) -> Announced:
         """Return the announced jobs of one node."""
         if node not in self._announced:
-            self._announced[node] = Announced(capacity=self.capacity, factor=self.capacity_factor)
+            announced = Announced(capacity=self.capacity, factor=self.capacity_factor)
+            if node in self.nodes.names:
+                announced.saw(self.nodes.known(node).utilisation)
+            self._announced[node] = announced
         return self._announced[node]
 
     def announce(

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from prontosched.agent.answer import Known, Silence, answer
+from prontosched.agent.jobs import Announced
+from prontosched.decision import Decision
+
+CALM = Decision(raised=False, score=0.2, threshold=1.0, reason="nothing spikes")
+BUSY = Decision(raised=True, score=3.0, threshold=1.0, reason="cpu_user is rising", timestep=7)
+
+
+def known(decision, *, seen_at=100.0, changed_at=90.0):
+    found = Known("n1", seen_at, changed_at)
+    found.decision = decision
+    return found
+
+
+def ask(decision, *, now=101.0, clock=5000.0, announced=None, silence=None, cpus=0.0):
+    return answer(
+        known(decision),
+        announced or Announced(capacity=2),
+        silence or Silence(10.0),
+        now=now,
+        clock=clock,
+        cpus=cpus,
+    )
+
+
+def test_a_fresh_decision_is_the_answer():
+    found = ask(BUSY)
+
+    assert not found.accept
+    assert found.reason == "cpu_user is rising"
+    assert found.since == pytest.approx(4989.0)
+    assert found.valid_until == pytest.approx(5009.0)
+    assert found.age_seconds == pytest.approx(1.0)
+
+
+def test_without_telemetry_the_policy_answers_and_says_for_how_long():
+    found = ask(BUSY, now=194.0)
+
+    assert found.accept
+    assert found.stale
+    assert found.reason == "no telemetry for 94 s: accepting, as set"
+    assert found.valid_until < 5000.0
+
+
+def test_the_policy_can_be_to_reject():
+    found = ask(CALM, now=194.0, silence=Silence(10.0, "reject"))
+
+    assert not found.accept
+    assert "no telemetry for 94 s: rejecting" in found.reason
+
+
+def test_before_the_first_vector_the_policy_answers():
+    found = ask(None)
+
+    assert found.accept
+    assert found.reason.startswith("no telemetry yet")
+    assert found.raised is None
+
+
+def test_a_jump_of_the_clock_changes_no_age_and_no_answer():
+    before, after = ask(BUSY, clock=5000.0), ask(BUSY, clock=-86_400.0 * 365)
+
+    assert before.age_seconds == after.age_seconds
+    assert before.accept == after.accept
+    assert after.valid_until - after.since == pytest.approx(before.valid_until - before.since)
+
+
+def test_announced_jobs_reject_what_the_signal_would_accept():
+    announced = Announced(capacity=2)
+    announced.add("a", cpus=2, ttl=30, now=95.0)
+    found = ask(CALM, announced=announced, cpus=1)
+
+    assert not found.accept
+    assert "2 announced by 1 job" in found.reason
+
+
+def test_a_raised_signal_gives_its_own_reason_even_when_jobs_are_announced():
+    announced = Announced(capacity=2)
+    announced.add("a", cpus=9, ttl=30, now=95.0)
+
+    assert ask(BUSY, announced=announced).reason == "cpu_user is rising"
+
+
+def test_since_is_when_the_node_became_full():
+    announced = Announced(capacity=2)
+    announced.add("a", cpus=9, ttl=30, now=97.0)
+
+    assert ask(CALM, announced=announced).since == pytest.approx(4996.0)
+
+
+def test_an_answer_is_json_with_null_for_what_is_unknown():
+    found = json.loads(json.dumps(ask(CALM._replace(score=math.inf)).as_json(), allow_nan=False))
+
+    assert found["score"] is None
+    assert found["cpu_ready_percent"] is None
+    assert found["accept"] is True

@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import numpy as np
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client.parser import text_string_to_metric_families
+
+from prontosched.agent.access import Access
+from prontosched.agent.api import build_app
+from prontosched.agent.disk import Disk
+from prontosched.agent.requests import MAX_BODY_BYTES
+from prontosched.telemetry.source import Sample
+from tests.agent.machine import METRICS, Machine, make_agent
+
+
+def asking(ask, *, machine=None, ticks=30, access=None, extra=(), **given):
+    """Run an agent for some ticks, then let `ask` speak to it over HTTP."""
+
+    async def go():
+        agent = make_agent(machine or Machine(), interval=0.001, **given)
+        while agent.pace.ticks < ticks:
+            await agent.pace.wait()
+            await agent.tick()
+        try:
+            async with TestClient(TestServer(build_app(agent, access or Access(), extra))) as client:
+                client.agent = agent
+                return await asyncio.wait_for(ask(client), 30)
+        finally:
+            await agent.abandon()
+
+    return asyncio.run(go())
+
+
+async def get(client, path, **given):
+    response = await client.get(path, **given)
+    return response.status, await response.json()
+
+
+async def post(client, body, **given):
+    response = await client.post("/v1/jobs", json=body, **given)
+    return response.status, await response.json()
+
+
+def surge(i):
+    """A machine on which one metric leaps in the end."""
+    vector = np.sin(np.arange(5) * 2.0 + 0.7 * i * np.arange(1, 6)) + 2.0
+    if i >= 60:
+        vector[2] += 500.0
+    return [Sample("n1", METRICS, vector, 1000.0 + i, 1.0, 10.0)]
+
+
+def test_the_decision_has_what_a_scheduler_needs():
+    status, found = asking(lambda client: get(client, "/v1/decision"))
+
+    assert status == 200
+    assert found["accept"] is True
+    assert set(found) >= {"score", "reason", "since", "valid_until", "age_seconds", "node"}
+    assert found["since"] <= time.time() <= found["valid_until"]
+
+
+def test_a_surge_is_refused_with_its_reason():
+    _, found = asking(lambda client: get(client, "/v1/decision"), machine=Machine(surge), ticks=61)
+
+    assert found["accept"] is False
+    assert found["reason"]
+    assert found["score"] >= found["threshold"]
+
+
+def test_an_unknown_node_is_not_found_and_says_who_is():
+    status, found = asking(lambda client: get(client, "/v1/decision?node=other"))
+
+    assert status == 404
+    assert "no node 'other'" in found["error"]
+
+
+def test_of_several_nodes_one_must_be_named():
+    def give(i):
+        return [Sample(n, METRICS, np.sin(np.arange(5) + i), 1.0, 1.0, 10.0) for n in ("a/1", "b")]
+
+    async def ask(client):
+        return (
+            (await get(client, "/v1/decision"))[0],
+            (await get(client, "/v1/decision", params={"node": "a/1"}))[1]["node"],
+            [n["node"] for n in (await get(client, "/v1/nodes"))[1]["nodes"]],
+            (await get(client, "/v1/status"))[0],
+            (await get(client, "/v1/recent"))[1]["events"][-1]["raised_map"],
+        )
+
+    assert asking(ask, machine=Machine(give)) == (400, "a/1", ["a/1", "b"], 200, "00")
+
+
+def test_announced_jobs_fill_the_node():
+    async def ask(client):
+        first = await post(client, {"id": "a", "cpus": 2, "ttl": 60, "if_accepted": True})
+        second = await post(client, {"id": "b", "cpus": 2, "ttl": 60, "if_accepted": True})
+        plain = await get(client, "/v1/decision")
+        gone = (await client.delete("/v1/jobs/a")).status
+        third = await post(client, {"id": "b", "cpus": 2, "ttl": 60, "if_accepted": True})
+        return first, second, plain, gone, third
+
+    first, second, plain, gone, third = asking(ask)
+    assert (first[0], first[1]["announced"]) == (200, True)
+    assert (second[0], second[1]["announced"]) == (409, False)
+    assert "2 announced by 1 job and 2 asked for" in second[1]["reason"]
+    assert plain[1]["announced_cpus"] == 2
+    assert gone == 204
+    assert third[0] == 200
+
+
+def test_withdrawing_a_job_that_is_not_there_is_not_found():
+    async def ask(client):
+        return (await client.delete("/v1/jobs/nobody")).status
+
+    assert asking(ask) == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "id must be"),
+        ({"id": ""}, "id must be"),
+        ({"id": "a\nb"}, "id must be"),
+        ({"id": 7}, "id must be"),
+        ({"id": "a", "cpus": 0}, "cpus must be a number above 0"),
+        ({"id": "a", "cpus": True}, "cpus must be a number"),
+        ({"id": "a", "cpus": 1e99}, "cpus must be a number"),
+        ({"id": "a", "ttl": -1}, "ttl must be a number above 0"),
+        ({"id": "a", "ttl": "10"}, "ttl must be a number"),
+        ({"id": "a", "pid": 1.5}, "pid must be a whole number"),
+        ({"id": "a", "if_accepted": 1}, "if_accepted must be true or false"),
+        ({"id": "a", "colour": 1}, "got 'colour'"),
+        ([], "must be a JSON object, got list"),
+    ],
+)
+def test_a_bad_announcement_is_refused_with_what_must_hold(body, words):
+    status, found = asking(lambda client: post(client, body), ticks=2)
+
+    assert status == 400
+    assert words in found["error"]
+
+
+def test_bodies_are_bounded_and_must_be_json():
+    async def ask(client):
+        large = await client.post(
+            "/v1/jobs", data=b" " * (MAX_BODY_BYTES + 1), headers={"Content-Type": "application/json"}
+        )
+        form = await client.post("/v1/jobs", data={"id": "a"})
+        nan = await client.post(
+            "/v1/jobs", data=b'{"id": "a", "cpus": NaN}', headers={"Content-Type": "application/json"}
+        )
+        deep = await client.post("/v1/jobs", data=b"[" * 9000, headers={"Content-Type": "application/json"})
+        return large.status, form.status, nan.status, deep.status
+
+    assert asking(ask, ticks=2) == (413, 415, 400, 400)
+
+
+def test_too_many_jobs_are_refused_and_told_to_come_back():
+    async def ask(client):
+        for i in range(1000):
+            client.agent.announce(str(i), cpus=1, ttl=60)
+        response = await client.post("/v1/jobs", json={"id": "more"})
+        return response.status, response.headers["Retry-After"]
+
+    assert asking(ask, ticks=2) == (503, "5")
+
+
+def test_a_wrong_method_says_which_are_right():
+    async def ask(client):
+        response = await client.post("/v1/decision")
+        return response.status, response.headers["Allow"], (await response.json())["error"]
+
+    assert asking(ask, ticks=2)[:2] == (405, "GET,HEAD")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "from=x",
+        "points=0",
+        "points=1.5",
+        "points=99999",
+        "from=9&to=1",
+        "bogus=1",
+        "points=1&points=2",
+        "from=nan",
+    ],
+)
+def test_a_bad_stretch_of_history_is_refused(query):
+    assert asking(lambda client: get(client, f"/v1/history?{query}"), ticks=2)[0] == 400
+
+
+def test_history_comes_from_the_log(tmp_path):
+    found = asking(
+        lambda client: get(client, "/v1/history?points=2000"), ticks=30, disk=Disk(tmp_path, "machine")
+    )
+
+    assert found[0] == 200
+    assert sum(point["timesteps"] for point in found[1]["points"]) == 30
+
+
+def test_history_without_a_log_is_empty():
+    assert asking(lambda client: get(client, "/v1/history"))[1]["points"] == []
+
+
+def test_the_stream_sends_every_timestep_and_ends_with_the_agent():
+    async def ask(client):
+        response = await client.get("/v1/stream")
+        events = []
+        for _ in range(3):
+            await client.agent.tick()
+        client.agent.events.close()
+        async for line in response.content:
+            if line.startswith(b"data: "):
+                events.append(json.loads(line[6:]))
+        return response.headers["Content-Type"], events, client.agent.events.watchers
+
+    kind, events, watchers = asking(ask)
+    assert kind == "text/event-stream"
+    assert [event["timestep"] for event in events] == [30, 31, 32]
+    assert len(events[0]["projections"]) == len(events[0]["spikes"])
+    assert watchers == 0
+
+
+def test_only_so_many_may_watch():
+    async def ask(client):
+        for _ in range(64):
+            client.agent.events.watch()
+        return (await client.get("/v1/stream")).status
+
+    assert asking(ask, ticks=2) == 503
+
+
+def test_a_slow_watcher_loses_the_oldest_events_only():
+    async def ask(client):
+        watcher = client.agent.events.watch()
+        for _ in range(40):
+            await client.agent.tick()
+        return watcher.qsize(), watcher.get_nowait()["timestep"], client.agent.events.dropped
+
+    assert asking(ask, ticks=1) == (16, 25, 24)
+
+
+def test_status_tells_what_an_operator_asks_for(tmp_path):
+    status, found = asking(lambda client: get(client, "/v1/status"), disk=Disk(tmp_path, "machine"))
+
+    assert status == 200
+    assert found["features"] == 5
+    assert found["rank"] >= 1
+    assert found["loop"]["ticks"] == 30
+    assert found["disk"]["folder"] == str(tmp_path)
+    assert found["record"]["timesteps"] == 30
+
+
+def test_explain_names_what_drove_the_last_rejection():
+    status, found = asking(lambda client: get(client, "/v1/explain"), machine=Machine(surge), ticks=61)
+
+    assert status == 200
+    assert found["last_rejection"]["drivers"][0]["metric"] == "wind"
+    assert found["last_rejection"]["words"].startswith("wind up")
+    assert sum(part["share"] for part in found["directions"][0]["parts"]) == pytest.approx(1.0, abs=1e-6)
+    assert found["change"]["rank"] >= 1
+
+
+def test_every_metric_of_the_page_parses_and_agrees_with_the_status():
+    async def ask(client):
+        text = await (await client.get("/metrics")).text()
+        return text, (await get(client, "/v1/status"))[1]
+
+    text, status = asking(ask)
+    found = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert found["pronto_accepting"] == 1.0
+    assert found["pronto_decisions_total"] == status["tally"]["decisions"] == 30
+    assert found["pronto_rank"] == status["rank"]
+    assert found["pronto_late_ticks_total"] == status["loop"]["late"]
+    assert {
+        "pronto_score", "pronto_downtime_ratio", "pronto_cpu_ready_percent", "pronto_singular_value",
+        "pronto_loop_lag_seconds", "pronto_faults_total", "pronto_contentions_total",
+        "pronto_record_coin_precision_ratio", "process_resident_memory_bytes",
+    } <= set(found)  # fmt: skip
+
+
+def test_metric_and_node_names_with_markup_come_through_whole():
+    nasty = '<script>alert("x")</script>\n\\'
+
+    def give(i):
+        return [Sample(nasty, (nasty, "b"), np.array([1.0 * i, 2.0]), 1.0, 1.0, 10.0)]
+
+    async def ask(client):
+        text = await (await client.get("/metrics")).text()
+        families = list(text_string_to_metric_families(text))
+        label = next(f for f in families if f.name == "pronto_accepting").samples[0].labels["node"]
+        return label, (await get(client, "/v1/decision"))[1]["node"]
+
+    assert asking(ask, machine=Machine(give), ticks=3) == (nasty, nasty)
+
+
+def test_health_fails_when_the_loop_has_stopped_ticking():
+    async def ask(client):
+        before = await get(client, "/healthz")
+        client.agent.pace._due -= 60.0
+        return before, await get(client, "/healthz")
+
+    before, after = asking(ask, ticks=2)
+    assert (before[0], before[1]["ok"]) == (200, True)
+    assert (after[0], after[1]["ok"]) == (503, False)
+
+
+def test_before_the_first_sample_everything_answers():
+    async def ask(client):
+        paths = (
+            "/v1/decision",
+            "/v1/status",
+            "/v1/nodes",
+            "/v1/explain",
+            "/v1/history",
+            "/v1/recent",
+            "/metrics",
+        )
+        return {path: (await client.get(path)).status for path in paths}
+
+    assert set(asking(ask, machine=Machine(lambda i: []), ticks=3).values()) == {200}
+
+
+def test_a_fault_in_a_handler_is_counted_and_tells_no_secret():
+    from aiohttp import web
+
+    async def broken(request):
+        raise RuntimeError("the password is swordfish")
+
+    async def ask(client):
+        response = await client.get("/broken")
+        return response.status, await response.text(), client.agent.faults["http"]
+
+    status, text, faults = asking(ask, extra=[web.get("/broken", broken)], ticks=1)
+    assert status == 500
+    assert "swordfish" not in text
+    assert faults == 1

@@ -1,0 +1,328 @@
+"""The loop on bad days, one test each, with real threads and a real event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from prontosched.agent.answer import Silence
+from prontosched.agent.disk import Disk
+from prontosched.telemetry.source import Sample
+from tests.agent.machine import METRICS, Clock, Machine, make_agent, sample
+
+
+def run(agent, seconds=None, ticks=None):
+    """Run for a while, or for a number of ticks."""
+
+    async def go():
+        stop = asyncio.Event()
+        if ticks is None:
+            await agent.run(stop, seconds)
+            return
+        while agent.pace.ticks < ticks and not agent.ended:
+            await agent.pace.wait()
+            await agent.tick()
+        await agent.abandon()
+
+    asyncio.run(go())
+    return agent
+
+
+def test_decisions_come_at_the_cadence():
+    agent = run(make_agent(Machine(), interval=0.02), seconds=1.0)
+
+    assert 45 <= agent.nodes.tally.decisions <= 51
+    assert not agent.faults
+
+
+def test_a_source_that_hangs_leaves_the_loop_ticking_and_the_answer_says_so():
+    release = threading.Event()
+
+    def give(i):
+        if i == 20:
+            release.wait(20)
+        return [sample(i)]
+
+    agent = make_agent(Machine(give), interval=0.01, timeout=0.02, silence=Silence(0.1))
+
+    async def go():
+        stop = asyncio.Event()
+        task = asyncio.create_task(agent.run(stop))
+        await asyncio.sleep(0.8)
+        ticks, found = agent.pace.ticks, agent.answer()
+        release.set()
+        await asyncio.sleep(0.2)
+        again = agent.answer()
+        stop.set()
+        await task
+        return ticks, found, again
+
+    ticks, found, again = asyncio.run(go())
+    assert ticks > 25
+    assert found.stale
+    assert "no telemetry for" in found.reason
+    assert found.accept
+    assert not again.stale
+    assert agent.faults["source"] > 1
+
+
+def test_a_source_that_raises_is_counted_and_asked_again():
+    def give(i):
+        if i % 3 == 0:
+            raise OSError("input/output error")
+        return [sample(i)]
+
+    agent = run(make_agent(Machine(give)), ticks=31)
+
+    assert agent.faults == {"source": 11}
+    assert agent.nodes.tally.decisions == 20
+    assert "input/output error" in agent.last_fault
+
+
+def test_unknown_metrics_do_not_stop_decisions():
+    def give(i):
+        vector = np.full(5, np.nan)
+        vector[i % 5] = 1.0
+        return [sample(i, vector=vector)]
+
+    agent = run(make_agent(Machine(give)), ticks=60)
+
+    assert agent.nodes.tally.decisions == 60
+    assert not agent.faults
+
+
+def test_a_vector_without_one_number_is_no_telemetry():
+    clock = Clock()
+
+    def give(i):
+        return [sample(i, vector=np.full(5, np.nan) if i >= 5 else None)]
+
+    agent = make_agent(Machine(give), clock=clock, silence=Silence(10.0))
+
+    async def go():
+        for _ in range(40):
+            agent.pace.begin()
+            await agent.tick()
+            clock.now += 1.0
+        found = agent.answer()
+        await agent.abandon()
+        return found
+
+    found = asyncio.run(go())
+    assert found.stale
+    assert found.reason == "no telemetry for 36 s: accepting, as set"
+
+
+def test_infinite_values_do_not_stop_decisions():
+    def give(i):
+        vector = np.ones(5) * (i % 7)
+        vector[i % 5] = np.inf if i % 2 else -np.inf
+        return [sample(i, vector=vector)]
+
+    agent = run(make_agent(Machine(give)), ticks=60)
+
+    assert agent.nodes.tally.decisions == 60
+    assert not agent.faults
+
+
+def test_metrics_that_vanish_for_a_while_cost_nothing():
+    def give(i):
+        return [sample(i, metrics=METRICS[:3] if 20 <= i < 23 else METRICS)]
+
+    agent = run(make_agent(Machine(give), patience=5), ticks=60)
+
+    assert agent.nodes.rebuilds == 0
+    assert not agent.faults
+
+
+def test_metrics_gone_and_new_for_good_rebuild_the_node_warm():
+    new = (*METRICS[:3], "snow")
+
+    def give(i):
+        return [sample(i, metrics=new if i >= 40 else METRICS)]
+
+    agent = run(make_agent(Machine(give), patience=5), ticks=80)
+
+    assert agent.nodes.rebuilds == 1
+    assert agent.nodes.features == 4
+    assert agent.nodes.node.timestep == 80
+    assert agent.nodes.node.metrics == new
+    assert not agent.faults
+
+
+def test_ten_thousand_metrics_are_decided_on():
+    names = tuple(f"m{i}" for i in range(10_000))
+    rng = np.random.default_rng(1)
+
+    def give(i):
+        return [Sample("n1", names, rng.normal(size=10_000), 1000.0 + i, 1.0, 10.0)]
+
+    agent = run(make_agent(Machine(give), interval=0.001), ticks=40)
+
+    assert agent.nodes.tally.decisions == 40
+    assert agent.nodes.features == 10_000
+    assert not agent.faults
+
+
+@pytest.mark.parametrize("jump", [-86_400.0 * 400, 86_400.0 * 400])
+def test_a_jump_of_the_clock_neither_stops_nor_ages_decisions(jump):
+    wall = Clock(1_000_000.0)
+
+    def give(i):
+        if i == 30:
+            wall.now += jump
+        return [Sample("n1", METRICS, np.sin(np.arange(5) + i), wall.now + i, 1.0, 10.0)]
+
+    agent = make_agent(Machine(give), wall=wall)
+    run(agent, ticks=60)
+
+    assert agent.nodes.tally.decisions == 60
+    assert not agent.faults
+    assert not agent.answer().stale
+    assert agent.answer().valid_until > wall.now
+
+
+def test_a_follower_that_breaks_stops_nobody():
+    class Broken:
+        name = "broken"
+
+        def follow(self, agent):
+            raise RuntimeError("gate on fire")
+
+        def status(self):
+            return {}
+
+        def close(self):
+            raise RuntimeError("still on fire")
+
+    agent = run(make_agent(Machine(), followers=[Broken()]), ticks=10)
+
+    assert agent.faults["broken"] == 11
+    assert agent.nodes.tally.decisions == 10
+
+
+def test_the_end_of_a_trace_ends_the_loop():
+    def give(i):
+        if i == 12:
+            raise EOFError
+        return [sample(i)]
+
+    agent = run(make_agent(Machine(give)), seconds=20)
+
+    assert agent.ended
+    assert agent.nodes.tally.decisions == 12
+
+
+def test_a_restart_continues_warm_with_the_very_same_node(tmp_path):
+    first = run(make_agent(Machine(), disk=Disk(tmp_path, "machine")), ticks=57)
+    second = make_agent(Machine(), disk=Disk(tmp_path, "machine"))
+    fields, _ = second.disk.state.load()
+    message = second.watched.restore(fields)
+    run(second, ticks=1)
+
+    assert message == "warm, 5 metrics"
+    assert second.nodes.node.timestep == first.nodes.node.timestep + 1 == 58
+    np.testing.assert_array_equal(
+        second.nodes.node.embedding.subspace.basis, first.nodes.node.embedding.subspace.basis
+    )
+    assert second.nodes.record.timesteps == 58
+
+
+def test_saved_state_of_other_metrics_is_not_used(tmp_path):
+    run(make_agent(Machine(), disk=Disk(tmp_path, "machine")), ticks=30)
+    other = tuple("uvwxyz")
+    agent = make_agent(Machine(lambda i: [sample(i, metrics=other)]), disk=Disk(tmp_path, "machine"))
+    agent.watched.restore(agent.disk.state.load()[0])
+    run(agent, ticks=25)
+
+    assert agent.nodes.node.timestep == 25
+    assert agent.nodes.message == "starting cold: the saved state is of other metrics"
+    assert not agent.faults
+
+
+def test_every_tick_is_in_the_decision_log(tmp_path):
+    agent = run(make_agent(Machine(), disk=Disk(tmp_path, "machine")), ticks=45)
+    found = agent.disk.log.history("n1", 0.0, 1e12, 1)
+    agent.disk.log.close()
+
+    assert found[0]["timesteps"] == 45
+
+
+def test_several_nodes_decide_apart_and_survive_a_restart(tmp_path):
+    def give(i):
+        return [
+            Sample(name, METRICS, np.sin(np.arange(5) + k + 0.7 * i), 1000.0 + i, float(k), 10.0)
+            for k, name in enumerate(("a", "b/c", "d"))
+            if not (name == "d" and i < 10)
+        ]
+
+    first = run(make_agent(Machine(give), disk=Disk(tmp_path, "machine")), ticks=30)
+    second = make_agent(Machine(give), disk=Disk(tmp_path, "machine"))
+    message = second.watched.restore(second.disk.state.load()[0])
+    run(second, ticks=1)
+
+    assert first.nodes.names == ["a", "b/c", "d"]
+    assert first.nodes.tally.decisions == 30 + 30 + 20
+    assert message == "warm, 3 nodes"
+    assert second.nodes.member("b/c").node.timestep == 31
+
+
+def test_a_node_that_was_alone_goes_on_when_a_second_appears():
+    def give(i):
+        names = ("n1", "n2") if i >= 10 else ("n1",)
+        return [Sample(name, METRICS, np.sin(np.arange(5) + i), 1000.0, 1.0, 10.0) for name in names]
+
+    agent = run(make_agent(Machine(give)), ticks=20)
+
+    assert agent.nodes.member("n1").node.timestep == 20
+    assert agent.nodes.member("n2").node.timestep == 10
+    assert agent.nodes.tally.decisions == 30
+
+
+def test_a_crowd_decides_for_each_and_tolerates_those_that_come_and_go():
+    rng = np.random.default_rng(5)
+    names = [f"n{k:03d}" for k in range(150)]
+
+    def give(i):
+        here = names[:100] if i < 10 else [n for n in names if rng.random() < 0.9]
+        return [Sample(n, METRICS, rng.normal(size=5), 1000.0 + i, 1.0, 10.0) for n in here]
+
+    agent = run(make_agent(Machine(give)), ticks=40)
+
+    assert len(agent.nodes.names) == 150
+    assert not agent.faults
+    assert agent.answer("n149").reason
+    assert agent.nodes.insight("n000").subspace.rank >= 1
+    with pytest.raises(KeyError, match="name one of the 150 nodes"):
+        agent.answer()
+    with pytest.raises(KeyError, match="no node 'nobody' among 150"):
+        agent.answer("nobody")
+
+
+def test_announcing_is_atomic_of_many_that_ask_at_once():
+    agent = make_agent(Machine(), capacity=2.0, capacity_factor=1.0)
+
+    async def go():
+        await agent.pace.wait()
+        await agent.tick()
+        asked = [agent.announce(f"j{i}", cpus=1, ttl=30, only_if_accepted=True) for i in range(10)]
+        await agent.abandon()
+        return [counted for counted, _ in asked]
+
+    # 0.2 CPUs are busy: a second job of one would exceed two, the first meets nothing announced.
+    assert asyncio.run(go()) == [True] + [False] * 9
+
+
+def test_sigterm_in_the_middle_of_a_block_saves_the_block(tmp_path):
+    agent = make_agent(Machine(), disk=Disk(tmp_path, "machine"), interval=0.01)
+    run(agent, ticks=37)
+    fields, _ = Disk(tmp_path, "machine").state.load()
+    later = make_agent(Machine())
+    later.watched.restore(fields)
+
+    assert later.nodes.node.timestep == 37
+    assert later.nodes.node.embedding.blocks == 3
+    assert later.nodes.node.embedding.state()["slab"].shape[0] > later.nodes.node.embedding.state()["known"]
