@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "load": ("Traces", "Make a real, bounded and repeatable load."),
     "gate": ("Run for a scheduler", "See, watch and undo what Pronto does at schedulers."),
     "extender": ("Run for a scheduler", "Answer kube-scheduler which nodes may take a pod."),
+    "aggregate": ("Run for a fleet", "Run aggregators: merge what nodes know into one global view."),
+    "federation": ("Run for a fleet", "Show the federation: who is there, and how far from the view."),
     "replay": ("Replay a trace", "Replay a trace and show decisions as they come."),
     "evaluate": ("Measure", "Find out whether a signal is worth obeying, on traces."),
     "forecast": ("Measure", "Forecast CPU Ready as the paper does; answer its four questions."),

@@ -1,0 +1,172 @@
+"""`pronto forecast`: the paper's study of predicting CPU Ready."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("traces", nargs=-1, type=PATH)
+@click.option("--ready", metavar="COLUMN", help="Column to forecast; without it the trace's CPU Ready.")
+@click.option(
+    "--unit",
+    type=click.Choice(["ms", "percent", "other"]),
+    help="What that column is measured in: ms per 20 s, percent per CPU, or something else.",
+)
+@click.option(
+    "--interval", type=click.FloatRange(min=0.001), metavar="SECONDS", help="Time between two rows."
+)
+@click.option("--report", type=PATH, metavar="OUT.html", help="Write a report, its figures and a JSON file.")
+@click.option(
+    "--targets",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Nodes per cluster to forecast.",
+)
+@click.option(
+    "--windows",
+    type=click.IntRange(min=3),
+    default=12,
+    show_default=True,
+    help="Windows of each length to forecast, per cluster.",
+)
+@click.option(
+    "--alarm-days",
+    type=click.IntRange(min=1),
+    default=7,
+    show_default=True,
+    help="Days whose spikes to forecast, the last ones.",
+)
+@click.option(
+    "--clusters",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Clusters of the generated data set.",
+)
+@click.option(
+    "--vms", type=click.IntRange(min=4), default=40, show_default=True, help="VMs per generated cluster."
+)
+@click.option(
+    "--days",
+    type=click.IntRange(min=17),
+    default=28,
+    show_default=True,
+    help="Days of the generated data set.",
+)
+@click.option(
+    "--full", is_flag=True, help="As much as the paper: 350 VMs per cluster, every window and day. Hours."
+)
+@click.option(
+    "--no-generated", is_flag=True, help="Never use generated data, even where traces are too short."
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes; all CPUs without it.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=7, show_default=True, help="For all that is drawn."
+)
+@click.option("--cache", type=PATH, metavar="FOLDER", help="Where finished pieces are kept, to go on later.")
+@click.option("--fresh", is_flag=True, help="Neither use nor keep finished pieces.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    traces: tuple[Path, ...],
+    ready: str | None,
+    unit: str | None,
+    interval: float | None,
+    report: Path | None,
+    targets: int,
+    windows: int,
+    alarm_days: int,
+    clusters: int,
+    vms: int,
+    days: int,
+    full: bool,
+    no_generated: bool,
+    jobs: int | None,
+    seed: int,
+    cache: Path | None,
+    fresh: bool,
+    as_json: bool,
+) -> None:
+    r"""Forecast CPU Ready of TRACES as the paper does, and answer its four questions.
+
+    Four methods, from the same node, its cluster and similar nodes; windows from 15 minutes to a day; spikes by
+    the alarm method. Numbers stand beside the paper's. Traces are files or folders: Pronto's own, SMD,
+    Bitbrains, or CSV exports of vSphere; those of one folder are one cluster. Where none is long enough, a
+    generated data set of the paper's shape is used as well. A run that is stopped goes on where it was.
+
+    \b
+    Example:
+        pronto forecast
+        pronto forecast smd/*.parquet --ready load_1 --report forecast.html
+    """
+    _need_extra()
+    from prontosched.evaluation.forecast.report import as_json as to_json
+    from prontosched.evaluation.forecast.report import as_plain_text, write_report
+    from prontosched.evaluation.forecast.run import ForecastSettings, run_forecast
+    from prontosched.evaluation.forecast.study import StudySettings
+    from prontosched.evaluation.paper_shape import PaperShape
+
+    if no_generated and not traces:
+        raise click.UsageError("--no-generated needs TRACES: there is nothing else to forecast")
+    study = StudySettings(targets, windows, alarm_days, seed)
+    shape = PaperShape(clusters, hosts=max(1, vms // 20), vms=vms, days=days, seed=seed)
+    if full:
+        study = StudySettings(None if traces else 3, None, None, seed)
+        shape = PaperShape(clusters, hosts=14, vms=350, days=28, seed=seed)
+    settings = ForecastSettings(
+        traces,
+        ready,
+        unit,
+        interval,
+        shape,
+        not no_generated,
+        study,
+        jobs=jobs or os.cpu_count() or 1,
+        cache=None if fresh else cache or _cache_folder(),
+    )
+    began = time.monotonic()
+    outcome = run_forecast(settings, _bar)
+    line = shlex.join(["pronto", *sys.argv[1:]])
+    for one in outcome.studied:
+        for warning in one.panel.warnings:
+            click.echo(f"warning: {warning}", err=True)
+    if report is not None:
+        for written in write_report(outcome, report, command=line, seconds=time.monotonic() - began):
+            click.echo(f"wrote {written}", err=True)
+    click.echo(json.dumps(to_json(outcome, line)) if as_json else as_plain_text(outcome))
+
+
+@contextmanager
+def _bar(label: str, size: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar with the time left on standard error."""
+    with click.progressbar(length=size, label=label, file=sys.stderr, show_pos=True) as bar:
+        yield bar.update
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path.home() / ".cache") / "pronto" / "forecast"
+
+
+def _need_extra() -> None:
+    from prontosched.errors import ProntoError
+
+    try:
+        import joblib  # noqa: F401
+        import matplotlib  # noqa: F401
+        import pandas  # noqa: F401
+        import statsmodels  # noqa: F401
+    except ImportError as error:
+        raise ProntoError(f"forecasting needs {error.name}: pip install 'prontosched[evaluation]'") from error

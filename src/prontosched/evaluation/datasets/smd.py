@@ -1,0 +1,120 @@
+"""SMD, the Server Machine Dataset: 28 production servers, 38 metrics a minute for five weeks.
+
+Reads the published text files (numbers without a header) and Parquet files with a `minute` column. SMD has no
+CPU Ready; its nearest relative is `load_1`, the run queue. Every column is scaled to [0, 1] by the publisher.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from prontosched.errors import TelemetryError
+from prontosched.subspace import Array
+from prontosched.telemetry.trace_files import Batch, TraceCounts, without_infinity
+from prontosched.telemetry.trace_parquet import ParquetFile
+
+MINUTE_SECONDS = 60.0
+READY = "load_1"
+# The other load averages are the answer again, a little later.
+EXCLUDE = ("load_*",)
+METRICS = (
+    *("cpu_r", "load_1", "load_5", "load_15", "mem_shmem", "mem_u", "mem_u_e", "total_mem"),
+    *("disk_q", "disk_r", "disk_rb", "disk_svc", "disk_u", "disk_w", "disk_wa", "disk_wb", "si", "so"),
+    *("eth1_fi", "eth1_fo", "eth1_pi", "eth1_po", "tcp_tw", "tcp_use", "active_opens", "curr_estab"),
+    *("in_errs", "in_segs", "listen_overflows", "out_rsts", "out_segs", "passive_opens", "retransegs"),
+    *("tcp_timeouts", "udp_in_dg", "udp_out_dg", "udp_rcv_buf_errs", "udp_snd_buf_errs"),
+)
+
+
+class SmdFile:
+    """One machine of SMD.
+
+    Attributes
+    ----------
+    names
+        `timestamp` (seconds since the start; the source has no clock time) and the 38 metrics.
+    """
+
+    kind = "smd"
+    ready_unit = "other"
+    ready: str | None = READY
+    utilisation: str | None = "cpu_r"
+    exclude: tuple[str, ...] = EXCLUDE
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.names: tuple[str, ...] = ("timestamp", *METRICS)
+        self.text: frozenset[str] = frozenset()
+        self._parquet = ParquetFile(path) if path.name.endswith(".parquet") else None
+
+    @staticmethod
+    def recognises(path: Path, head: str) -> bool:
+        """Tell from name and first line whether this is a machine of SMD."""
+        if path.name.endswith(".parquet"):
+            try:
+                names = ParquetFile(path).names
+            except TelemetryError:
+                return False
+            return "minute" in names and set(METRICS) <= set(names)
+        cells = head.strip().split(",")
+        return path.suffix == ".txt" and len(cells) == len(METRICS) and all(_is_number(c) for c in cells)
+
+    def batches(
+        self,
+        wanted: Sequence[str],
+        *,
+        node: str | None,
+        timestamp: str | None,
+        size: int,
+        counts: TraceCounts,
+    ) -> Iterator[Batch]:
+        """Yield at most `size` rows at a time."""
+        if self._parquet is None:
+            yield from self._text_batches(wanted, timestamp, size, counts)
+            return
+        minute = "minute" if timestamp else None
+        for batch in self._parquet.batches(wanted, node=None, timestamp=minute, size=size, counts=counts):
+            times = None if batch.timestamps is None else batch.timestamps * MINUTE_SECONDS
+            yield Batch(None, times, batch.numbers)
+
+    def _text_batches(
+        self, wanted: Sequence[str], timestamp: str | None, size: int, counts: TraceCounts
+    ) -> Iterator[Batch]:
+        places = [METRICS.index(name) for name in wanted]
+        minute = 0
+        with self.path.open(encoding="utf-8", errors="replace") as stream:
+            while lines := list(itertools.islice(stream, size)):
+                counts.rows += len(lines)
+                times = (minute + np.arange(len(lines))) * MINUTE_SECONDS
+                minute += len(lines)
+                whole = np.array([line.count(",") == len(METRICS) - 1 for line in lines], dtype=bool)
+                if not whole.all():
+                    counts.dropped["wrong number of cells"] += int((~whole).sum())
+                    lines = [line for line, kept in zip(lines, whole, strict=True) if kept]
+                numbers = _numbers(lines, places, counts)
+                yield Batch(None, times[whole] if timestamp else None, numbers)
+
+
+def _numbers(lines: list[str], places: list[int], counts: TraceCounts) -> Array:
+    rows = [line.rstrip("\r\n").split(",") for line in lines]
+    numbers = np.empty((len(rows), len(places)))
+    for at, row in enumerate(rows):
+        for column, place in enumerate(places):
+            if _is_number(row[place]):
+                numbers[at, column] = float(row[place])
+            else:
+                numbers[at, column] = np.nan
+                counts.cells["text in a number"] += 1
+    return without_infinity(numbers, counts)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

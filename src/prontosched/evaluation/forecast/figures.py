@@ -1,0 +1,167 @@
+"""Figures of the study, drawn with matplotlib: ours only, the paper's numbers stay in the tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prontosched.evaluation.forecast.alarms import ALARM_METHODS, THRESHOLDS
+from prontosched.evaluation.forecast.example import Example
+from prontosched.evaluation.forecast.methods import METHODS
+from prontosched.evaluation.forecast.panel import LENGTHS
+from prontosched.evaluation.forecast.study import StudyResult, mean_rmse, node_rmse
+
+COLOURS = {
+    "naive": "#8a8f98",
+    "expsmo": "#2a78d6",
+    "arima": "#d9822b",
+    "svm": "#2f9e6e",
+    "svm cluster": "#2f9e6e",
+    "svm full": "#7a4fbf",
+}
+# The same figure from the same numbers is the same file.
+STYLE = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e8eb",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.hashsalt": "pronto",
+    "svg.fonttype": "none",
+}
+
+
+def draw_example(example: Example, unit: str) -> Any:
+    """Draw one hour of CPU Ready and three forecasts of it, each from the hour before."""
+    figure, axes = _figure(3.6)
+    minutes = np.arange(len(example.actual)) * example.interval_seconds / 60.0
+    axes.plot(minutes, example.actual, color="#20242a", linewidth=1.6, label="actual")
+    lines = {"ExpSmo": "#2a78d6", "Cond. Diff KNN": "#d9822b", "Cond. Diff SVR": "#2f9e6e"}
+    errors = example.rmse()
+    for name, colour in lines.items():
+        label = f"{name} (RMSE {errors[name]:.4g})"
+        axes.plot(minutes, example.forecasts[name], color=colour, linewidth=1.1, alpha=0.9, label=label)
+    axes.set(xlabel="minutes", ylabel=f"CPU Ready [{unit}]", xlim=(0, minutes[-1]))
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="upper left", bbox_to_anchor=(0.0, 1.18), ncols=4, fontsize=8.5)
+    return figure
+
+
+def draw_windows(result: StudyResult, unit: str) -> Any:
+    """Draw the error of each method against the length of the forecasting window."""
+    figure, axes = _figure(3.6)
+    lengths = sorted(result.windows)
+    for method, title in METHODS.items():
+        known = [n for n in lengths if node_rmse(result.windows[n], method)]
+        if not known:
+            continue
+        middle = np.array([mean_rmse(result.windows[n], method) for n in known])
+        places = [lengths.index(n) for n in known]
+        label = f"{title}{' cluster' if method == 'svm' else ''}"
+        axes.plot(places, middle, marker="o", markersize=4.5, color=COLOURS[method], label=label)
+    axes.set_xticks(range(len(lengths)), [LENGTHS[n] for n in lengths])
+    axes.set(xlabel="length of the past and of the forecast window", ylabel=f"average RMSE [{unit}]")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    return figure
+
+
+def draw_daily(result: StudyResult, unit: str) -> Any:
+    """Draw the errors of daily medians, by method, scope and past window; dots are nodes."""
+    figure, axes = _figure(3.6)
+    groups = [(scope, days) for days in sorted(result.daily) for scope in ("same node", "same cluster")]
+    width = 0.8 / len(METHODS)
+    for place, (method, title) in enumerate(METHODS.items()):
+        for group, (scope, days) in enumerate(groups):
+            errors = result.daily[days]
+            at = group + (place - 1.5) * width
+            nodes = list(node_rmse(errors, f"{scope}/{method}").values())
+            axes.bar(
+                at,
+                mean_rmse(errors, f"{scope}/{method}"),
+                width * 0.92,
+                color=COLOURS[method],
+                label=title if not group else None,
+            )
+            axes.plot([at] * len(nodes), nodes, ".", color="#20242a", markersize=3, alpha=0.5)
+    axes.set_xticks(range(len(groups)), [f"{scope}\n{days} days" for scope, days in groups])
+    axes.set(ylabel=f"RMSE of daily medians [{unit}]")
+    axes.legend(ncols=4, loc="upper left", bbox_to_anchor=(0.0, 1.15))
+    return figure
+
+
+def draw_alarms(result: StudyResult) -> Any:
+    """Draw how the paper's accuracy and the balanced one judge the same alarms."""
+    figure, both = _figure(3.8, columns=2)
+    kinds = list(result.alarms)
+    for axes, measure, title in (
+        (both[0], "accuracy", "per node (the paper's)"),
+        (both[1], "balanced", "balanced, all nodes together"),
+    ):
+        for place, kind in enumerate(kinds):
+            for shift, method in enumerate(ALARM_METHODS):
+                axes.plot(
+                    result.alarms[kind][method][measure],
+                    place + 0.13 * (2 - shift),
+                    "o",
+                    color=COLOURS[method],
+                    markersize=4.5,
+                    label=ALARM_METHODS[method] if not place else None,
+                )
+        axes.axvline(0.5, color="#c9ccd1", linewidth=1)
+        axes.set(title=title, xlim=(0.0, 1.03), xlabel="accuracy")
+        axes.set_yticks(range(len(kinds)), [_with_share(result, kind) for kind in kinds])
+        axes.invert_yaxis()
+    both[1].set_yticklabels([])
+    both[0].legend(loc="lower left", fontsize=8)
+    return figure
+
+
+def _with_share(result: StudyResult, kind: str) -> str:
+    share = 100.0 * result.alarms[kind]["share of spikes"]["accuracy"]
+    return f"{THRESHOLDS[kind]} ({share:.1f} %)"
+
+
+def draw_all(result: StudyResult, example: Example | None, unit: str, example_unit: str) -> dict[str, Any]:
+    """Draw every figure there are numbers for, by name."""
+    figures: dict[str, Any] = {}
+    if example is not None:
+        figures["example"] = draw_example(example, example_unit)
+    if result.daily:
+        figures["daily"] = draw_daily(result, unit)
+    if result.windows:
+        figures["windows"] = draw_windows(result, unit)
+    if result.alarms:
+        figures["alarms"] = draw_alarms(result)
+    return figures
+
+
+def save(figures: dict[str, Any], folder: Path) -> dict[str, str]:
+    """Write each figure as SVG and PNG; return the SVGs by name."""
+    import matplotlib as mpl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = {}
+    with mpl.rc_context(STYLE):
+        for name, figure in figures.items():
+            figure.savefig(folder / f"{name}.png", dpi=150)
+            path = folder / f"{name}.svg"
+            figure.savefig(path, metadata={"Date": None})
+            drawn[name] = path.read_text(encoding="utf-8")
+    return drawn
+
+
+def _figure(height: float, columns: int = 1) -> tuple[Any, Any]:
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(8.4, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(1, columns)
+    return figure, axes

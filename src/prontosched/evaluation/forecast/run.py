@@ -1,0 +1,199 @@
+"""One run of `pronto forecast`: on traces where they are long enough, on generated data where not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from prontosched.errors import TelemetryError
+from prontosched.evaluation.forecast import load
+from prontosched.evaluation.forecast.answers import answer
+from prontosched.evaluation.forecast.example import Example
+from prontosched.evaluation.forecast.panel import Cluster, Panel, Windows
+from prontosched.evaluation.forecast.study import (
+    StudyResult,
+    StudySettings,
+    covers_daily,
+    describe_lack,
+    lay_out_tasks,
+    run_study,
+)
+from prontosched.evaluation.forecast.tasks import Cache, Task, run_tasks
+from prontosched.evaluation.paper_shape import PaperShape
+
+
+class Progress(Protocol):
+    """Shows how far a piece of work is: called with its name and size, gives what counts the done."""
+
+    def __call__(self, label: str, size: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Begin."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastSettings:
+    """What to forecast.
+
+    Attributes
+    ----------
+    traces
+        Files and folders; none means the generated data set.
+    ready, unit, interval_seconds
+        As `load.read_traces` takes them.
+    shape
+        The generated data set.
+    generated
+        Whether to use it where traces are too short.
+    study
+        How much to do.
+    jobs
+        Processes.
+    cache
+        Folder for answers, so that a run can go on; None keeps nothing.
+    """
+
+    traces: tuple[Path, ...] = ()
+    ready: str | None = None
+    unit: str | None = None
+    interval_seconds: float | None = None
+    shape: PaperShape = field(default_factory=lambda: PaperShape(clusters=3, hosts=2, vms=40))
+    generated: bool = True
+    study: StudySettings = field(default_factory=StudySettings)
+    jobs: int = 1
+    cache: Path | None = None
+
+
+@dataclass(slots=True)
+class Studied:
+    """A data set, what was found on it, and what it was too short for."""
+
+    panel: Panel
+    result: StudyResult
+    lacks: list[str]
+
+    @property
+    def origin(self) -> str:
+        """Name and unit, as tables head it."""
+        return f"{self.panel.name}, in {self.panel.unit}"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All that a run found.
+
+    Attributes
+    ----------
+    studied
+        Data sets, yours first.
+    example
+        The one-hour example and the unit of its values, if there is one.
+    example_of
+        Name of the data set it is from.
+    """
+
+    studied: list[Studied]
+    example: Example | None
+    example_unit: str
+    example_of: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it in plain numbers, texts and lists."""
+        return {
+            "data_sets": [
+                {
+                    "name": one.panel.name,
+                    "generated": one.panel.generated,
+                    "unit": one.panel.unit,
+                    "card": dict(one.panel.card),
+                    "warnings": list(one.panel.warnings),
+                    "too_short_for": one.lacks,
+                    "results": one.result.as_dict(),
+                    "answers": answer(one.result),
+                }
+                for one in self.studied
+            ],
+            "example": None
+            if self.example is None
+            else {"data_set": self.example_of, "unit": self.example_unit, **self.example.as_dict()},
+        }
+
+
+def run_forecast(settings: ForecastSettings, progress: Progress) -> Outcome:
+    """Do the study on all data sets that take part."""
+    studied: list[Studied] = []
+    example: Example | None = None
+    example_unit, example_of = "ms", ""
+    if settings.traces:
+        with progress("reading traces", len(settings.traces)) as advance:
+            traces = load.read_traces(
+                settings.traces,
+                ready=settings.ready,
+                unit=settings.unit,
+                interval_seconds=settings.interval_seconds,
+            )
+            advance(len(settings.traces))
+        panel = load.trace_panel(traces, windows=settings.study.windows)
+        if not panel.lengths() and not settings.generated:
+            raise TelemetryError(
+                "a trace must hold at least two windows of 15 minutes with 8 samples each, "
+                f"got {panel.card['length']} at {panel.card['interval']}: record longer, or allow generated data"
+            )
+        identity = repr((settings.study, settings.ready, settings.unit, _fingerprint(panel)))
+        studied.append(_study(panel, settings, identity, progress))
+        example = load.trace_example(traces)
+        example_unit, example_of = traces.unit, panel.name
+    if settings.generated and not any(covers_daily(one.panel) for one in studied):
+        panel = collect(settings, progress)
+        identity = repr((settings.study, settings.shape))
+        studied.append(_study(panel, settings, identity, progress))
+        if example is None:
+            example, example_unit, example_of = load.generated_example(settings.shape), "ms", panel.name
+    return Outcome(studied, example, example_unit, example_of)
+
+
+def collect(settings: ForecastSettings, progress: Progress) -> Panel:
+    """Stream the generated data set, one cluster per task."""
+    shape, windows = settings.shape, settings.study.windows
+    tasks = [
+        Task(f"cluster-{index}", _collect_one, (shape, index, windows)) for index in range(shape.clusters)
+    ]
+    # Kept in memory only: to generate it again costs little more than to read it.
+    with progress("generating data", len(tasks)) as advance:
+        answers = run_tasks(tasks, jobs=settings.jobs, cache=Cache(None, ""), advance=advance)
+    return load.generated_panel(shape, [_restore(answers[task.name]) for task in tasks])
+
+
+def _study(panel: Panel, settings: ForecastSettings, identity: str, progress: Progress) -> Studied:
+    cache = Cache(settings.cache, identity)
+    size = len(lay_out_tasks(panel, settings.study))
+    with progress(f"forecasting {panel.name}", size) as advance:
+        result = run_study(panel, settings.study, jobs=settings.jobs, cache=cache, advance=advance)
+    return Studied(panel, result, describe_lack(panel))
+
+
+def _collect_one(shape: PaperShape, index: int, windows: int | None) -> Any:
+    cluster = load.collect_generated(shape, index, windows)
+    held = {length: (w.medians, w.chosen, w.points) for length, w in cluster.windows.items()}
+    return cluster.name, cluster.nodes, held
+
+
+def _restore(answer: Any) -> Cluster:
+    name, nodes, held = answer
+    return Cluster(name, tuple(nodes), {length: Windows(*arrays) for length, arrays in held.items()})
+
+
+def _fingerprint(panel: Panel) -> str:
+    """Return a short text that differs as soon as any value does."""
+    digest = hashlib.sha256(repr((panel.unit, panel.interval_seconds)).encode())
+    for cluster in panel.clusters:
+        digest.update(repr((cluster.name, cluster.nodes)).encode())
+        for windows in cluster.windows.values():
+            digest.update(np.ascontiguousarray(windows.medians).tobytes())
+            digest.update(np.ascontiguousarray(windows.points).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,262 @@
+"""A data set of the shape of the paper's: clusters of hosts and VMs, 20 s, CPU Ready in ms, 28 days.
+
+The bank's trace is not public. This one has its shape (100 clusters, 14 hosts and 250 to 350 VMs each, 52
+metrics per VM, 134 per host) and, roughly, the published shares of daily medians over 500, 800 and 1000 ms;
+in everything else it is invented, and no precursor of a spike is planted in it. It is streamed hour by hour,
+never held whole. The names of the metrics are in `paper_shape_metrics`; fleets with planted precursors are in
+`telemetry.synthetic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from prontosched.evaluation.paper_shape_metrics import TABLES
+from prontosched.subspace import Array
+
+INTERVAL_SECONDS = 20.0
+DAY_STEPS = 4320
+CHUNK_STEPS = 180  # an hour
+# Monday, 5 March 2012, 00:00 UTC: the year of the paper's trace.
+START_SECONDS = 1_330_905_600.0
+CORES_PER_HOST = 32
+MOST_READY_MS = 20_000.0
+
+# Lag-one weights of the slow courses: a quarter of an hour, and a burst's five minutes.
+_SLOW = float(np.exp(-1.0 / 45.0))
+_BURST = float(np.exp(-1.0 / 15.0))
+
+
+@dataclass(frozen=True, slots=True)
+class PaperShape:
+    """What to generate; the defaults are the paper's data set.
+
+    Attributes
+    ----------
+    clusters
+        Number of clusters.
+    hosts
+        Hosts per cluster.
+    vms
+        VMs per cluster; None draws 250 to 350.
+    days
+        Length in days.
+    seed
+        Same seed, same data, however much of it is asked for.
+
+    Examples
+    --------
+    >>> shape = PaperShape(clusters=1, hosts=2, vms=6, days=1, seed=1)
+    >>> hour = next(shape.stream(0))
+    >>> hour.ready_ms.shape, hour.values is None
+    ((6, 180), True)
+    """
+
+    clusters: int = 100
+    hosts: int = 14
+    vms: int | None = None
+    days: int = 28
+    seed: int = 7
+
+    def __post_init__(self) -> None:
+        for name in ("clusters", "hosts", "days"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.vms is not None and self.vms < self.hosts:
+            raise ValueError(
+                f"vms must be at least hosts ({self.hosts}), got {self.vms}: no host stays empty"
+            )
+
+    @property
+    def steps(self) -> int:
+        """Timesteps in the whole data set."""
+        return self.days * DAY_STEPS
+
+    def stream(
+        self, cluster: int, *, kind: str = "vm", metrics_of: Sequence[int] = (), steps: int | None = None
+    ) -> Iterator[Chunk]:
+        """Yield one cluster hour by hour.
+
+        Parameters
+        ----------
+        cluster
+            Which, from 0.
+        kind
+            "vm" (52 metrics) or "host" (134 metrics).
+        metrics_of
+            Nodes whose metrics are wanted; CPU Ready comes for all. It is the same with metrics or without.
+        steps
+            Stop after so many timesteps.
+        """
+        if kind not in TABLES:
+            raise ValueError(f"kind must be 'vm' or 'host', got {kind!r}")
+        if not 0 <= cluster < self.clusters:
+            raise ValueError(f"cluster must be from 0 to {self.clusters - 1}, got {cluster}")
+        wanted = self.steps if steps is None else min(steps, self.steps)
+        return _Cluster(self, cluster).run(kind, tuple(metrics_of), wanted)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Up to an hour of one cluster.
+
+    Attributes
+    ----------
+    cluster, nodes, metrics
+        Names; `metrics` are those of `values`.
+    cpus
+        Virtual CPUs of a VM or cores of a host, `(M,)`.
+    timestamps
+        Seconds since 1970, `(n,)`.
+    ready_ms
+        CPU Ready in ms per 20 s, summed over the node's CPUs, `(M, n)`.
+    utilisation
+        CPU utilisation in percent, `(M, n)`.
+    values
+        Metrics of the nodes asked for, `(k, n, d)`, or None.
+    """
+
+    cluster: str
+    nodes: tuple[str, ...]
+    metrics: tuple[str, ...]
+    cpus: Array
+    timestamps: Array
+    ready_ms: Array
+    utilisation: Array
+    values: Array | None
+
+    def ready_percent(self) -> Array:
+        """CPU Ready in percent per CPU, `(M, n)`."""
+        share: Array = self.ready_ms / (10.0 * INTERVAL_SECONDS * self.cpus[:, None])
+        return share
+
+
+class _Cluster:
+    """The courses of one cluster, generated in order.
+
+    Notes
+    -----
+    Memory: a few arrays of nodes x 180 steps, and the day levels of each node.
+    """
+
+    def __init__(self, shape: PaperShape, index: int) -> None:
+        self.shape, self.index = shape, index
+        rng = np.random.default_rng([shape.seed, index])
+        count = shape.vms if shape.vms is not None else int(rng.integers(250, 351))
+        self.vms = count
+        self.home = rng.permutation(np.arange(count) % shape.hosts)
+        self.cpus = rng.choice([1.0, 2.0, 4.0, 8.0], size=count, p=[0.35, 0.4, 0.2, 0.05])
+        self.base = rng.beta(2.0, 5.0, count)
+        self.amplitude = rng.uniform(0.1, 0.7, count)
+        self.peak_hour = rng.normal(14.0, 3.0, count)
+        self.weekend = rng.uniform(0.4, 1.0, count)
+        self.burst_rate = rng.gamma(2.0, 0.5, count) / 360.0  # about one every two hours
+        self.level = rng.lognormal(5.28, 0.58, count)
+        self.day_level = self._day_levels(rng)
+        need = np.bincount(self.home, self.base * self.cpus, minlength=shape.hosts)
+        # Overcommitted as such clusters are: on average about two thirds of the host is in use.
+        self.capacity = need / rng.uniform(0.55, 0.75, shape.hosts)
+        self.slow = np.zeros(count)
+        self.burst = np.zeros(count)
+
+    def _day_levels(self, rng: np.random.Generator) -> Array:
+        """Return a factor per node and day that drifts from day to day, partly with the whole cluster."""
+        days, hosts = self.shape.days, self.shape.hosts
+        log_level = np.zeros((self.vms, days))
+        own, host, shared = (np.zeros(n) for n in (self.vms, hosts, 1))
+        for day in range(days):
+            own = 0.7 * own + rng.normal(0.0, 0.22, self.vms)
+            host = 0.8 * host + rng.normal(0.0, 0.12, hosts)
+            shared = 0.8 * shared + rng.normal(0.0, 0.10, 1)
+            log_level[:, day] = own + host[self.home] + shared
+        factors: Array = np.exp(log_level)
+        return factors
+
+    def run(self, kind: str, metrics_of: tuple[int, ...], steps: int) -> Iterator[Chunk]:
+        table = TABLES[kind]
+        nodes = tuple(
+            f"{kind}-{self.index:03d}-{node:03d}"
+            for node in range(self.vms if kind == "vm" else self.shape.hosts)
+        )
+        cpus = self.cpus if kind == "vm" else np.full(self.shape.hosts, float(CORES_PER_HOST))
+        hidden = {node: np.zeros(3) for node in metrics_of}
+        for start in range(0, steps, CHUNK_STEPS):
+            ready, use = self._hour(start // CHUNK_STEPS)
+            if kind == "host":
+                ready, use = self._hosts(ready, use)
+            length = min(CHUNK_STEPS, steps - start)
+            values = None
+            if metrics_of:
+                values = np.empty((len(metrics_of), length, len(table.names)))
+                for place, node in enumerate(metrics_of):
+                    rng = np.random.default_rng(
+                        [self.shape.seed, self.index, start // CHUNK_STEPS, node, int(kind == "host"), 1]
+                    )
+                    courses = _hidden_courses(hidden[node], use[node], ready[node], rng)
+                    noise = rng.standard_normal((CHUNK_STEPS, len(table.names)))
+                    values[place] = table.mix(courses, noise)[:length]
+            times = START_SECONDS + INTERVAL_SECONDS * np.arange(start, start + length, dtype=np.float64)
+            yield Chunk(
+                cluster=f"cluster-{self.index:03d}",
+                nodes=nodes,
+                metrics=table.names,
+                cpus=cpus,
+                timestamps=times,
+                ready_ms=ready[:, :length],
+                utilisation=100.0 * use[:, :length],
+                values=values,
+            )
+
+    def _hour(self, chunk: int) -> tuple[Array, Array]:
+        """Return CPU Ready in ms and the use of its CPUs, from 0 to 1, of every VM, `(vms, 180)`."""
+        rng = np.random.default_rng([self.shape.seed, self.index, chunk, 0])
+        hour = (chunk * CHUNK_STEPS + np.arange(CHUNK_STEPS)) / CHUNK_STEPS
+        day = chunk * CHUNK_STEPS // DAY_STEPS
+        swing = np.cos((hour[None, :] - self.peak_hour[:, None]) * (2.0 * np.pi / 24.0))
+        course = 1.0 + self.amplitude[:, None] * swing
+        if day % 7 >= 5:
+            course *= self.weekend[:, None]
+        shape = (self.vms, CHUNK_STEPS)
+        shocks = rng.standard_normal(shape) * np.sqrt(1.0 - _SLOW**2)
+        slow, self.slow = _follow(shocks, _SLOW, self.slow)
+        starts = (rng.random(shape) < self.burst_rate[:, None]) * rng.uniform(0.2, 0.8, shape)
+        burst, self.burst = _follow(starts, _BURST, self.burst)
+        use = np.clip(self.base[:, None] * course * np.exp(0.3 * slow) + burst, 0.0, 1.0)
+        load = np.zeros((self.shape.hosts, CHUNK_STEPS))
+        np.add.at(load, self.home, use * self.cpus[:, None])
+        load /= self.capacity[:, None]
+        # Waiting grows steeply with the load of the host, and with what the VM itself wants.
+        crowding = np.clip(load[self.home] / 0.7, 0.1, 2.5) ** 3
+        jitter = np.exp(0.45 * rng.standard_normal(shape))
+        own = 0.7 + 0.3 * use / np.maximum(self.base[:, None], 0.05)
+        ready = (self.level * self.day_level[:, day])[:, None] * crowding * own * jitter
+        return np.minimum(ready, MOST_READY_MS * self.cpus[:, None]), use
+
+    def _hosts(self, ready: Array, use: Array) -> tuple[Array, Array]:
+        shape = (self.shape.hosts, CHUNK_STEPS)
+        waiting, load = np.zeros(shape), np.zeros(shape)
+        np.add.at(waiting, self.home, ready)
+        np.add.at(load, self.home, use * self.cpus[:, None])
+        return waiting, np.minimum(load / self.capacity[:, None], 1.0)
+
+
+def _follow(shocks: Array, weight: float, state: Array) -> tuple[Array, Array]:
+    """Return the first-order course of `shocks` along time, going on from `state`, and its new state."""
+    from scipy.signal import lfilter
+
+    course, _ = lfilter([1.0], [1.0, -weight], shocks, axis=-1, zi=weight * state[..., None])
+    return course, course[..., -1].copy()
+
+
+def _hidden_courses(state: Array, use: Array, ready: Array, rng: np.random.Generator) -> Array:
+    """Return the five courses behind a node's metrics, `(5, n)`; `state` goes on in place."""
+    shocks = rng.standard_normal((3, len(use))) * np.sqrt(1.0 - _SLOW**2)
+    slow, state[:] = _follow(shocks, _SLOW, state)
+    memory = 0.3 * slow[0]
+    network = 0.5 * use + 0.3 * slow[1]
+    disk = 0.4 * slow[2] + 0.5 * (rng.random(len(use)) < 0.02)
+    waiting = np.log1p(ready / 1000.0)
+    return np.stack([use, memory, network, disk, waiting])
