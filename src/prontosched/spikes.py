@@ -161,8 +161,8 @@ class SpikeDetector:
     def state(self) -> dict[str, Any]:
         """Return everything held, by name."""
         return {
-            "windows": np.array(self._windows, dtype=np.float64).reshape(len(self._windows), -1),
-            "stats": np.array(self._stats, dtype=np.float64).reshape(len(self._stats), -1),
+            "windows": np.array(self._windows, dtype=np.float64).reshape(len(self._windows), self.lag),
+            "stats": np.array(self._stats, dtype=np.float64).reshape(len(self._stats), 5),
             "held": self._held,
             "next": self._next,
             "since": self._since,

@@ -150,6 +150,8 @@ class RejectJobFleet:
         self.hold = hold
         self._holding = np.zeros(nodes, np.int64)
         self._last: tuple[FleetEvidence, FleetDecision] | None = None
+        self._raised = np.zeros(0, np.intp)
+        self._strengths = self._basis = np.zeros((0, 0))
 
     def decide(self, evidence: FleetEvidence) -> FleetDecision:
         """Answer for one timestep of every node."""
@@ -166,6 +168,10 @@ class RejectJobFleet:
         threshold = np.full(score.shape, self.threshold)
         decision = FleetDecision(raised, score, threshold, evidence.timestep, nothing, nothing)
         self._last = (evidence, decision)
+        # The fleet goes on learning: what a reason needs is kept as it was.
+        self._raised = np.flatnonzero(raised)
+        self._strengths = evidence.singular_values[self._raised]
+        self._basis = evidence.basis[self._raised]
         return decision
 
     def reason(self, node: int) -> str:
@@ -181,8 +187,9 @@ class RejectJobFleet:
         score = float(decision.score[node])
         if score < self.threshold - TOLERANCE:
             return f"refusing: held after the last raise, {self._holding[node]} timesteps to go"
-        weights = weigh(evidence.singular_values[node], self.weights).tolist()
-        return explain(spikes, weights, evidence.basis[node], evidence.metrics, score, self.threshold)
+        kept = int(np.searchsorted(self._raised, node))
+        weights = weigh(self._strengths[kept], self.weights).tolist()
+        return explain(spikes, weights, self._basis[kept], evidence.metrics, score, self.threshold)
 
 
 def check(threshold: float, weights: str, hold: int) -> None:
