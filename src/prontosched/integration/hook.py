@@ -11,6 +11,7 @@ import json
 import math
 import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,27 +110,37 @@ class HookGate:
         told = {f"PRONTO_{key.upper()}": "" if value is None else str(value) for key, value in fields.items()}
         # A control character in a reason must not break a script that prints it.
         told["PRONTO_REASON"] = " ".join(told["PRONTO_REASON"].replace("\0", " ").split())
+        code, said = self._ended([*self.command, event, node], json.dumps(fields) + "\n", told)
+        if code != 0:
+            raise IntegrationError(
+                f"hook {self.command[0]} must end with 0 on {event} of {node}, got {code}: {said}"
+            )
+
+    def _ended(self, command: list[str], words: str, told: dict[str, str]) -> tuple[int, str]:
+        """Run the command to its end, and return its code and what it said."""
+        program = self.command[0]
         try:
-            done = subprocess.run(
-                [*self.command, event, node],
-                input=json.dumps(fields) + "\n",
+            process = subprocess.Popen(
+                command,
                 env={**os.environ, **told},
-                capture_output=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                timeout=self.timeout,
-                check=False,
+                start_new_session=True,
             )
         except OSError as error:
             raise IntegrationError(
-                f"hook {self.command[0]} must be a program that can be run: {error.strerror}"
+                f"hook {program} must be a program that can be run: {error.strerror}"
             ) from error
-        except subprocess.TimeoutExpired as error:
-            raise IntegrationError(
-                f"hook {self.command[0]} must end within {self.timeout:g} s on {event}: it was killed"
-            ) from error
-        if done.returncode != 0:
-            said = " ".join((done.stderr or done.stdout).split())[:300] or "no message"
-            raise IntegrationError(
-                f"hook {self.command[0]} must end with 0 on {event} of {node}, got {done.returncode}: {said}"
-            )
+        with process:
+            try:
+                said, _ = process.communicate(words, timeout=self.timeout)
+            except subprocess.TimeoutExpired as error:
+                # The whole session: a child that keeps the pipe open would hold us up for ever.
+                os.killpg(process.pid, signal.SIGKILL)
+                raise IntegrationError(
+                    f"hook {program} must end within {self.timeout:g} s on {command[-2]}: it was killed"
+                ) from error
+        return process.returncode, " ".join(said.split())[:300] or "no message"

@@ -8,6 +8,7 @@ and returns a `Gate`. A name of ours cannot be taken over.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any
@@ -36,7 +37,7 @@ def make_gate(name: str, **options: Any) -> Gate:
     """Make the gate called `name`.
 
     Options that come as text, from a command line or a file, become numbers and truth
-    values where they read as such.
+    values where the gate's own default is one.
 
     Raises
     ------
@@ -53,7 +54,7 @@ def make_gate(name: str, **options: Any) -> Gate:
     """
     maker = _maker(name)
     try:
-        return maker(**{key: _plain(value) for key, value in options.items()})
+        return maker(**_typed(maker, options))
     except TypeError as error:
         raise SettingsError(f"gate {name} does not take the options {sorted(options)}: {error}") from error
 
@@ -75,15 +76,22 @@ def _asker(name: str) -> Callable[[], bool] | None:
     return found
 
 
-def _plain(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    try:
-        return float(value)
-    except ValueError:
-        return value
+def _typed(maker: Callable[..., Gate], options: dict[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(maker).parameters
+    typed = {}
+    for key, value in options.items():
+        default = parameters[key].default if key in parameters else None
+        typed[key] = value
+        if isinstance(value, str) and isinstance(default, bool):
+            if value.lower() not in ("true", "false"):
+                raise SettingsError(f"{key} must be true or false, got {value!r}")
+            typed[key] = value.lower() == "true"
+        elif isinstance(value, str) and isinstance(default, int | float):
+            try:
+                typed[key] = type(default)(value)
+            except ValueError as error:
+                raise SettingsError(f"{key} must be a number, got {value!r}") from error
+    return typed
 
 
 def _maker(name: str) -> Callable[..., Gate]:
