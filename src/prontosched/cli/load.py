@@ -57,7 +57,7 @@ def command(
     \b
     Example:
         pronto load --for 5m --share 0.3 --seed 7 --schedule load.json
-    """  # noqa: D301
+    """
     from prontosched.load import plan_load, run_load
 
     cpus = len(os.sched_getaffinity(0))

@@ -61,7 +61,7 @@ def command(
     \b
     Example:
         pronto record host.parquet --for 45m
-    """  # noqa: D301
+    """
     from prontosched.recording import Recorder, join_parts, record
 
     if not out.suffix:

@@ -26,6 +26,8 @@ from prontosched.telemetry.source import Sample
 NOT_UNDERSTOOD = "not understood"
 # Places of modes among the ten numbers of the line `cpu` in /proc/stat, which come first.
 IDLE, IOWAIT, FIRST_GUEST = 3, 4, 8
+# The kernel counts all threads in /proc/loadavg, also those of other namespaces.
+LOAD_SECTION, THREADS_PLACE = 1, 4
 THREAD_METRICS = [Metric("processes"), Metric("threads_seen"), Metric("threads_born_per_second")]
 
 
@@ -112,6 +114,21 @@ class LinuxSource:
         return self._files.failures
 
     @property
+    def root(self) -> str:
+        """Folder that holds `proc` and `sys`."""
+        return self._files.root
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Files that are read, below the root."""
+        return tuple(section.path for section in self._sections)
+
+    @property
+    def cpus(self) -> int:
+        """CPUs online at the last reading."""
+        return self._stat.cpus
+
+    @property
     def ready_reader(self) -> ReadyReader:
         """The part that measures CPU Ready."""
         return self._ready
@@ -126,7 +143,13 @@ class LinuxSource:
         self._last_seconds = now
         parsed = [self._parse(section) for section in self._sections]
         busy = self._busy(parsed[0])
-        ready = self._ready.read(seconds=seconds, cpus=max(1, self._stat.cpus), busy=busy)
+        load = parsed[LOAD_SECTION]
+        ready = self._ready.read(
+            seconds=seconds,
+            cpus=max(1, self._stat.cpus),
+            busy=busy,
+            threads=load[THREADS_PLACE] if load else math.nan,
+        )
         vector = self._vector(parsed, self._thread_numbers(seconds), seconds)
         self.cost_seconds = time.thread_time() - started
         sample = Sample(self.node, self.metrics, vector, timestamp, ready.percent, 100.0 * busy, ready.notes)

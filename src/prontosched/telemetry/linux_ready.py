@@ -22,6 +22,10 @@ SOME_TOTAL = re.compile(rb"some .*?total=(\d+)")
 # Threads see a little less than the pressure total by chance alone; a note is worth more than that.
 NOTE_MARGIN_PERCENT = 1.0
 THREADS_NOTE = ("ready from run_delay of all threads",)
+HIDDEN_NOTE = ("ready from run_delay of the threads that we may see, and PSI: others are hidden",)
+# Threads come and go between two files; only more than these are missing.
+HIDDEN_SHARE = 0.2
+HIDDEN_SLACK = 16
 SHORT_NOTE = ("ready from PSI: threads too short-lived to be seen waited longer than those seen",)
 
 
@@ -60,7 +64,7 @@ class ReadyReader:
         self._schedstat = True
         self._sample_notes: dict[int, tuple[str, ...]] = {}
 
-    def read(self, *, seconds: float, cpus: int, busy: float) -> Ready:
+    def read(self, *, seconds: float, cpus: int, busy: float, threads: float = math.nan) -> Ready:
         """Return CPU Ready since the last reading.
 
         Parameters
@@ -71,6 +75,8 @@ class ReadyReader:
             How many CPUs are online.
         busy
             Share of all CPUs that was busy, in [0, 1]; NaN if unknown.
+        threads
+            How many threads the kernel counts, hidden ones included; NaN if unknown.
         """
         pressure = self._pressure_percent(seconds, busy)
         if self._threads:

@@ -1,0 +1,90 @@
+"""`pronto check`: what this machine can measure, what not, and why."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+EXTRAS = {
+    "agent": ("aiohttp", "prometheus_client"),
+    "trace": ("pyarrow",),
+    "nats": ("nats",),
+    "vsphere": ("pyVmomi",),
+    "dask": ("distributed",),
+    "evaluation": ("pyarrow", "matplotlib", "sklearn", "statsmodels"),
+}
+
+
+@click.command()
+@click.option(
+    "--root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path("/"),
+    show_default=True,
+    help="Folder with the machine's proc and sys.",
+)
+@click.option(
+    "--compare/--no-compare", default=True, help="Compare the cost to node_exporter's, if installed."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(root: Path, compare: bool, as_json: bool) -> None:
+    """Explain what this machine can measure, what it cannot and why, and what reading it costs.
+
+    \b
+    Example:
+        pronto check --json
+    """
+    from prontosched.telemetry.linux_check import inspect_machine, node_exporter_cost
+
+    report = inspect_machine(root)
+    other = node_exporter_cost(progress=lambda line: click.echo(line, err=True)) if compare else None
+    extras = {name: all(find_spec(module) for module in modules) for name, modules in EXTRAS.items()}
+    if as_json:
+        facts = {**asdict(report), "node_exporter": asdict(other) if other else None, "extras": extras}
+        click.echo(json.dumps({name: _plain(value) for name, value in facts.items()}))
+        return
+    click.echo(f"Linux {report.kernel}, {report.cpus} CPUs, {report.metrics} metrics from {report.root}")
+    click.echo(
+        f"CPU Ready {_number(report.ready_percent)} % per CPU, utilisation {_number(report.utilisation_percent)} %"
+    )
+    click.echo(f"  {report.ready_note}")
+    good = [finding for finding in report.findings if finding.state == "ok"]
+    bad = [finding for finding in report.findings if finding.state != "ok"]
+    click.echo(f"\nCan be measured ({len(good)}):")
+    for finding in good:
+        click.echo(f"  {finding.what}  ({finding.path})")
+    click.echo(f"\nCannot be measured ({len(bad)}):" if bad else "\nNothing is missing.")
+    for finding in bad:
+        remedy = f": {finding.remedy}" if finding.remedy else ""
+        click.echo(f"  {finding.what}  ({finding.path} {finding.state}){remedy}")
+    click.echo(
+        f"\nA reading costs {report.cost.milliseconds:.1f} ms of CPU time with {report.threads} threads: "
+        f"{report.cost.percent_of_core:.2f} % of a core at one a second"
+    )
+    if other is not None:
+        click.echo(
+            f"node_exporter here: {other.milliseconds:.1f} ms a scrape, {other.percent_of_core:.2f} % of a core, "
+            f"{other.milliseconds / report.cost.milliseconds:.1f} times ours"
+        )
+    elif compare:
+        click.echo("node_exporter is not installed: nothing to compare with")
+    missing = [name for name, there in extras.items() if not there]
+    click.echo(
+        f"Extras not installed: {', '.join(missing)} (pip install 'prontosched[{','.join(missing)}]')"
+        if missing
+        else "All extras are installed."
+    )
+
+
+def _number(value: float) -> str:
+    return "unknown" if math.isnan(value) else f"{value:.1f}"
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,0 +1,209 @@
+"""What a Linux machine lets us measure, what not and why, and what reading it costs.
+
+For people: each finding has a reason and, where there is one, a remedy. Printed by `pronto check`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import urlopen
+
+from prontosched.telemetry.linux import LinuxSource
+
+COST_READS = 20
+SCRAPES = 20
+# By the end of its path: what a file is good for, and what to do where it cannot be read.
+MEANINGS = {
+    "proc/stat": ("CPU times, interrupts, context switches", ""),
+    "proc/loadavg": ("load and run queue", ""),
+    "proc/meminfo": ("memory", ""),
+    "proc/vmstat": ("paging and reclaim", ""),
+    "pressure/cpu": ("CPU pressure; also the check on CPU Ready", "boot the kernel with psi=1"),
+    "pressure/io": ("I/O pressure", "boot the kernel with psi=1"),
+    "pressure/memory": ("memory pressure", "boot the kernel with psi=1"),
+    "pressure/irq": ("interrupt pressure", "needs a kernel with CONFIG_IRQ_TIME_ACCOUNTING; not important"),
+    "proc/schedstat": ("CPU Ready where threads cannot be read", "only needed where threads are hidden"),
+    "sys/fs/file-nr": ("open files", ""),
+    "sys/fs/inode-nr": ("inodes", ""),
+    "sys/fs/dentry-state": ("directory entries", ""),
+    "proc/interrupts": ("interrupts by kind", ""),
+    "proc/diskstats": ("disks", ""),
+    "net/dev": ("network interfaces", ""),
+    "net/snmp": ("network protocols", ""),
+    "net/netstat": ("network protocols, extended", ""),
+    "net/sockstat": ("sockets", ""),
+    "net/softnet_stat": ("packets put off or dropped", ""),
+    "cpu.stat": ("CPU time and throttling of the cgroup", ""),
+    "memory.events": ("memory limits of the cgroup", "the root cgroup has none, and v1 controllers hide it"),
+    "memory.current": ("memory of the cgroup", "the root cgroup has none, and v1 controllers hide it"),
+    "memory.swap.current": ("swap of the cgroup", "the root cgroup has none, and v1 controllers hide it"),
+    "pids.current": ("threads of the cgroup", "the root cgroup has none, and v1 controllers hide it"),
+    "cgroup.stat": ("cgroups below", ""),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that can be measured, or not.
+
+    Attributes
+    ----------
+    state
+        `ok`, `absent`, `forbidden`, `not understood`, or the system's words.
+    remedy
+        What to do about it; empty where nothing helps or is needed.
+    """
+
+    what: str
+    path: str
+    state: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """CPU time of one reading, and what that is of a core at one reading a second."""
+
+    milliseconds: float
+    percent_of_core: float
+
+
+@dataclass(frozen=True, slots=True)
+class MachineReport:
+    """What `pronto check` says."""
+
+    kernel: str
+    cpus: int
+    root: str
+    metrics: int
+    threads: int
+    ready_percent: float
+    ready_note: str
+    utilisation_percent: float
+    findings: tuple[Finding, ...]
+    cost: Cost
+
+
+def inspect_machine(root: str | os.PathLike[str] = "/", *, seconds: float = 1.0) -> MachineReport:
+    """Read a machine for a moment and say what it can measure.
+
+    Parameters
+    ----------
+    root
+        Folder that holds `proc` and `sys`.
+    seconds
+        How long to watch CPU Ready.
+    """
+    source = LinuxSource(root)
+    try:
+        source.read()
+        time.sleep(seconds)
+        (sample,) = source.read()
+        costs = []
+        for _ in range(COST_READS):
+            source.read()
+            costs.append(source.cost_seconds)
+            time.sleep(0.01)
+        findings = _findings(source)
+        scanned = source.ready_reader.waiting.threads
+    finally:
+        source.close()
+    middle = statistics.median(costs)
+    return MachineReport(
+        kernel=_kernel(root),
+        cpus=source.cpus,
+        root=os.fspath(root),
+        metrics=len(sample.metrics),
+        threads=scanned,
+        ready_percent=sample.ready,
+        ready_note="; ".join(sample.notes),
+        utilisation_percent=sample.utilisation,
+        findings=findings,
+        cost=Cost(1e3 * middle, 100.0 * middle),
+    )
+
+
+def _kernel(root: str | os.PathLike[str]) -> str:
+    try:
+        return Path(root, "proc/sys/kernel/osrelease").read_text().strip()
+    except OSError:
+        return platform.release()
+
+
+def _findings(source: LinuxSource) -> tuple[Finding, ...]:
+    trouble = source.trouble
+    threads = source.ready_reader.scanner.trouble or "ok"
+    remedy = "" if threads == "ok" else "mount /proc without hidepid, or run in the host's PID namespace"
+    found = [Finding("CPU Ready, thread by thread", "proc/*/task/*/schedstat", threads, remedy)]
+    paths = [*source.paths, "proc/schedstat"]
+    for path in paths:
+        what, remedy = next((m for end, m in MEANINGS.items() if path.endswith(end)), (path, ""))
+        state = trouble.get(path, "ok")
+        if path == "proc/schedstat" and not Path(source.root, path).exists():
+            state = "absent"
+        if state == "forbidden":
+            remedy = "run as a user who may read it"
+        found.append(Finding(what, path, state, "" if state == "ok" else remedy))
+    return tuple(found)
+
+
+def node_exporter_cost(*, progress: Callable[[str], None] = lambda line: None) -> Cost | None:
+    """Return what node_exporter's scrape costs on this machine, None where it is not installed.
+
+    It is started on a free port of the loopback interface for a moment.
+    """
+    program = shutil.which("prometheus-node-exporter") or shutil.which("node_exporter")
+    if program is None:
+        return None
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    progress(f"starting {program} on {address} for a moment, to compare")
+    process = subprocess.Popen(
+        [program, f"--web.listen-address={address}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        if not _answers(address, process):
+            return None
+        before = _cpu_seconds(process.pid)
+        for _ in range(SCRAPES):
+            _scrape(address)
+        each = (_cpu_seconds(process.pid) - before) / SCRAPES
+    finally:
+        process.terminate()
+        process.wait()
+    return Cost(1e3 * each, 100.0 * each)
+
+
+def _answers(address: str, process: subprocess.Popen[bytes]) -> bool:
+    end = time.monotonic() + 10.0
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            _scrape(address)
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return True
+    return False
+
+
+def _scrape(address: str) -> int:
+    with urlopen(f"http://{address}/metrics", timeout=10) as page:  # loopback, started above
+        return len(page.read())
+
+
+def _cpu_seconds(process: int) -> float:
+    """Return the CPU time of a process from its threads' schedstat, finer than clock ticks."""
+    total = 0
+    for folder in Path(f"/proc/{process}/task").iterdir():
+        total += int((folder / "schedstat").read_text().split()[0])
+    return total / 1e9

@@ -1,0 +1,68 @@
+"""`pronto check` explains a machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from prontosched.cli import cli
+from prontosched.telemetry.linux_check import inspect_machine, node_exporter_cost
+
+FROZEN = Path(__file__).parents[1] / "data" / "proc" / "small-vm" / "first"
+
+
+def test_what_is_missing_is_named_with_its_reason_and_a_remedy(tmp_path: Path) -> None:
+    shutil.copytree(FROZEN, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "proc/pressure/cpu").unlink()
+
+    report = inspect_machine(tmp_path, seconds=0.01)
+
+    missing = {finding.path: finding for finding in report.findings if finding.state != "ok"}
+    assert missing["proc/pressure/cpu"].state == "absent"
+    assert missing["proc/pressure/cpu"].remedy == "boot the kernel with psi=1"
+    assert missing["proc/schedstat"].state == "absent"
+    assert "proc/stat" not in missing
+
+
+def test_every_file_that_is_read_has_a_meaning() -> None:
+    report = inspect_machine(FROZEN, seconds=0.01)
+
+    assert [finding.path for finding in report.findings if finding.what == finding.path] == []
+
+
+def test_the_command_explains_a_frozen_machine() -> None:
+    result = CliRunner().invoke(cli, ["check", "--root", str(FROZEN), "--no-compare"])
+
+    assert result.exit_code == 0
+    assert "Can be measured" in result.stdout
+    assert "interrupt pressure  (proc/pressure/irq absent)" in result.stdout
+    assert "% of a core at one a second" in result.stdout
+
+
+def test_the_command_prints_json() -> None:
+    result = CliRunner().invoke(cli, ["check", "--root", str(FROZEN), "--no-compare", "--json"])
+
+    facts = json.loads(result.stdout)
+    assert facts["cpus"] == 2
+    assert facts["metrics"] >= 120
+    assert facts["cost"]["milliseconds"] > 0
+    assert facts["node_exporter"] is None
+
+
+@pytest.mark.skipif(shutil.which("prometheus-node-exporter") is None, reason="node_exporter is not installed")
+def test_the_cost_of_a_real_node_exporter_is_measured() -> None:
+    cost = node_exporter_cost()
+
+    assert cost is not None
+    assert cost.milliseconds > 0
+    assert cost.percent_of_core == pytest.approx(cost.milliseconds / 10)
+
+
+def test_a_folder_that_is_no_machine_is_one_line(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["check", "--root", str(tmp_path)])
+
+    assert "must have proc/stat under its root" in str(result.exception)
