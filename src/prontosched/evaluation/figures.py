@@ -1,0 +1,276 @@
+"""Figures of the honest measures. Needs matplotlib (extra `evaluation`).
+
+Covers: how a figure looks and is written. The paper's own figures are in `figures_paper`.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prontosched.errors import SettingsError
+from prontosched.evaluation.study import Study
+
+INK = "#1f2933"
+MUTED = "#7b8794"
+GRID = "#e4e7eb"
+ACCENT = "#c2410c"
+# The methods a reader looks for keep their colour in every figure.
+COLOURS = {
+    "learned": "#c2410c",
+    "ready": "#1d4ed8",
+    "ewma": "#0891b2",
+    "paper": "#7c3aed",
+    "paper-spirit": "#db2777",
+    "paper-fd": "#65a30d",
+    "paper-pm": "#b45309",
+    "t2+spe": "#047857",
+    "utilisation": "#64748b",
+    "boosting": "#111827",
+    "half-space-trees": "#a16207",
+    "random": "#9aa5b1",
+    "clock": "#9aa5b1",
+}
+OTHERS = ("#0f766e", "#9333ea", "#be123c", "#4d7c0f", "#0369a1", "#a21caf")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure with its file name and what it says to someone who cannot see it."""
+
+    name: str
+    caption: str
+    figure: Any
+
+    def svg(self) -> str:
+        """Return it as SVG that can stand among others on one page."""
+        import matplotlib as mpl
+
+        held = io.StringIO()
+        with mpl.rc_context({"svg.hashsalt": self.name, "svg.fonttype": "path"}):
+            self.figure.savefig(held, format="svg", metadata={"Date": None, "Creator": None})
+        text = held.getvalue()
+        text = text[text.index("<svg") :]
+        text = re.sub(r'\bid="', f'id="{self.name}-', text)
+        text = text.replace("url(#", f"url(#{self.name}-").replace('href="#', f'href="#{self.name}-')
+        label = self.caption.replace("&", "and").replace('"', "'").replace("<", "below ")
+        return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write it as SVG and PNG."""
+        vector, raster = folder / f"{self.name}.svg", folder / f"{self.name}.png"
+        vector.write_text('<?xml version="1.0" encoding="utf-8"?>\n' + self.svg(), encoding="utf-8")
+        self.figure.savefig(raster, format="png", dpi=150, metadata={"Software": None})
+        return [vector, raster]
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draw in the report's style."""
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise SettingsError("a report needs matplotlib: pip install 'prontosched[evaluation]'") from error
+    style = {
+        "font.size": 9.5,
+        "axes.edgecolor": MUTED,
+        "axes.labelcolor": INK,
+        "axes.titlesize": 10.5,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": GRID,
+        "grid.linewidth": 0.8,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "text.color": INK,
+        "legend.frameon": False,
+        "figure.facecolor": "white",
+        "lines.solid_capstyle": "round",
+    }
+    with mpl.rc_context(style):
+        yield
+
+
+def canvas(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, Any]:
+    """Return a figure and its axes, `(rows, columns)` of them."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def colour(study: Study, name: str) -> str:
+    """Return the colour of a method."""
+    if name in COLOURS:
+        return COLOURS[name]
+    others = [method.name for method in study.methods if method.name not in COLOURS]
+    return OTHERS[others.index(name) % len(OTHERS)]
+
+
+def shown(study: Study) -> list[Any]:
+    """Return the methods worth a line in a figure: no variants, nothing without a score."""
+    hidden = ("sweep",)
+    names = ("accept", "learned-policy", "learned-blind", "paper-absolute", "t2", "spe", "clock")
+    return [method for method in study.methods if method.family not in hidden and method.name not in names]
+
+
+def recall_against_downtime(study: Study) -> Picture:
+    """Draw what each method finds against what it costs."""
+    figure, axes = canvas(8.6, 4.8)
+    axis = axes[0, 0]
+    limit = max(study.setting.budgets)
+    axis.plot([0, limit], [0, limit], color=MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
+    axis.annotate("chance", (limit * 0.92, limit * 0.92), color=MUTED, fontsize=8.5, ha="right", va="bottom")
+    ends: list[tuple[float, float, str, str]] = []
+    for method in shown(study):
+        cost, gain = study.curve(method.name)
+        if not np.isfinite(gain).any():
+            continue
+        strong = method.name in ("learned", "ready")
+        tint = colour(study, method.name)
+        width, size, above = (2.4, 4.0, 3) if strong else (1.4, 2.8, 2)
+        axis.plot(cost, gain, color=tint, lw=width, marker="o", ms=size, zorder=above)
+        ends.append((float(cost[-1]), float(gain[-1]), method.label, tint))
+    _label_ends(axis, ends)
+    for target in study.setting.targets:
+        axis.axvline(target, color=GRID, lw=6, zorder=0)
+    axis.set_xlim(0, limit * 1.42)
+    axis.set_ylim(0, None)
+    axis.set_xticks([0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
+    axis.xaxis.set_major_formatter(_percent())
+    axis.set_xlabel("realised downtime (share of moments the node refuses)")
+    axis.set_ylabel(f"recall of moments before a spike within {study.setting.horizon} steps")
+    return Picture(
+        "recall-downtime",
+        "Recall against realised downtime for every method; the dashed line is chance.",
+        figure,
+    )
+
+
+def against_ready(study: Study) -> Picture | None:
+    """Draw how many times more than current CPU Ready each method finds at equal downtime."""
+    if "ready" not in study:
+        return None
+    names = [m for m in shown(study) if m.name not in ("ready",)]
+    found = [(m, study.ratio(m.name, "ready", "recall")) for m in names]
+    found = [(m, r) for m, r in found if np.isfinite(r.value)]
+    if not found:
+        return None
+    found.sort(key=lambda pair: pair[1].value)
+    figure, axes = canvas(8.6, 0.9 + 0.33 * len(found))
+    axis = axes[0, 0]
+    top = max(2.0, min(4.0, max(r.value for _, r in found) * 1.15))
+    for row, (method, ratio) in enumerate(found):
+        tint = colour(study, method.name)
+        if np.isfinite(ratio.low):
+            axis.plot([min(ratio.low, top), min(ratio.high, top)], [row, row], color=tint, lw=2.2, alpha=0.55)
+        axis.plot(min(ratio.value, top), row, "o" if ratio.value <= top else ">", color=tint, ms=6)
+        axis.annotate(f"{ratio.value:.2f}", (min(ratio.value, top), row), xytext=(0, 6), textcoords="offset points",
+                      ha="center", fontsize=7.5, color=tint)  # fmt: skip
+    axis.axvline(1.0, color=INK, lw=1)
+    axis.set_yticks(range(len(found)), [method.label for method, _ in found])
+    axis.tick_params(axis="y", colors=INK, length=0)
+    axis.set_xlim(0, top * 1.03)
+    axis.set_ylim(-0.6, len(found) - 0.2)
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel(
+        f"recall at {study.setting.budget:.0%} downtime, relative to current CPU Ready (95 % interval)"
+    )
+    return Picture(
+        "against-ready", "Recall relative to current CPU Ready at equal downtime, with intervals.", figure
+    )
+
+
+def against_null(study: Study) -> Picture:
+    """Draw each method's recall next to that of itself shifted in time."""
+    names = [m for m in shown(study) if np.isfinite(study.null_test(m.name, "recall").observed)]
+    figure, axes = canvas(8.6, 0.9 + 0.3 * len(names))
+    axis = axes[0, 0]
+    names.sort(key=lambda m: study.null_test(m.name, "recall").observed)
+    for row, method in enumerate(names):
+        test = study.null_test(method.name, "recall")
+        tint = colour(study, method.name)
+        axis.plot([test.null, test.observed], [row, row], color=tint, lw=1.6, alpha=0.5)
+        axis.plot(test.null, row, "o", mfc="white", mec=tint, ms=6)
+        axis.plot(test.observed, row, "o", color=tint, ms=6)
+    axis.set_yticks(range(len(names)), [method.label for method in names])
+    axis.tick_params(axis="y", colors=INK, length=0)
+    axis.set_ylim(-0.6, len(names) - 0.4)
+    axis.set_xlim(0, None)
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel(
+        f"recall at a budget of {study.setting.budget:.0%}: open circle shifted in time, full circle as it is"
+    )
+    return Picture("against-null", "Recall of each method and of the same signal shifted in time.", figure)
+
+
+def lead_times(study: Study) -> Picture | None:
+    """Draw how many steps of warning onsets get."""
+    names = [m for m in shown(study) if study.lead_time(m.name).sum() > 0 and m.family != "null"][:6]
+    if not names:
+        return None
+    onsets = max(1, sum(node.onsets for node in study.nodes))
+    figure, axes = canvas(8.6, 3.2)
+    axis = axes[0, 0]
+    for method in [*names, *[m for m in study.methods if m.name == "random"]]:
+        leads = study.lead_time(method.name)
+        at_least = np.cumsum(leads[::-1])[::-1] / onsets
+        dashes = (0, (4, 3)) if method.name == "random" else "-"
+        axis.step(np.arange(1, leads.size + 1), at_least, where="mid", color=colour(study, method.name), lw=1.8,
+                  ls=dashes, label=method.label)  # fmt: skip
+    axis.set_xlabel("at least this many timesteps before the onset")
+    axis.set_ylabel("share of onsets first raised")
+    axis.set_ylim(0, None)
+    axis.legend(ncols=2, fontsize=8.5)
+    return Picture("lead-time", "Share of onsets with at least so many steps of warning.", figure)
+
+
+def reliability(study: Study) -> Picture | None:
+    """Draw probabilities against what followed."""
+    given = [(m, study.calibration(m.name)) for m in shown(study)]
+    given = [(m, bins) for m, bins in given if bins is not None]
+    if not given:
+        return None
+    figure, axes = canvas(5.2, 4.4)
+    axis = axes[0, 0]
+    axis.plot([0, 1], [0, 1], color=MUTED, lw=1, ls=(0, (4, 3)))
+    for method, bins in given:
+        assert bins is not None
+        used = bins[:, 0] >= 20
+        said, followed = bins[used, 1] / bins[used, 0], bins[used, 2] / bins[used, 0]
+        error = study.calibration_error(method.name)
+        label = f"{method.label} (error {error:.3f})"
+        axis.plot(said, followed, color=colour(study, method.name), lw=1.4, marker="o", ms=4.5, label=label)
+    axis.set_xlabel("probability said")
+    axis.set_ylabel("share followed by a spike")
+    axis.set_xlim(0, 1)
+    axis.set_ylim(0, 1)
+    axis.legend(loc="upper left", fontsize=8.5)
+    return Picture("reliability", "Probability said against the share that a spike followed.", figure)
+
+
+def _label_ends(axis: Any, ends: list[tuple[float, float, str, str]]) -> None:
+    """Write each label at the end of its line, apart from one another."""
+    if not ends:
+        return
+    ends.sort(key=lambda end: end[1])
+    gap = max(max(end[1] for end in ends), 0.1) * 0.055
+    place = -1.0
+    for x, y, label, tint in ends:
+        place = max(y, place + gap)
+        axis.annotate(label, (x, y), xytext=(x + 0.008, place), color=tint, fontsize=8.5, va="center",
+                      arrowprops={"arrowstyle": "-", "color": tint, "lw": 0.5, "shrinkA": 0, "shrinkB": 2})  # fmt: skip
+
+
+def _percent() -> Callable[[float, int], str]:
+    return lambda value, _: f"{value:.0%}"
