@@ -35,7 +35,7 @@ def link_to() -> Iterator[Callable[..., NatsLink]]:
     links: list[NatsLink] = []
 
     def connect(bus: Bus, **options: object) -> NatsLink:
-        link = NatsLink(bus.url, **{"group": "test", "timeout": 1.0, **options})
+        link = NatsLink(options.pop("address", bus.url), **{"group": "test", "timeout": 1.0, **options})
         links.append(link)
         return link
 

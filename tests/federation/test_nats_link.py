@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from prontosched.errors import FederationError
+from prontosched.federation.address import Address
 from prontosched.federation.leases import RefusalLeases
 from prontosched.federation.link import (
     DECISIONS,
@@ -22,6 +23,7 @@ from prontosched.federation.link import (
 )
 from prontosched.federation.nats_link import NatsLink
 from prontosched.federation.seat import Seat
+from prontosched.federation.tree import Tree
 
 from .buses import Bus, eventually
 
@@ -172,9 +174,32 @@ def test_groups_on_one_bus_do_not_hear_each_other(shared_bus: Bus, link_to: Call
     assert other.get(SUMMARIES, "n1") is None
 
 
-def test_a_group_that_is_no_name_is_refused() -> None:
-    with pytest.raises(FederationError, match="group must be 1 to 32 letters"):
-        NatsLink("nats://127.0.0.1:1", group="a.b")
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("nats://h:1/a.b", "group must be 1 to 32 letters"),
+        ("http://h:1", "a bus must be given as nats://host:port"),
+        ("nats://h:1?color=red", "an address may have creds, ca"),
+        ("nats://h:99999", "address of the bus"),
+        ("nats://h:1?shards=many", "address of the bus"),
+        ("nats://h:1?shards=0", "shards must be from 1 to 4096, got 0"),
+        ("nats://h:1?creds=/nowhere/node.creds", "creds must name a credentials file"),
+        ("tls://h:1?ca=/nowhere/ca.pem", "must be readable PEM files"),
+    ],
+)
+def test_an_address_that_cannot_be_right_is_refused(address: str, message: str) -> None:
+    with pytest.raises(FederationError, match=message):
+        NatsLink(address)
+
+
+def test_an_address_says_everything_in_one_setting() -> None:
+    found = Address.parse("tls://u:p%40ss@a:1,tls://b:2/prod?ca=/ca&cert=/c&key=/k&depth=2&shards=8")
+
+    assert found.servers == ("tls://a:1", "tls://b:2")
+    assert (found.group, found.user, found.password) == ("prod", "u", "p@ss")
+    assert (found.authority, found.certificate, found.key) == ("/ca", "/c", "/k")
+    assert found.tree == Tree(depth=2, shards=8)
+    assert Address.parse("bus").servers == ("nats://bus:4222",)
 
 
 def test_closing_without_a_bus_takes_no_longer_than_the_timeout() -> None:

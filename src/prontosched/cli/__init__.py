@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("On this machine", "Run this node live, as a service."),
     "check": ("On this machine", "Explain what this machine can measure, and what not."),
     "record": ("Traces", "Record what a source sees to a file."),
+    "generate": ("Traces", "Write generated traces: of the paper's shape, or to check the evaluator."),
     "load": ("Traces", "Make a real, bounded and repeatable load."),
     "gate": ("Run for a scheduler", "See, watch and undo what Pronto does at schedulers."),
     "extender": ("Run for a scheduler", "Answer kube-scheduler which nodes may take a pod."),

@@ -162,9 +162,10 @@ class Board:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self.values: dict[str, dict[str, Entry]] = {topic: {} for topic in TOPICS}
-        self.feeds: list[Feed] = []
         self.revision = 0
         self.lock = threading.Lock()
+        # By what a put can look up, so that ten thousand members cost no more each than ten.
+        self._feeds: dict[tuple[str, str], list[Feed]] = {}
 
     def set(self, topic: str, key: str, value: bytes, revision: int | None = None) -> int | None:
         """Store a value and hand it to every feed that listens; None if `revision` is not the held one."""
@@ -175,10 +176,37 @@ class Board:
             self.revision += 1
             entry = Entry(key, value, self.revision, self.clock())
             self.values[topic][key] = entry
-            listening = [f for f in self.feeds if f.topic == topic and matches(f.pattern, key)]
+            listening = [
+                feed
+                for place in (key, _one_below(key.rpartition(".")[0]), ">")
+                for feed in self._feeds.get((topic, place), ())
+                if matches(feed.pattern, key)
+            ]
         for feed in listening:
             feed.offer(entry)
         return entry.revision
+
+    def add(self, feed: Feed) -> None:
+        """Begin to hand values to a feed, first those that lie here."""
+        with self.lock:
+            values = self.values[feed.topic]
+            if "*" in feed.pattern or ">" in feed.pattern:
+                for entry in values.values():
+                    if matches(feed.pattern, entry.key):
+                        feed.offer(entry, live=False)
+            elif feed.pattern in values:
+                feed.offer(values[feed.pattern], live=False)
+            self._feeds.setdefault((feed.topic, _filed_under(feed.pattern)), []).append(feed)
+
+    def remove(self, feed: Feed) -> None:
+        """Stop handing values to a feed."""
+        with self.lock:
+            place = (feed.topic, _filed_under(feed.pattern))
+            left = [held for held in self._feeds.get(place, ()) if held is not feed]
+            if left:
+                self._feeds[place] = left
+            else:
+                self._feeds.pop(place, None)
 
 
 class LocalLink:
@@ -232,20 +260,14 @@ class LocalLink:
         """Return a feed that already holds what lies on the board."""
         self._open()
         feed = Feed(topic, pattern)
-        with self.board.lock:
-            for entry in self.board.values[topic].values():
-                if matches(pattern, entry.key):
-                    feed.offer(entry, live=False)
-            self.board.feeds.append(feed)
+        self.board.add(feed)
         feed.ready = True
         self._feeds.append(feed)
         return feed
 
     def unsubscribe(self, feed: Feed) -> None:
         """Stop one feed."""
-        with self.board.lock:
-            if feed in self.board.feeds:
-                self.board.feeds.remove(feed)
+        self.board.remove(feed)
         if feed in self._feeds:
             self._feeds.remove(feed)
 
@@ -274,3 +296,15 @@ def matches(pattern: str, key: str) -> bool:
             w in ("*", p) for w, p in zip(wanted[:-1], parts, strict=False)
         )
     return len(parts) == len(wanted) and all(w in ("*", p) for w, p in zip(wanted, parts, strict=True))
+
+
+def _one_below(parent: str) -> str:
+    return f"{parent}.*" if parent else "*"
+
+
+def _filed_under(pattern: str) -> str:
+    """Return what a put looks up to find this pattern: the key, its parent's, or all."""
+    if "*" not in pattern and ">" not in pattern:
+        return pattern
+    parent = pattern.rpartition(".")[0]
+    return pattern if pattern == _one_below(parent) and "*" not in parent else ">"

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import dataclasses
 import logging
 import random
 import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 from prontosched.errors import FederationError
+from prontosched.federation.address import Address
 from prontosched.federation.link import Entry, Feed, LinkDownError
 from prontosched.federation.nats_session import Session
 
@@ -32,7 +34,6 @@ FIRST_WAIT_SECONDS = 0.1
 LONGEST_WAIT_SECONDS = 10.0
 RESYNC_SECONDS = 30.0
 PUTS_AT_ONCE = 64
-_GROUP = re.compile(r"^[A-Za-z0-9_-]{1,32}$")
 
 
 class NatsLink:
@@ -40,18 +41,12 @@ class NatsLink:
 
     Parameters
     ----------
-    servers
-        Addresses such as `nats://10.0.0.1:4222` or `tls://bus.example:4222`.
+    address
+        Where the bus is and who we are there; see `prontosched.federation.address`.
     group
-        Name of the federation; several can share a bus without hearing each other.
+        Overrides the group of the address.
     name
         Who connects: shown in the bus's own reports, and unlike any other's.
-    credentials
-        A NATS credentials file, or None.
-    user, password
-        Used when there is no credentials file.
-    authority, certificate, key
-        TLS: whom to trust, and who we are; files in PEM. Any of them turns TLS on.
     timeout
         Seconds to wait for any one answer.
 
@@ -62,33 +57,20 @@ class NatsLink:
 
     def __init__(
         self,
-        servers: str | Sequence[str],
+        address: str | Address,
         *,
-        group: str = "default",
+        group: str | None = None,
         name: str = "member",
-        credentials: Path | str | None = None,
-        user: str | None = None,
-        password: str | None = None,
-        authority: Path | str | None = None,
-        certificate: Path | str | None = None,
-        key: Path | str | None = None,
         timeout: float = 2.0,
     ) -> None:
-        if not _GROUP.match(group):
-            raise FederationError(f"group must be 1 to 32 letters, digits, '-' or '_', got {group!r}")
-        self.group = group
+        place = Address.parse(address) if isinstance(address, str) else address
+        self.address = place if group is None else dataclasses.replace(place, group=group)
+        self.group = self.address.group
         self.timeout = timeout
         self.sessions = 0
         self.last_error = ""
         self.refused = 0
-        options: dict[str, Any] = {"servers": [servers] if isinstance(servers, str) else list(servers)}
-        if credentials is not None:
-            options["user_credentials"] = str(credentials)
-        if user is not None:
-            options |= {"user": user, "password": password}
-        if authority or certificate:
-            options["tls"] = _trust(authority, certificate, key)
-        self._options = options
+        self._options = _options(self.address)
         self._name = re.sub(r"[^A-Za-z0-9_-]", "-", name)[:60] or "member"
         self._offset = time.time() - time.monotonic()
         self._outbox: dict[tuple[str, str], bytes] = {}
@@ -269,16 +251,27 @@ class NatsLink:
                         del self._newest[place]
 
 
-def _trust(
-    authority: Path | str | None, certificate: Path | str | None, key: Path | str | None
-) -> ssl.SSLContext:
+def _options(address: Address) -> dict[str, Any]:
+    """Return what the client library is told, with TLS where the address asks for it."""
+    options: dict[str, Any] = {"servers": list(address.servers)}
+    if address.credentials is not None:
+        if not Path(address.credentials).is_file():
+            raise FederationError(
+                f"creds must name a credentials file, got {address.credentials!r}: check the path"
+            )
+        options["user_credentials"] = address.credentials
+    if address.user is not None:
+        options |= {"user": address.user, "password": address.password or ""}
+    secure = any(server.startswith(("tls", "wss")) for server in address.servers)
+    if not (secure or address.authority or address.certificate):
+        return options
     try:
-        context = ssl.create_default_context(cafile=str(authority) if authority else None)
-        if certificate:
-            context.load_cert_chain(str(certificate), str(key) if key else None)
+        context = ssl.create_default_context(cafile=address.authority)
+        if address.certificate:
+            context.load_cert_chain(address.certificate, address.key)
     except OSError as error:
         raise FederationError(
-            f"TLS files must be readable PEM, got {error}: check authority, certificate, key"
+            f"ca, cert and key must be readable PEM files, got {error}: check them"
         ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
+    return {**options, "tls": context}

@@ -114,7 +114,7 @@ class Session:
             return False
         except (TimeoutError, NatsError):
             # A forbidden subject answers with an error on the side and with silence here.
-            if subject in self.denied:
+            if subject.lower() in self.denied:
                 return False
             raise
         return True
@@ -219,7 +219,8 @@ class Session:
         text = str(error)
         log.info("bus: %s", text)
         if "permissions violation" in text.lower():
-            self.denied.add(text.rpartition(" to ")[2].strip("\"' "))
+            # The client library hands errors on in lower case.
+            self.denied.add(text.lower().rpartition(" to ")[2].strip("\"' "))
 
     def _bucket_name(self, topic: str) -> str:
         return f"pronto-{self.group}-{topic}"

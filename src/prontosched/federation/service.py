@@ -125,6 +125,11 @@ class AggregatorService:
             "revision": self.view.revision if self.view else None,
         }
 
+    @property
+    def heard_bytes(self) -> int:
+        """Bytes that arrived from children, good and bad."""
+        return self._feed.received_bytes
+
     def _hear(self) -> None:
         arrived = {entry.key: entry for entry in self._feed.drain()}
         for key, entry in {**self._waiting, **arrived}.items():

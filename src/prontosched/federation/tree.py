@@ -77,10 +77,14 @@ class Tree:
         above = parts[:-1]
         if not above and self.shards > 1 and not name.startswith(_SHARD):
             digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-            return f"{_SHARD}{int.from_bytes(digest, 'big') % self.shards:04d}"
+            return _shard(int.from_bytes(digest, "big") % self.shards)
         if self.depth is not None:
             above = above[: self.depth - 1]
         return "/".join(above)
+
+    def shard_names(self) -> list[str]:
+        """Return the names of the shards, none where there is only one."""
+        return [_shard(number) for number in range(self.shards)] if self.shards > 1 else []
 
     def aggregators(self, nodes: Iterable[str]) -> list[str]:
         """Return every aggregator that `nodes` need, the deepest first and the root last."""
@@ -155,6 +159,10 @@ def name_of(key: str) -> str:
         return ROOT
     raw = _ESCAPED.sub(lambda found: f"%{found[1]}", key.replace(".", "/"))
     return _unquote(raw)
+
+
+def _shard(number: int) -> str:
+    return f"{_SHARD}{number:04d}"
 
 
 def _escape(part: str) -> str:

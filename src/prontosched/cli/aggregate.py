@@ -1,0 +1,135 @@
+"""`pronto aggregate`: run aggregators of the federation."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.option(
+    "--nats", "address", metavar="ADDRESS", required=True, help="Bus: nats://host:port/group?creds=FILE."
+)
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="PLACE",
+    help="Aggregator to run, such as paris/row2; may be repeated.  [default: the root]",
+)
+@click.option("--shards", "own_shards", is_flag=True, help="Run all shards of the address, and the root.")
+@click.option(
+    "--rank", type=click.IntRange(1, 32), default=4, show_default=True, help="Directions of interest."
+)
+@click.option(
+    "--spare", type=click.IntRange(0, 32), default=4, show_default=True, help="Directions kept beyond those."
+)
+@click.option(
+    "--fan-out", type=click.IntRange(1, 65536), default=1024, show_default=True, help="Children at most."
+)
+@click.option(
+    "--expiry",
+    type=click.FloatRange(1),
+    default=180.0,
+    show_default=True,
+    help="Seconds until a child is gone.",
+)
+@click.option(
+    "--epsilon",
+    type=click.FloatRange(0, 1),
+    default=0.05,
+    show_default=True,
+    help="Change worth propagating.",
+)
+@click.option(
+    "--max-age",
+    type=click.FloatRange(0.1),
+    default=60.0,
+    show_default=True,
+    help="Longest silence in seconds.",
+)
+@click.option(
+    "--takeover",
+    type=click.FloatRange(0.1),
+    default=5.0,
+    show_default=True,
+    help="Seconds without a sign of life after which a standby takes over.",
+)
+@click.option("--seconds", type=click.FloatRange(0.1), help="Stop after so many seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print the final state as one JSON object.")
+def command(
+    address: str, names: tuple[str, ...], own_shards: bool, as_json: bool, seconds: float | None, **o: Any
+) -> None:
+    r"""Run aggregators: merge what nodes know and publish the global view.
+
+    Run it twice for the same PLACE and the second stands by until the first falls silent.
+
+    \b
+    Example:
+        pronto aggregate --nats nats://127.0.0.1:4222 --name paris --name ""
+    """
+    from prontosched.federation.address import Address
+    from prontosched.federation.nats_link import NatsLink
+    from prontosched.federation.service import run_all
+
+    place = Address.parse(address)
+    wanted = list(names) or [""]
+    if own_shards:
+        wanted = [*place.tree.shard_names(), ""]
+    holder = f"{os.uname().nodename}-{os.getpid()}"
+    link = NatsLink(place, name=f"aggregate-{holder}")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    if seconds is not None:
+        timer = threading.Timer(seconds, stop.set)
+        timer.daemon = True
+        timer.start()
+    services = _services(link, place.tree, wanted, holder, **o)
+    try:
+        click.echo(f"aggregating {', '.join(n or 'root' for n in wanted)} of {place.group}", err=True)
+        run_all(services, stop, lambda text: click.echo(text, err=True))
+    finally:
+        states = [service.status() for service in services]
+        link.close()
+    if as_json:
+        click.echo(json.dumps({"aggregators": states}))
+    else:
+        for state in states:
+            click.echo(f"{state['aggregator']}: {state['children']} children, {state['sent']} sent")
+
+
+def _services(
+    link: Any,
+    tree: Any,
+    names: list[str],
+    holder: str,
+    *,
+    rank: int,
+    spare: int,
+    fan_out: int,
+    expiry: float,
+    epsilon: float,
+    max_age: float,
+    takeover: float,
+) -> list[Any]:
+    from prontosched.federation.aggregator import Aggregator
+    from prontosched.federation.propagation import Propagation
+    from prontosched.federation.seat import Seat
+    from prontosched.federation.service import AggregatorService
+
+    return [
+        AggregatorService(
+            link,
+            Aggregator(name, rank=rank, spare=spare, expiry_seconds=expiry, fan_out=fan_out),
+            tree=tree,
+            rule=Propagation(epsilon=epsilon, max_age_seconds=max_age, rank=rank),
+            seat=Seat(link, name, holder, seconds=takeover),
+        )
+        for name in names
+    ]

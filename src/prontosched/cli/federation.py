@@ -1,0 +1,140 @@
+"""`pronto federation`: the tree as it is now, and what it costs and is worth."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.group(invoke_without_command=True)
+@click.option("--nats", "address", metavar="ADDRESS", help="Bus: nats://host:port/group?creds=FILE.")
+@click.option(
+    "--top", type=click.IntRange(0), default=20, show_default=True, help="Nodes shown, outliers first."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def command(context: click.Context, address: str | None, top: int, as_json: bool) -> None:
+    r"""Show the federation: who is there, how old, how far from the global view.
+
+    \b
+    Example:
+        pronto federation --nats nats://127.0.0.1:4222
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if address is None:
+        raise click.UsageError(
+            "--nats must name the bus, got nothing: a federation in one process has no tree"
+        )
+    from prontosched.federation.address import Address
+    from prontosched.federation.nats_link import NatsLink
+    from prontosched.federation.overview import look
+
+    place = Address.parse(address)
+    link = NatsLink(place, name="overview")
+    try:
+        seen = look(link, tree=place.tree)
+    finally:
+        link.close()
+    if as_json:
+        rows = [{k: _plain(v) for k, v in asdict(row).items()} for row in seen.rows]
+        found = {"revision": seen.revision, "nodes": len(seen.nodes), "unreadable": seen.unreadable}
+        click.echo(
+            json.dumps(
+                {**found, "view_age_seconds": _plain(seen.view_age_seconds), **seen.saved, "rows": rows}
+            )
+        )
+    else:
+        click.echo("\n".join(_words(seen, top)))
+
+
+@command.command()
+@click.option(
+    "--nodes", type=click.IntRange(100, 100_000), default=10_000, show_default=True, help="Largest fleet."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def bench(nodes: int, as_json: bool) -> None:
+    r"""Measure what a two-level tree costs as the fleet grows.
+
+    \b
+    Example:
+        pronto federation bench --nodes 10000
+    """
+    from prontosched.bench.federation import scale
+
+    _print_rows(scale(nodes), as_json)
+
+
+@command.command()
+@click.option(
+    "--smd",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Folder with the Server Machine Dataset, to measure on real machines as well.",
+)
+@click.option("--quick", is_flag=True, help="Fewer machines and steps.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def worth(smd: Path | None, quick: bool, as_json: bool) -> None:
+    r"""Measure what the global view is worth to a new node, also where it is worth nothing.
+
+    \b
+    Example:
+        pronto federation worth --quick
+    """
+    from prontosched.bench.federation_worth import worth as measure
+
+    _print_rows(measure(smd, quick=quick), as_json)
+
+
+def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"rows": [{k: _plain(v) for k, v in row.items()} for row in rows]}))
+        return
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        goal = "" if row["goal"] is None else f"goal {row['goal']}  {'met' if row['met'] else 'NOT MET'}"
+        click.echo(f"{row['name']:<{width}}  {row['value']:>12.4g} {row['unit']:<16} {goal}".rstrip())
+
+
+def _words(seen: Any, top: int) -> list[str]:
+    view = (
+        f"global view {seen.revision}, {seen.view_age_seconds:.0f} s old"
+        if seen.revision
+        else "no global view yet"
+    )
+    lines = [f"{len(seen.nodes)} nodes, {view}"]
+    for row in seen.rows:
+        if row.aggregator:
+            lines.append(
+                f"{'  ' * (row.name.count('/') + 1)}{row.name}: {row.nodes} nodes, {row.age_seconds:.0f} s old"
+            )
+    if seen.nodes:
+        width = max(len(row.name) for row in seen.nodes[:top]) if top else 4
+        lines.append(f"{'node':<{width}}  {'from view':>9}  {'age':>6}  {'samples':>8}  decision")
+    for row in seen.nodes[:top]:
+        apart = "-" if math.isnan(row.distance) else f"{row.distance:.3f}"
+        decision = (
+            "expired" if row.accept is None else f"{'accepts' if row.accept else 'refuses'}: {row.reason}"
+        )
+        lines.append(
+            f"{row.name:<{width}}  {apart:>9}  {row.age_seconds:>5.0f}s  {row.samples:>8.0f}  {decision}"
+        )
+    if len(seen.nodes) > top:
+        lines.append(f"and {len(seen.nodes) - top} more")
+    saved = seen.saved
+    lines.append(
+        f"epsilon saved {saved['messages_saved']} of {saved['messages_sent'] + saved['messages_saved']} messages, "
+        f"{saved['bytes_saved'] / 1e6:.1f} MB"
+    )
+    if seen.unreadable:
+        lines.append(f"{seen.unreadable} messages on the bus cannot be read")
+    return lines
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,88 @@
+"""The address of a federation: one setting that says where the bus is and who we are there.
+
+`nats://host:4222/group?creds=/etc/pronto/node.creds&ca=/etc/pronto/ca.pem&shards=16`:
+the path is the group, the query names files and bends the tree. Several servers are
+joined by commas. Only the host is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from prontosched.errors import FederationError
+from prontosched.federation.tree import Tree
+
+KEYS = ("creds", "ca", "cert", "key", "depth", "shards")
+_GROUP = re.compile(r"^[A-Za-z0-9_-]{1,32}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a federation is.
+
+    Attributes
+    ----------
+    servers
+        What to connect to, without secrets.
+    group
+        Name of the federation on that bus.
+    credentials, authority, certificate, key
+        Files; None for none.
+    user, password
+        Given before the host, where there is no credentials file.
+    tree
+        Who reports to whom.
+
+    Examples
+    --------
+    >>> found = Address.parse("nats://10.0.0.1:4222/prod?shards=16")
+    >>> found.servers, found.group, found.tree.shards
+    (('nats://10.0.0.1:4222',), 'prod', 16)
+    """
+
+    servers: tuple[str, ...]
+    group: str = "default"
+    credentials: str | None = None
+    authority: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tree: Tree = field(default_factory=Tree)
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read an address, or say what is wrong with it; a password is never repeated."""
+        written = [one if "://" in one else f"nats://{one}" for one in text.strip().split(",")]
+        parts, rest = urlsplit(written[0]), urlsplit(written[-1])
+        shown = f"{parts.scheme}://{parts.hostname}"
+        if parts.scheme not in ("nats", "tls", "ws", "wss") or not parts.hostname:
+            raise FederationError(
+                f"a bus must be given as nats://host:port or tls://host:port, got {shown!r}"
+            )
+        options = dict(parse_qsl(rest.query))
+        unknown = sorted(set(options) - set(KEYS))
+        if unknown:
+            raise FederationError(f"an address may have {', '.join(KEYS)} after '?', got {unknown[0]!r}")
+        group = rest.path.strip("/") or "default"
+        if not _GROUP.match(group):
+            raise FederationError(f"group must be 1 to 32 letters, digits, '-' or '_', got {group!r}")
+        try:
+            servers = [f"{p.scheme}://{p.hostname}:{p.port or 4222}" for p in map(urlsplit, written)]
+            depth = int(options["depth"]) if "depth" in options else None
+            tree = Tree(depth=depth, shards=int(options.get("shards", "1")))
+        except ValueError as error:
+            raise FederationError(f"address of the bus: {error}") from error
+        return cls(
+            tuple(servers),
+            group,
+            options.get("creds"),
+            options.get("ca"),
+            options.get("cert"),
+            options.get("key"),
+            unquote(parts.username) if parts.username else None,
+            unquote(parts.password) if parts.password else None,
+            tree,
+        )
