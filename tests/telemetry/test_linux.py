@@ -404,7 +404,7 @@ def test_a_storm_of_processes_of_50_ms_is_seen_as_ready(live: LinuxSource) -> No
         storm.wait()
 
     assert stormy.ready > 50.0
-    assert value(stormy, "forks_per_second") > 5
+    assert value(stormy, "forks_per_second") > 1
 
 
 @LIVE

@@ -85,9 +85,9 @@ class ReadyReader:
                 percent = 100.0 * self.waiting.seconds / seconds / cpus
                 if pressure > percent + NOTE_MARGIN_PERCENT:
                     return Ready(pressure, SHORT_NOTE)
-                return Ready(
-                    max(percent, pressure) if pressure == pressure else percent, self._threads_note()
-                )
+                percent = max(percent, pressure) if pressure == pressure else percent
+                hidden = threads - self.waiting.threads > HIDDEN_SLACK + HIDDEN_SHARE * threads
+                return Ready(percent, HIDDEN_NOTE if hidden else self._threads_note())
         why = f"threads {self.scanner.trouble}" if self._threads else "threads not wanted"
         if self._schedstat:
             waited = self._schedstat_seconds()
