@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prontosched.errors import SettingsError
 from prontosched.integration.gate import Observed, Verdict
-from prontosched.integration.policy import Policy, Rules
+from prontosched.integration.policy import Policy, Rules, take_rules
 
 OPEN = Observed("open")
 OTHER = Observed("closed-by-other", "disk is failing")
@@ -152,3 +152,8 @@ def test_no_sequence_touches_what_others_closed_or_breaks_a_minimum_time(
 def test_rules_that_break_a_promise_are_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(SettingsError, match=f"{name} must be"):
         Rules(**{name: value})
+
+
+def test_rule_that_is_no_number_is_refused_by_name() -> None:
+    with pytest.raises(SettingsError, match="min_hold_seconds must be a number of seconds, got 'soon'"):
+        take_rules({"min_hold_seconds": "soon"}, enforce=False, max_refusing=0.5)

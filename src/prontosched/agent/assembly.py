@@ -162,7 +162,7 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
 
 def _gate(settings: AgentSettings, link: Any) -> Follower:
     from prontosched.agent.gating import GateFollower
-    from prontosched.integration.policy import Rules
+    from prontosched.integration.policy import take_rules
     from prontosched.integration.registry import make_gate
 
     assert settings.gate is not None
@@ -174,7 +174,7 @@ def _gate(settings: AgentSettings, link: Any) -> Follower:
         from prontosched.federation.leases import RefusalLeases
 
         leases = RefusalLeases(link, share=settings.max_refusing, nodes=Census(link))
-    rules = Rules(enforce=settings.enforce, max_refusing=settings.max_refusing)
+    rules = take_rules(options, enforce=settings.enforce, max_refusing=settings.max_refusing)
     return GateFollower(
         make_gate(settings.gate, **options),
         rules,

@@ -63,6 +63,26 @@ class Rules:
                 raise SettingsError(f"{name} must be a finite number of seconds from 0 up, got {value}")
 
 
+def take_rules(options: dict[str, str], *, enforce: bool, max_refusing: float) -> Rules:
+    """Take the rules out of a gate's options, and leave there what is the gate's own.
+
+    Examples
+    --------
+    >>> options = {"conf": "/etc/slurm.conf", "min_hold_seconds": "5"}
+    >>> take_rules(options, enforce=True, max_refusing=0.5).min_hold_seconds, options
+    (5.0, {'conf': '/etc/slurm.conf'})
+    """
+    given = {}
+    for name in ("valid", "min_hold", "min_accept", "override", "observe"):
+        text = options.pop(f"{name}_seconds", None)
+        if text is not None:
+            try:
+                given[f"{name}_seconds"] = float(text)
+            except ValueError as error:
+                raise SettingsError(f"{name}_seconds must be a number of seconds, got {text!r}") from error
+    return Rules(enforce=enforce, max_refusing=max_refusing, **given)
+
+
 class Step(NamedTuple):
     """What to do next at the scheduler, and why."""
 
