@@ -21,7 +21,18 @@ def certificate(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     made = subprocess.run(
         [
-            *["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"],
+            *[
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=localhost",
+            ],
             *("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")),
             *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
         ],

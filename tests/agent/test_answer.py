@@ -101,3 +101,12 @@ def test_an_answer_is_json_with_null_for_what_is_unknown():
     assert found["score"] is None
     assert found["cpu_ready_percent"] is None
     assert found["accept"] is True
+
+
+def test_a_node_full_only_for_a_wide_job_is_so_since_it_was_asked():
+    announced = Announced(capacity=4, factor=1.0)
+    announced.add("a", cpus=2, ttl=30, now=97.0)
+    found = ask(CALM, announced=announced, cpus=4)
+
+    assert not found.accept
+    assert found.since == pytest.approx(5000.0)

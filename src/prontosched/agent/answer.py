@@ -134,7 +134,9 @@ def answer(
         assert decision is not None
         accept, reason, changed_at = not decision.raised, decision.reason, known.changed_at
     if accept and full is not None:
-        accept, reason, changed_at = False, full, announced.full_since
+        # Full for a job of this size only: then it is so since it was asked.
+        accept, reason = False, full
+        changed_at = now if announced.full() is None else max(announced.full_since, known.changed_at)
     elif accept:
         changed_at = max(changed_at, announced.freed_at)
     return Answer(

@@ -97,11 +97,11 @@ async def history(request: web.Request) -> web.Response:
     begin = query_number(values, "from", now - HOUR_SECONDS)
     end = query_number(values, "to", now + 1.0)
     points = query_whole(values, "points", 600, least=1, most=MAX_POINTS)
-    if not -1e12 <= begin < end <= 1e12:
-        raise bad(f"from must be before to, got {begin:.10g} and {end:.10g}")
+    if not (-1e12 <= begin <= 1e12 and -1e12 <= end <= 1e12):
+        raise bad(f"from and to must be within 1e12 seconds of 1970, got {begin:.10g} and {end:.10g}")
     name = _of_node(lambda: agent.known(node)).name
     found: list[dict[str, Any]] = []
-    if agent.disk is not None:
+    if agent.disk is not None and begin < end:
         found = await agent.disk.read(lambda log: log.history(name, begin, end, points))
     return answer_json({"node": name, "from": begin, "to": end, "points": found})
 

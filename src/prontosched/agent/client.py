@@ -147,4 +147,4 @@ def find_agent(
 
 def job_name() -> str:
     """Return a name for a job of this process."""
-    return f"run-{os.uname().nodename}-{os.getpid()}"[:128].replace(" ", "_")
+    return f"run-{os.uname().nodename}-{os.getpid()}"[:128]

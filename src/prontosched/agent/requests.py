@@ -17,7 +17,7 @@ MAX_TTL_SECONDS = 86_400
 MAX_PID = 4_194_304
 MAX_POINTS = 2000
 DEFAULT_TTL_SECONDS = 30.0
-ID_PATTERN = r"^[!-~]{1,128}$"
+ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+,~-]{0,127}$"
 NODE_CHARACTERS = 256
 
 _ID = re.compile(ID_PATTERN)
@@ -57,21 +57,22 @@ async def read_job(request: web.Request) -> JobRequest:
         raise bad(f"the body may have id, cpus, ttl, node, if_accepted and pid, got {unknown[0][:64]!r}")
     name = body.get("id")
     if not isinstance(name, str) or not _ID.fullmatch(name):
-        raise bad("id must be 1 to 128 printable ASCII characters without spaces")
+        raise bad(
+            "id must be 1 to 128 letters, digits or any of ._:@=+,~- and begin with one of the first two"
+        )
     accepted = body.get("if_accepted", False)
     if not isinstance(accepted, bool):
         raise bad(f"if_accepted must be true or false, got {accepted!r:.64}")
     node = body.get("node")
-    if node is not None and (not isinstance(node, str) or not 0 < len(node) <= NODE_CHARACTERS):
+    if "node" in body and (not isinstance(node, str) or not 0 < len(node) <= NODE_CHARACTERS):
         raise bad(f"node must be 1 to {NODE_CHARACTERS} characters")
-    pid = body.get("pid")
     return JobRequest(
         id=name,
         cpus=_number("cpus", body.get("cpus", 1), above=0, most=MAX_CPUS),
         ttl=_number("ttl", body.get("ttl", DEFAULT_TTL_SECONDS), above=0, most=MAX_TTL_SECONDS),
         node=node,
         if_accepted=accepted,
-        pid=None if pid is None else _whole("pid", pid, least=1, most=MAX_PID),
+        pid=_whole("pid", body["pid"], least=1, most=MAX_PID) if "pid" in body else None,
     )
 
 
