@@ -224,15 +224,18 @@ def test_floor_lets_only_the_most_certain_refuse() -> None:
     assert refusing_in(ledger, 1.0) == ["n3", "n4"]
 
 
-def test_less_certain_node_gives_way_to_a_more_certain_one() -> None:
+def test_less_certain_node_gives_way_to_a_more_certain_one_after_the_minimum_time() -> None:
     verdicts = {"n1": BUSY}
-    ledger = ledger_of(verdicts, Rules(enforce=True, max_refusing=0.25, min_accept_seconds=0))
+    ledger = ledger_of(
+        verdicts, Rules(enforce=True, max_refusing=0.25, min_accept_seconds=0, min_hold_seconds=20)
+    )
     ledger.settle(0.0)
     verdicts["n2"] = Verdict(True, 0.95, "busier", valid_until=100.0)
-    changes = ledger.settle(1.0)
+    assert ledger.settle(19.0) == []
+    changes = ledger.settle(20.0)
 
     assert {(change.node, change.refuse) for change in changes} == {("n1", False), ("n2", True)}
-    assert refusing_in(ledger, 1.0) == ["n2"]
+    assert refusing_in(ledger, 20.0) == ["n2"]
 
 
 def test_equally_certain_newcomer_moves_nobody() -> None:

@@ -42,6 +42,7 @@ class _Entry:
     policy: Policy
     seen_at: float
     refusal: Verdict | None = None
+    refused_at: float = math.nan
 
 
 class Ledger:
@@ -106,18 +107,20 @@ class Ledger:
             if (verdict := self._wanted(name, entry, now))
         }
         room = places(Census(in_service=len(self._known)), self.rules.max_refusing)
-        # Those that refuse already come first among equals, so that none is moved without need.
-        strongest = sorted(
-            wanted,
-            key=lambda name: (_certainty(wanted[name]), self._known[name].refusal is not None, name),
-            reverse=True,
-        )
+        strongest = sorted(wanted, key=lambda name: self._rank(name, wanted[name], now), reverse=True)
         granted = set(strongest[:room])
         return [
             change
             for name, entry in self._known.items()
             if (change := _apply(name, entry, wanted[name] if name in granted else None, now))
         ]
+
+    def _rank(self, name: str, verdict: Verdict, now: float) -> tuple[bool, float, bool, str]:
+        """Order those that want to refuse; scores that are nearly equal must not take turns."""
+        entry = self._known[name]
+        held = entry.refusal is not None
+        resting = held and now - entry.refused_at < self.rules.min_hold_seconds
+        return (resting, -math.inf if math.isnan(verdict.score) else verdict.score, held, name)
 
     def _wanted(self, name: str, entry: _Entry, now: float) -> Verdict | None:
         """Return the verdict by which the node would refuse if there were room."""
@@ -139,12 +142,11 @@ def _apply(name: str, entry: _Entry, refusal: Verdict | None, now: float) -> Cha
     before, entry.refusal = entry.refusal, refusal
     if refusal is not None:
         entry.policy.done("refuse", now, refusal.valid_until)
-        return None if before else Change(name, True, refusal.reason, refusal.valid_until)
+        if before is not None:
+            return None
+        entry.refused_at = now
+        return Change(name, True, refusal.reason, refusal.valid_until)
     if before is not None:
         entry.policy.done("accept", now)
         return Change(name, False, "the node accepts again", math.nan)
     return None
-
-
-def _certainty(verdict: Verdict) -> float:
-    return -math.inf if math.isnan(verdict.score) else verdict.score
