@@ -22,7 +22,7 @@ PATH = click.Path(path_type=Path)
 @click.option(
     "--unit",
     type=click.Choice(["ms", "percent", "other"]),
-    help="What that column is measured in: ms per 20 s, percent per CPU, or something else.",
+    help="What that column is measured in: ms per interval, percent per CPU, or something else.",
 )
 @click.option(
     "--interval", type=click.FloatRange(min=0.001), metavar="SECONDS", help="Time between two rows."

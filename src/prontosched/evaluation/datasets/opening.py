@@ -127,6 +127,8 @@ def open_dataset(
         require_column(chosen, list(opened))
     if given["utilisation"] is not None and any(given["utilisation"] not in f.names for f in opened):
         given["utilisation"] = None
+    if given["utilisation"] == chosen:
+        given["utilisation"] = None  # what is to be foretold must not be among what foretells it
     patterns = tuple(exclude) or (first.exclude if own_choice else ())
     layout, columns = lay_out(list(opened), given, patterns)
     streams = [Stream(_name(file.path), [file]) for file in opened]

@@ -101,15 +101,17 @@ class SmdFile:
 
 def _numbers(lines: list[str], places: list[int], counts: TraceCounts) -> Array:
     rows = [line.rstrip("\r\n").split(",") for line in lines]
-    numbers = np.empty((len(rows), len(places)))
+    once = sorted(set(places))  # a column may be wanted as a metric and as utilisation
+    numbers = np.empty((len(rows), len(once)))
     for at, row in enumerate(rows):
-        for column, place in enumerate(places):
+        for column, place in enumerate(once):
             if _is_number(row[place]):
                 numbers[at, column] = float(row[place])
             else:
                 numbers[at, column] = np.nan
                 counts.cells["text in a number"] += 1
-    return without_infinity(numbers, counts)
+    numbers = without_infinity(numbers, counts)
+    return numbers[:, [once.index(place) for place in places]]
 
 
 def _is_number(cell: str) -> bool:

@@ -71,6 +71,12 @@ def split_heading(name: str) -> tuple[str, str] | None:
     return None
 
 
+def _day_comes_first(text: Any) -> bool:
+    """Tell 23/11/2026 and 23.11.2026 from 11/23/2026; where both would do, the month comes first."""
+    parts = text.str.extract(r"^(\d{1,2})([./-])\d{1,2}[./-]\d{4}").dropna()
+    return bool(len(parts)) and bool((parts[0].astype(int) > 12).any() or (parts[1] == ".").all())
+
+
 def parse_times(cells: Any) -> Any:
     """Return seconds: clock time since 1970, or as given where the column holds small numbers."""
     import pandas as pd
@@ -83,11 +89,8 @@ def parse_times(cells: Any) -> Any:
         return numbers.map(to_seconds, na_action="ignore").astype(float)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # mixed formats are read one by one
-        moments = pd.to_datetime(text, errors="coerce", utc=True, format="mixed")
-        if moments.isna().sum() > 0:
-            # 23.11.2026 or 23/11/2026: then all of them have the day first.
-            other = pd.to_datetime(text, errors="coerce", utc=True, format="mixed", dayfirst=True)
-            if other.isna().sum() < moments.isna().sum():
-                moments = other
+        moments = pd.to_datetime(
+            text, errors="coerce", utc=True, format="mixed", dayfirst=_day_comes_first(text)
+        )
     seconds = (moments - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
     return seconds.astype(float)

@@ -92,8 +92,11 @@ class VsphereCsvFile:
             return True
         separator = max(",;\t", key=head.count)
         names = [cell.strip().strip('"') for cell in head.strip().split(separator)]
-        # A single counter-like column would also fit a trace of another kind that borrows the name.
-        return find_long_columns(names) is not None or sum(bool(split_heading(n)) for n in names) >= 1
+        if find_long_columns(names) is not None:
+            return True
+        # Pronto's own traces use vSphere's names too, but hold CPU Ready in a column of their own.
+        own = any(name.startswith(("ready", "cpu_ready")) for name in names)
+        return not own and any((split_heading(name) or ("",))[0] in READY_COUNTERS for name in names)
 
     def batches(
         self,

@@ -1,7 +1,7 @@
 """Fill panels: from traces of any kind, or from the generated data set of the paper's shape.
 
-Traces of one folder make a cluster; a file with many nodes is a cluster of its own. CPU Ready in percent per CPU
-becomes milliseconds per 20 s, the paper's unit; any other column keeps its own.
+Traces of one folder make a cluster; a file with many nodes is a cluster of its own. CPU Ready in percent per CPU,
+or in milliseconds per interval, becomes milliseconds per 20 s, the paper's unit; any other column keeps its own.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from prontosched.errors import ProntoError, TelemetryError
 from prontosched.evaluation.datasets.opening import files_of, open_dataset
 from prontosched.evaluation.forecast.example import Example, memory_and_network, one_hour
 from prontosched.evaluation.forecast.panel import Cluster, Panel, PanelBuilder
+from prontosched.evaluation.inputs import ready_unit
 from prontosched.evaluation.paper_shape import CHUNK_STEPS, INTERVAL_SECONDS, PaperShape
 from prontosched.subspace import Array
 
-MS_PER_PERCENT = 200.0  # of 20 s
+PAPER_INTERVAL_SECONDS = 20.0
+MS_PER_PERCENT = 10.0 * PAPER_INTERVAL_SECONDS
 # A trace may be this many times longer than its rows would fill before its clock is called broken.
 MOST_SPAN = 50
 
@@ -64,7 +66,7 @@ def read_traces(
     ready
         Column that holds CPU Ready; without it the trace's own choice.
     unit
-        "ms" (per 20 s), "percent" (per CPU) or "other"; without it told from the trace.
+        "ms" (per interval), "percent" (per CPU) or "other"; without it told from the trace.
     interval_seconds
         Time between two rows; without it told from the timestamps.
     tell
@@ -116,8 +118,8 @@ def _read_one(path: Path, ready: str | None, unit: str | None, interval: float |
             f"'{source.metrics[0]}': name the one to forecast with --ready"
         )
     step = interval or source.interval_seconds
-    chosen = unit or own_unit
-    factor = MS_PER_PERCENT if chosen == "percent" else 1.0
+    chosen = unit or (ready_unit(source.ready_column) if own_unit == "other" else own_unit)
+    factor = {"percent": MS_PER_PERCENT, "ms": PAPER_INTERVAL_SECONDS / step}.get(chosen, 1.0)
     label = "ms" if chosen in ("percent", "ms") else source.ready_column
     result = TraceSet(step, label, source.ready_column)
     held: dict[str, tuple[list[Array], list[Array], list[Array]]] = {}

@@ -1,0 +1,298 @@
+"""SMD, Bitbrains and vSphere exports, read as traces."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prontosched.errors import TelemetryError
+from prontosched.evaluation.datasets import open_dataset, recognise
+from prontosched.evaluation.datasets.smd import METRICS, SmdFile
+
+BITBRAINS_HEADER = (
+    "Timestamp [ms];\tCPU cores;\tCPU capacity provisioned [MHZ];\tCPU usage [MHZ];\tCPU usage [%];\t"
+    "Memory capacity provisioned [KB];\tMemory usage [KB];\tDisk read throughput [KB/s];\t"
+    "Disk write throughput [KB/s];\tNetwork received throughput [KB/s];\tNetwork transmitted throughput [KB/s]"
+)
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def bitbrains_row(time: int, usage: object = 12.5) -> str:
+    return ";\t".join(
+        str(cell) for cell in (time, 4, 11703.99, 10912.02, usage, 67108864, 6129274, 0, 1.5, 0.2, 3)
+    )
+
+
+def long_export(path: Path, rows: list[tuple[object, ...]], *, head: tuple[str, ...] | None = None) -> Path:
+    names = head or ("MetricId", "Timestamp", "Value", "Unit", "IntervalSecs", "Instance", "Entity")
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, quoting=csv.QUOTE_ALL)
+        writer.writerow(names)
+        writer.writerows(rows)
+    return path
+
+
+def vm_rows(
+    counter: str, values: list[object], node: str = "web-1", instance: str = ""
+) -> list[tuple[object, ...]]:
+    return [
+        (counter, f"11/15/2026 9:0{at // 3}:{20 * (at % 3):02d} PM", value, "", 20, instance, node)
+        for at, value in enumerate(values)
+    ]
+
+
+def test_smd_text_and_parquet_are_recognised_and_read_the_same(shared_data: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    parquet = shared_data / "data" / "smd" / "machine-1-2.parquet"
+    table = pq.read_table(parquet, columns=list(METRICS)).slice(0, 200)
+    rows = zip(*(table.column(name).to_pylist() for name in METRICS), strict=True)
+    text = write(tmp_path / "machine-1-2.txt", *(",".join(f"{value:.6f}" for value in row) for row in rows))
+    sources = [open_dataset([path])[0] for path in (parquet, text)]
+    first, second = (next(source.chunks(rows=200)) for source in sources)
+
+    assert sources[0].metrics == sources[1].metrics
+    np.testing.assert_allclose(first.vectors[:200], second.vectors, atol=1e-6)
+    np.testing.assert_allclose(first.ready[:200], second.ready, atol=1e-6)
+    assert np.diff(second.timestamps).tolist() == [60.0] * 199
+
+
+def test_smd_takes_load_as_contention_and_keeps_no_load_average_among_the_metrics(shared_data: Path) -> None:
+    source, unit = open_dataset(sorted((shared_data / "data" / "smd").glob("*.parquet")))
+
+    assert (source.ready_column, unit, source.interval_seconds) == ("load_1", "other", 60.0)
+    assert len(source.nodes) == 7
+    assert len(source.metrics) == 35
+    assert not [name for name in source.metrics if name.startswith("load_")]
+
+
+def test_smd_rows_with_text_or_missing_cells_are_counted(tmp_path: Path) -> None:
+    good = ",".join(["0.5"] * len(METRICS))
+    odd = ",".join(["x"] + ["0.5"] * (len(METRICS) - 1))
+    path = write(tmp_path / "machine-9-9.txt", good, odd, "0.5,0.5", good)
+    source, _ = open_dataset([path])
+    (chunk,) = source.chunks()
+
+    assert len(chunk) == 3
+    assert source.counts.dropped == {"wrong number of cells": 1}
+    assert source.counts.cells == {"text in a number": 1}
+    assert chunk.timestamps.tolist() == [0.0, 60.0, 180.0]
+
+
+def test_bitbrains_seconds_under_a_heading_of_milliseconds_are_seconds(tmp_path: Path) -> None:
+    rows = [bitbrains_row(1376314846 + 300 * at) for at in range(4)]
+    source, unit = open_dataset([write(tmp_path / "1.csv", BITBRAINS_HEADER, *rows)], ready="CPU usage [%]")
+    (chunk,) = source.chunks()
+
+    assert chunk.timestamps[0] == 1376314846.0
+    assert (source.interval_seconds, unit) == (300.0, "other")
+    assert chunk.ready.tolist() == [12.5] * 4
+    assert "Network transmitted throughput [KB/s]" in source.metrics
+    assert "CPU usage [%]" not in source.metrics
+
+
+def test_bitbrains_gzipped_and_in_folders_of_the_same_names_stay_apart(tmp_path: Path) -> None:
+    for month in ("2013-7", "2013-8"):
+        (tmp_path / month).mkdir()
+        text = "\n".join([BITBRAINS_HEADER, bitbrains_row(1376314846), bitbrains_row(1376315146)])
+        with gzip.open(tmp_path / month / "1.csv.gz", "wt") as stream:
+            stream.write(text)
+    source, _ = open_dataset([tmp_path])
+
+    assert source.nodes == ("2013-7/1", "2013-8/1")
+    assert source.ready_column is None
+
+
+def test_bitbrains_text_in_a_number_becomes_unknown_and_is_counted(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "1.csv", BITBRAINS_HEADER, bitbrains_row(1376314846, "n/a"), bitbrains_row(1376315146)
+    )
+    source, _ = open_dataset([path], ready="CPU usage [%]")
+    (chunk,) = source.chunks()
+
+    assert np.isnan(chunk.ready[0])
+    assert source.counts.cells == {"text in a number": 1}
+
+
+def test_get_stat_export_becomes_one_row_per_vm_and_time(tmp_path: Path) -> None:
+    rows = [
+        *vm_rows("cpu.ready.summation", [400, 200, 1000]),
+        *vm_rows("cpu.usage.average", [10.0, 20.0, 30.0]),
+        *vm_rows("cpu.ready.summation", [100, 100, 100], node="db-1"),
+    ]
+    source, unit = open_dataset([long_export(tmp_path / "stats.csv", rows)])
+    chunks = {chunk.node: chunk for chunk in source.chunks()}
+
+    assert unit == "percent"
+    assert chunks["web-1"].ready.tolist() == [2.0, 1.0, 5.0]
+    assert chunks["db-1"].ready.tolist() == [0.5, 0.5, 0.5]
+    assert source.metrics == ("cpu.usage.average",)
+    assert np.isnan(chunks["db-1"].vectors).all()
+    assert np.diff(chunks["web-1"].timestamps).tolist() == [20.0, 20.0]
+
+
+def test_ready_is_per_cpu_where_the_export_names_the_cpus(tmp_path: Path) -> None:
+    rows = [
+        row for cpu in range(4) for row in vm_rows("cpu.ready.summation", [200, 400], instance=str(cpu))
+    ] + vm_rows("cpu.usage.average", [50.0, 60.0])
+    source, _ = open_dataset([long_export(tmp_path / "stats.csv", rows)])
+    (chunk,) = source.chunks()
+
+    assert chunk.ready.tolist() == [1.0, 2.0]
+
+
+def test_no_ready_counter_stays_among_the_metrics_of_an_export(shared_data: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    recorded = pq.read_table(shared_data / "data" / "vmware_govmomi" / "counters_long.parquet").to_pylist()
+    rows = [
+        (row["counter"], 1_700_000_000 + row["offset_s"], row["value"], row["unit"], row["entity"])
+        for row in recorded
+        if row["flavour"] == "vpx" and row["entity"] in ("Vm", "Host")
+    ]
+    path = long_export(tmp_path / "vpx.csv", rows, head=("MetricId", "Timestamp", "Value", "Unit", "Entity"))
+    source, unit = open_dataset([path])
+    chunks = {chunk.node: chunk for chunk in source.chunks()}
+
+    assert (unit, source.interval_seconds, source.nodes) == ("percent", 20.0, ("Host", "Vm"))
+    assert {len(chunk) for chunk in chunks.values()} == {100}
+    assert 88 / 200 <= np.nanmin(chunks["Vm"].ready) <= np.nanmax(chunks["Vm"].ready) <= 271 / 200
+    assert not [name for name in source.metrics if "ready" in name or "readiness" in name]
+
+
+def test_get_stat_export_with_type_line_bad_cells_and_doubles_is_counted(tmp_path: Path) -> None:
+    rows = vm_rows("cpu.ready.summation", [400, "?", 1000])
+    path = long_export(
+        tmp_path / "stats.csv",
+        [
+            *rows,
+            rows[0],
+            *vm_rows("mem.usage.average", [1, 1, 1]),
+            ("cpu.ready.summation", "", 1, "", 20, "", "web-1"),
+        ],
+    )
+    path.write_text(
+        "#TYPE VMware.VimAutomation.ViCore.Impl\n" + path.read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    source, _ = open_dataset([path], ready="cpu.ready.summation")
+    ready = np.concatenate([chunk.ready for chunk in source.chunks()])
+
+    np.testing.assert_array_equal(ready, [2.0, np.nan, 5.0])
+    assert source.counts.dropped == {"no timestamp": 1, "counter given twice for one time": 1}
+    assert source.counts.cells == {"text in a number": 1}
+
+
+def test_times_with_the_day_first_are_understood_when_one_can_only_be_a_day(tmp_path: Path) -> None:
+    rows = [("cpu.ready.summation", f"{day}.11.2026 00:00:00", 100, "a") for day in (11, 12, 13)]
+    rows += [("mem.usage.average", f"{day}.11.2026 00:00:00", 100, "a") for day in (11, 12, 13)]
+    path = long_export(tmp_path / "stats.csv", rows, head=("MetricId", "Timestamp", "Value", "Entity"))
+    (chunk,) = open_dataset([path])[0].chunks()
+
+    assert np.diff(chunk.timestamps).tolist() == [86_400.0, 86_400.0]
+
+
+def test_one_column_per_counter_is_read_too(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "web-1.csv",
+        "Time,cpu.ready.summation,cpu.usage.average",
+        "2026-11-15T21:00:00Z,400,12",
+        "2026-11-15T21:00:20Z,200,13",
+        "2026-11-15T21:00:20Z,999,13",
+    )
+    source, _ = open_dataset([path])
+    (chunk,) = source.chunks()
+
+    assert (chunk.node, chunk.ready.tolist()) == ("web-1", [2.0, 1.0])
+    assert source.counts.dropped == {"timestamp seen before": 1}
+
+
+def test_chart_export_of_the_client_names_node_and_unit_in_its_headings(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "chart.csv",
+        '"Time","Ready for web-1 (ms)","Usage for web-1 (%)"',
+        '"11/15/2026, 9:00:00 PM","400","12.5"',
+        '"11/15/2026, 9:00:20 PM","800","13.5"',
+    )
+    source, _ = open_dataset([path])
+    (chunk,) = source.chunks()
+
+    assert (chunk.node, chunk.ready.tolist(), source.metrics) == ("web-1", [2.0, 4.0], ("Usage",))
+
+
+def test_esxtop_batch_output_becomes_one_node_per_vm(tmp_path: Path) -> None:
+    names = [r"\\esx1\Group Cpu(1234:web-1)\% Ready", r"\\esx1\Group Cpu(1234:web-1)\% Used"]
+    names += [r"\\esx1\Group Cpu(77:db-1)\% Ready", r"\\esx1\Group Memory(77:db-1)\Memory Size MBytes"]
+    path = write(
+        tmp_path / "esxtop.csv",
+        ",".join(f'"{name}"' for name in ["(PDH-CSV 4.0) (UTC)(0)", *names]),
+        '"11/15/2026 21:00:00","1.5","20","0.5","4096"',
+        '"11/15/2026 21:00:05","2.5","30","0.7","4096"',
+    )
+    source, unit = open_dataset([path])
+    ready = {chunk.node: chunk.ready.tolist() for chunk in source.chunks()}
+
+    assert (ready, unit, source.interval_seconds) == (
+        {"web-1": [1.5, 2.5], "db-1": [0.5, 0.7]},
+        "percent",
+        5.0,
+    )
+
+
+def test_a_trace_of_prontos_own_with_vsphere_names_is_no_export(tmp_path: Path) -> None:
+    path = write(tmp_path / "own.csv", "timestamp,node,ready,cpu.usage.average", "1,a,2,3", "21,a,2,3")
+
+    assert recognise(path) is None
+    assert open_dataset([path])[0].ready_column == "ready"
+
+
+def test_files_of_two_data_sets_are_refused_together(tmp_path: Path) -> None:
+    one = write(tmp_path / "1.csv", BITBRAINS_HEADER, bitbrains_row(1376314846))
+    two = write(tmp_path / "machine-9-9.txt", ",".join(["0.5"] * len(METRICS)))
+
+    with pytest.raises(TelemetryError, match="all files must be of one data set, got bitbrains and smd"):
+        open_dataset([one, two])
+
+
+def test_plain_trace_among_data_sets_is_refused(tmp_path: Path) -> None:
+    one = write(tmp_path / "1.csv", BITBRAINS_HEADER, bitbrains_row(1376314846))
+    two = write(tmp_path / "own.csv", "timestamp,ready,a", "1,2,3")
+
+    with pytest.raises(TelemetryError, match="got a plain trace among data sets"):
+        open_dataset([one, two])
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        ("stats.csv", ["MetricId,Timestamp,Value,Entity"], "at least one row with a time, got none"),
+        ("stats.csv", ["MetricId,Timestamp,Value,Entity", "cpu.ready.summation,soon,1,a"], "got none"),
+        ("web.csv", ["Time,cpu.ready.summation", "2026-11-15T21:00:00Z,x"], "must have a column of numbers"),
+    ],
+)
+def test_export_without_anything_to_use_is_one_clear_line(
+    tmp_path: Path, name: str, lines: list[str], message: str
+) -> None:
+    with pytest.raises(TelemetryError, match=message):
+        open_dataset([write(tmp_path / name, *lines)])
+
+
+def test_missing_file_and_empty_folder_are_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(TelemetryError, match=r"nowhere\.csv: no such file"):
+        open_dataset([tmp_path / "nowhere.csv"])
+    with pytest.raises(TelemetryError, match="the folder must hold"):
+        open_dataset([tmp_path])
+
+
+def test_damaged_parquet_is_no_machine_of_smd(tmp_path: Path) -> None:
+    path = tmp_path / "machine-1-1.parquet"
+    path.write_bytes(b"PAR1 and nothing more")
+
+    assert not SmdFile.recognises(path, "")
