@@ -39,6 +39,7 @@ class Bus:
         self.prefix = prefix
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
+        self._read = 0
 
     @property
     def url(self) -> str:
@@ -51,6 +52,10 @@ class Bus:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         if not self.prefix:
             self.wait()
+        else:
+            # In another namespace: its own greeting in the log is the only sign.
+            eventually(lambda: b"Server is ready" in (self.folder / "nats.log").read_bytes()[self._read :])
+            self._read = (self.folder / "nats.log").stat().st_size
         return self
 
     def wait(self) -> None:

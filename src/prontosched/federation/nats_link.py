@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 FIRST_WAIT_SECONDS = 0.1
-LONGEST_WAIT_SECONDS = 10.0
+LONGEST_WAIT_SECONDS = 5.0
 RESYNC_SECONDS = 30.0
 PUTS_AT_ONCE = 64
 
