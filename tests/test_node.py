@@ -128,7 +128,7 @@ def test_state_is_bounded_and_does_not_grow() -> None:
 def test_truncated_state_is_refused(cut: int) -> None:
     data = make_node("paper").to_bytes()
 
-    with pytest.raises(StateError, match="must|does not match"):
+    with pytest.raises(StateError, match=r"must|does not match"):
         Node.from_bytes(data[:cut])
 
 

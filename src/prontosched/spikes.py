@@ -8,6 +8,7 @@ handful of projections that is several times faster than arrays.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ class SpikeDetector:
 
     Notes
     -----
-    Memory: `r * (lag + 6)` floats.
+    Memory: `r * (lag + 3)` floats.
 
     Examples
     --------
@@ -61,12 +62,14 @@ class SpikeDetector:
         self.threshold = threshold
         self.influence = influence
         self.floor = floor
+        # Rings of values, each less its reference; and sums over them, of values and of squares.
         self._windows: list[list[float]] = []
+        self._references: list[float] = []
+        self._firsts: list[float] = []
+        self._seconds: list[float] = []
         self._held = 0
         self._next = 0
         self._since = 0
-        # Per projection: reference, sum and sum of squares of distances from it, mean, variance.
-        self._stats: list[list[float]] = []
 
     @property
     def warm(self) -> bool:
@@ -76,7 +79,8 @@ class SpikeDetector:
     @property
     def filtered(self) -> list[float]:
         """The newest dampened value of each projection."""
-        return [values[self._next - 1] for values in self._windows]
+        pairs = zip(self._windows, self._references, strict=True)
+        return [values[self._next - 1] + reference for values, reference in pairs]
 
     def refill(self, window: Array, slot: int | None = None) -> None:
         """Replace the recent values by `window`, `(r, n)` with n at most `lag`.
@@ -87,82 +91,81 @@ class SpikeDetector:
         self._next = self._held % self.lag if slot is None else slot
         self._since = 0
         self._windows = window.tolist()
-        self._stats = [[0.0] * 5 for _ in self._windows]
+        self._references = [0.0] * len(self._windows)
         if self._held == self.lag:
-            self._measure_all()
+            self._measure()
         else:
             missing = [0.0] * (self.lag - self._held)
             for values in self._windows:
                 values.extend(missing)
 
-    def _measure_all(self) -> None:
-        """Measure full windows afresh, each around one of its own values."""
-        lag = self.lag
+    def _measure(self) -> None:
+        """Add full windows up afresh, each around one of its own values."""
         self._since = 0
-        for values, stats in zip(self._windows, self._stats, strict=True):
-            reference = values[0]
-            away = [value - reference for value in values]
-            first = sum(away)
-            second = sum([a * a for a in away])
-            mean = first / lag
-            stats[:] = reference, first, second, reference + mean, second / lag - mean * mean
+        self._firsts = []
+        self._seconds = []
+        for i, values in enumerate(self._windows):
+            shift = values[0]
+            values[:] = [value - shift for value in values]
+            self._references[i] += shift
+            self._firsts.append(sum(values))
+            self._seconds.append(sum(map(mul, values, values)))
 
     def detect(self, projections: list[float]) -> list[int] | None:
         """Return −1, 0 or +1 for each projection, or None while the lag fills."""
         if self._held != self.lag or len(projections) != len(self._windows):
             self._fill(projections)
             return None
-        lag, at = self.lag, self._next
+        lag, at, firsts, seconds = self.lag, self._next, self._firsts, self._seconds
         limit = self.threshold * self.threshold
         spikes = [0] * len(projections)
         cancelled = False
-        for i, values, stats in zip(range(len(projections)), self._windows, self._stats, strict=True):
-            value = projections[i]
-            reference, first, second, mean, variance = stats
-            away = value - mean
-            if away * away > limit * variance and abs(away) > self.threshold * self._least(mean):
+        for i, values in enumerate(self._windows):
+            value = projections[i] - self._references[i]
+            first, second = firsts[i], seconds[i]
+            # Both sides times lag squared: distance from the mean, and variance.
+            away = lag * value - first
+            if away * away > limit * (lag * second - first * first) and self._beyond_rounding(i, away):
                 spikes[i] = 1 if away > 0.0 else -1
                 value = self.influence * value + (1.0 - self.influence) * values[at - 1]
-            old = values[at] - reference
-            new = value - reference
+            old = values[at]
             values[at] = value
-            first += new - old
+            firsts[i] = first + (value - old)
             old *= old
-            second += new * new - old
+            second += value * value - old
+            seconds[i] = second
             if second < CANCELLED * old:
                 cancelled = True
-            mean = first / lag
-            stats[1] = first
-            stats[2] = second
-            stats[3] = reference + mean
-            stats[4] = second / lag - mean * mean
         self._next = at + 1 if at + 1 < lag else 0
         self._since += 1
         if cancelled or self._since >= REFRESH:
-            self._measure_all()
+            self._measure()
         return spikes
 
-    def _least(self, mean: float) -> float:
-        """Return the smallest deviation that is not rounding error."""
-        return max(self.floor, RELATIVE_FLOOR * abs(mean))
+    def _beyond_rounding(self, i: int, away: float) -> bool:
+        """Tell whether a distance is more than the smallest deviation that is not rounding error allows."""
+        mean = self._references[i] + self._firsts[i] / self.lag
+        return abs(away) > self.lag * self.threshold * max(self.floor, RELATIVE_FLOOR * abs(mean))
 
     def _fill(self, projections: list[float]) -> None:
         if len(projections) != len(self._windows):
             self._windows = [[0.0] * self.lag for _ in projections]
-            self._stats = [[0.0] * 5 for _ in projections]
+            self._references = [0.0] * len(projections)
             self._held = self._next = 0
         for value, values in zip(projections, self._windows, strict=True):
             values[self._next] = value
         self._held += 1
         self._next = self._held % self.lag
         if self.warm:
-            self._measure_all()
+            self._measure()
 
     def state(self) -> dict[str, Any]:
         """Return everything held, by name."""
         return {
             "windows": np.array(self._windows, dtype=np.float64).reshape(len(self._windows), self.lag),
-            "stats": np.array(self._stats, dtype=np.float64).reshape(len(self._stats), 5),
+            "sums": np.array([self._references, self._firsts, self._seconds], dtype=np.float64)
+            if self.warm
+            else np.array([self._references] * 3, dtype=np.float64),
             "held": self._held,
             "next": self._next,
             "since": self._since,
@@ -171,7 +174,7 @@ class SpikeDetector:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
         self._windows = state["windows"].tolist()
-        self._stats = state["stats"].tolist()
+        self._references, self._firsts, self._seconds = state["sums"].tolist()
         self._held = int(state["held"])
         self._next = int(state["next"])
         self._since = int(state["since"])

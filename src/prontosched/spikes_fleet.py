@@ -23,7 +23,7 @@ class FleetSpikeDetector:
 
     Notes
     -----
-    Memory: `nodes * width * (lag + 5)` floats.
+    Memory: `nodes * width * (lag + 3)` floats.
     """
 
     def __init__(self, nodes: int, width: int, like: SpikeDetector) -> None:
@@ -32,12 +32,11 @@ class FleetSpikeDetector:
         self.influence = like.influence
         self.floor = like.floor
         shape = (nodes, width)
+        # Rings of values, each less its reference; and sums over them, of values and of squares.
         self._values = np.zeros((like.lag, nodes, width))
         self._reference = np.zeros(shape)
         self._first = np.zeros(shape)
         self._second = np.zeros(shape)
-        self._mean = np.zeros(shape)
-        self._variance = np.zeros(shape)
         self._held = np.zeros(nodes, np.intp)
         self._next = np.zeros(nodes, np.intp)
         self._since = np.zeros(nodes, np.intp)
@@ -45,6 +44,7 @@ class FleetSpikeDetector:
     def refill(self, nodes: NDArray[np.intp], window: Array, held: int) -> None:
         """Replace the recent values of `nodes` by `window` `(m, width, held)`, oldest first."""
         self._values[:held, nodes] = window.transpose(2, 0, 1)
+        self._reference[nodes] = 0.0
         self._held[nodes] = held
         self._next[nodes] = held % self.lag
         self._since[nodes] = 0
@@ -53,16 +53,12 @@ class FleetSpikeDetector:
 
     def _measure(self, nodes: NDArray[np.intp]) -> None:
         values = self._values[:, nodes]
-        reference = values[0]
-        away = values - reference
-        first = away.sum(axis=0)
-        second = np.square(away, out=away).sum(axis=0)
-        mean = first / self.lag
-        self._reference[nodes] = reference
-        self._first[nodes] = first
-        self._second[nodes] = second
-        self._mean[nodes] = reference + mean
-        self._variance[nodes] = second / self.lag - mean * mean
+        shift = values[0].copy()
+        values -= shift
+        self._values[:, nodes] = values
+        self._reference[nodes] += shift
+        self._first[nodes] = values.sum(axis=0)
+        self._second[nodes] = np.square(values, out=values).sum(axis=0)
         self._since[nodes] = 0
 
     def detect(
@@ -80,24 +76,26 @@ class FleetSpikeDetector:
         place = (int(slot[0]), at) if uniform else (slot, numbers)
         before = (place[0] - 1) % self.lag
 
-        mean, variance, reference = self._mean[at], self._variance[at], self._reference[at]
-        away = P - mean
-        least = np.maximum(RELATIVE_FLOOR * np.abs(mean), self.floor)
-        spiked = np.square(away) > (self.threshold * self.threshold) * variance
-        spiked &= np.abs(away) > self.threshold * least
+        lag, limit = self.lag, self.threshold * self.threshold
+        reference, first, second = self._reference[at], self._first[at], self._second[at]
+        value = P - reference
+        # Both sides times lag squared: distance from the mean, and variance.
+        away = lag * value - first
+        spiked = np.square(away) > limit * (lag * second - np.square(first))
         spiked &= warm[:, None]
-        spikes = np.where(spiked, np.copysign(1.0, away), 0.0).astype(np.int8)
-        value = P
         if spiked.any():
-            damped = self.influence * P + (1.0 - self.influence) * self._values[before, place[1]]
-            value = np.where(spiked, damped, P)
-        old = self._values[place] - reference
-        new = value - reference
+            least = np.maximum(RELATIVE_FLOOR * np.abs(reference + first / lag), self.floor)
+            spiked &= np.abs(away) > (lag * self.threshold) * least
+            damped = self.influence * value + (1.0 - self.influence) * self._values[before, place[1]]
+            value = np.where(spiked, damped, value)
+        spikes = np.where(spiked, np.copysign(1.0, away), 0.0).astype(np.int8)
+        old = self._values[place]
+        old = old.copy() if uniform else old
         if embedded.all():
             self._values[place] = value
         else:
             self._values[slot[embedded], numbers[embedded]] = value[embedded]
-        self._advance(numbers, at, old, new, embedded, warm)
+        self._advance(numbers, at, old, value, embedded, warm)
         return spikes, warm
 
     def _advance(
@@ -110,15 +108,11 @@ class FleetSpikeDetector:
         warm: NDArray[np.bool_],
     ) -> None:
         """Move the running sums on by one value, measuring afresh where they are not to be trusted."""
-        first = self._first[at] + (new - old)
+        # A node that is not warm is added up when it becomes so: what stands here until then is not used.
+        self._first[at] += new - old
         np.square(old, out=old)
         second = self._second[at] + (np.square(new) - old)
-        mean = first / self.lag
-        # A node that is not warm is measured when it becomes so: what stands here until then is not used.
-        self._first[at] = first
         self._second[at] = second
-        self._mean[at] = self._reference[at] + mean
-        self._variance[at] = second / self.lag - mean * mean
         moved = numbers if embedded.all() else numbers[embedded]
         self._next[moved] = (self._next[moved] + 1) % self.lag
         self._since[moved] += 1

@@ -104,6 +104,7 @@ class FPCAEdge:
         self.growth: Growth = "authors" if authors else growth
         self.subspace: Subspace | None = None
         self.blocks = 0
+        self.samples = 0.0
         # Directions kept beyond those shown.
         self._spare = int(self.energy_bounds is not None and self.growth == "spare")
         self._shown = rank
@@ -115,9 +116,8 @@ class FPCAEdge:
         self._strengths = np.zeros(0)
         self._stale = np.zeros(0)
 
-    @property
-    def samples(self) -> float:
-        """Vectors behind the singular values: all, or as many as are remembered."""
+    def _remembered(self) -> float:
+        """Return how many vectors are behind the singular values: all, or as many as are remembered."""
         if self.forgetting == 1.0:
             return float(self.blocks * self.block_size)
         fade = self.forgetting**2
@@ -170,6 +170,7 @@ class FPCAEdge:
             rows[self._known :] = finite(rows[self._known :])
             leading = leading_rows(rows, min(rank, *rows.shape))
         self.blocks += 1
+        self.samples = self._remembered()
         self._held = self._known = 0
         if leading is not None:
             basis, strengths = leading
@@ -268,6 +269,7 @@ class FPCAEdge:
         self._shown = int(state["shown"])
         self._last_change = int(state["last_change"])
         self.blocks = int(state["blocks"])
+        self.samples = self._remembered()
         shown = int(state["subspace_rank"])
         self.subspace = Subspace(state["basis"].T, state["strengths"][:shown].copy()) if shown else None
 

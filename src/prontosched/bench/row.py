@@ -1,0 +1,56 @@
+"""One line of a benchmark, and how it is timed.
+
+Ratios in one run, never seconds: the machines this runs on are shared. Candidates
+take turns in short stretches and the best stretch of each counts, in CPU time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured figure beside its goal.
+
+    Attributes
+    ----------
+    value, goal
+        The figure, and what it should be; NaN goal for a figure without one.
+    better
+        Whether the goal is a floor (`more`) or a ceiling (`less`).
+    """
+
+    name: str
+    value: float
+    goal: float
+    unit: str
+    better: Literal["more", "less"] = "less"
+
+    @property
+    def met(self) -> bool:
+        """True when the figure is on the right side of its goal."""
+        return self.value >= self.goal if self.better == "more" else self.value <= self.goal
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row as plain values."""
+        return {**asdict(self), "met": self.met}
+
+
+def best_of(
+    candidates: Mapping[str, Callable[[], object]], *, repeats: int = 40, seconds: float = 20.0
+) -> dict[str, float]:
+    """Return the least CPU seconds of each candidate, which take turns so that a busy moment hits all."""
+    best = dict.fromkeys(candidates, float("inf"))
+    end = time.monotonic() + seconds
+    for turn in range(repeats):
+        for name, run in candidates.items():
+            start = time.process_time()
+            run()
+            best[name] = min(best[name], time.process_time() - start)
+        if turn >= 4 and time.monotonic() > end:
+            break
+    return best
