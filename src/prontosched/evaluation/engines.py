@@ -148,15 +148,20 @@ def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
             raise SettingsError(
                 f"no Dask scheduler answers at {scheduler}: is it running, and its address right?"
             ) from error
-        with client:
+        with client, client.as_current():
             yield client
         return
     with (
         _one_thread(),
         LocalCluster(
-            n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=50,
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
+        client.as_current(),
     ):
         yield client
 

@@ -30,9 +30,9 @@ COLOURS = {
     "paper": "#7c3aed",
     "paper-spirit": "#db2777",
     "paper-fd": "#65a30d",
-    "paper-pm": "#b45309",
+    "paper-pm": "#475569",
     "t2+spe": "#047857",
-    "utilisation": "#64748b",
+    "utilisation": "#b45309",
     "boosting": "#111827",
     "half-space-trees": "#a16207",
     "random": "#9aa5b1",
@@ -175,8 +175,8 @@ def against_ready(study: Study) -> Picture | None:
         if np.isfinite(ratio.low):
             axis.plot([min(ratio.low, top), min(ratio.high, top)], [row, row], color=tint, lw=2.2, alpha=0.55)
         axis.plot(min(ratio.value, top), row, "o" if ratio.value <= top else ">", color=tint, ms=6)
-        axis.annotate(f"{ratio.value:.2f}", (min(ratio.value, top), row), xytext=(0, 6), textcoords="offset points",
-                      ha="center", fontsize=7.5, color=tint)  # fmt: skip
+        axis.annotate(f"{ratio.value:.2f}", (1.0, row), xytext=(4, 0), xycoords=("axes fraction", "data"),
+                      textcoords="offset points", va="center", fontsize=8.5, color=tint)  # fmt: skip
     axis.axvline(1.0, color=INK, lw=1)
     axis.set_yticks(range(len(found)), [method.label for method, _ in found])
     axis.tick_params(axis="y", colors=INK, length=0)
@@ -220,7 +220,7 @@ def lead_times(study: Study) -> Picture | None:
     if not names:
         return None
     onsets = max(1, sum(node.onsets for node in study.nodes))
-    figure, axes = canvas(8.6, 3.2)
+    figure, axes = canvas(5.2, 4.4)
     axis = axes[0, 0]
     for method in [*names, *[m for m in study.methods if m.name == "random"]]:
         leads = study.lead_time(method.name)
@@ -230,8 +230,8 @@ def lead_times(study: Study) -> Picture | None:
                   ls=dashes, label=method.label)  # fmt: skip
     axis.set_xlabel("at least this many timesteps before the onset")
     axis.set_ylabel("share of onsets first raised")
-    axis.set_ylim(0, None)
-    axis.legend(ncols=2, fontsize=8.5)
+    axis.set_ylim(0, 1)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     return Picture("lead-time", "Share of onsets with at least so many steps of warning.", figure)
 
 
@@ -264,12 +264,20 @@ def _label_ends(axis: Any, ends: list[tuple[float, float, str, str]]) -> None:
     if not ends:
         return
     ends.sort(key=lambda end: end[1])
-    gap = max(max(end[1] for end in ends), 0.1) * 0.055
-    place = -1.0
-    for x, y, label, tint in ends:
-        place = max(y, place + gap)
-        axis.annotate(label, (x, y), xytext=(x + 0.008, place), color=tint, fontsize=8.5, va="center",
-                      arrowprops={"arrowstyle": "-", "color": tint, "lw": 0.5, "shrinkA": 0, "shrinkB": 2})  # fmt: skip
+    gap = max(max(end[1] for end in ends), 0.1) * 0.052
+    places = [end[1] for end in ends]
+    # Neighbours push each other apart, half the overlap each, until none is left.
+    for _ in range(200):
+        for k in range(len(places) - 1):
+            overlap = gap - (places[k + 1] - places[k])
+            if overlap > 0:
+                places[k] -= overlap / 2
+                places[k + 1] += overlap / 2
+    lift = max(0.0, gap / 2 - places[0])
+    beyond = max(end[0] for end in ends) + 0.012
+    for (x, y, label, tint), place in zip(ends, places, strict=True):
+        axis.annotate(label, (x, y), xytext=(beyond, place + lift), color=tint, fontsize=8.5, va="center",
+                      arrowprops={"arrowstyle": "-", "color": tint, "lw": 0.6, "shrinkA": 1, "shrinkB": 3})  # fmt: skip
 
 
 def _percent() -> Callable[[float, int], str]:

@@ -30,7 +30,7 @@ def distributions(study: Study) -> list[Picture]:
     """Draw the four empirical distributions over nodes."""
     found = []
     for figure_name, title, label in CDFS:
-        figure, axes = canvas(4.6, 3.4)
+        figure, axes = canvas(4.8, 4.1)
         axis = axes[0, 0]
         for method in published(study):
             values = np.sort(study.paper(method.name, figure_name))
@@ -49,7 +49,7 @@ def distributions(study: Study) -> list[Picture]:
         axis.set_xlabel(label)
         axis.set_ylabel("share of nodes")
         axis.set_ylim(0, 1.03)
-        axis.legend(fontsize=7.5)
+        figure.legend(loc="outside lower center", ncols=2, fontsize=7.5)
         found.append(
             Picture(
                 f"cdf-{figure_name.replace('_', '-')}", f"Empirical distribution over nodes: {title}.", figure
@@ -137,6 +137,7 @@ def window_steps(example: Example, window: int) -> Picture | None:
         axis.axvline(max(window / 2, now - window / 2) + 0.5, color=INK, lw=1, ls=(0, (2, 2)))
         axis.set_title(note, fontsize=9, fontweight="normal")
         axis.set_xlim(0.5, 2 * window + 0.5)
+        axis.set_xticks(range(0, 2 * window + 1, max(1, window // 5)))
     axes[-1, 0].set_xlabel("timestep since there is a subspace; the dotted line is the reference point")
     return Picture(
         "window", "The sliding window at w/2, w and 2w, with left- and right-sided regions.", figure
@@ -156,7 +157,9 @@ def sweep(study: Study, option: str, values: tuple[float, ...]) -> Picture:
         axis.set_title(title)
         axis.set_xlabel(option.replace("_", " "))
         axis.set_xticks(values)
-        axis.set_ylim(0, None)
+        known = points[np.isfinite(points)]
+        axis.set_ylim(0, 1.2 * max(dashed or 0.0, known.max(initial=1e-3)))
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
 
     recall = np.array([study.interval(name, "recall").value for name in names])
     line(axes[0, 0], f"recall at {chance:.0%} downtime", recall, chance)

@@ -13,7 +13,7 @@ from typing import Any
 
 from prontosched.errors import SettingsError
 from prontosched.evaluation import scorers
-from prontosched.evaluation.scorers import Scorer, SignalScorer
+from prontosched.evaluation.scorers import Scorer, SeparateSignals, SignalScorer
 from prontosched.evaluation.setting import Setting
 from prontosched.signals import all_signals, find_signal
 
@@ -23,6 +23,8 @@ EMBEDDING_LABELS = {
     "frequent-directions": "Frequent Directions",
     "power-method": "power method",
 }
+# Up to here arrays cost more than they save.
+FEW = 8
 # Embeddings whose singular values are taken as 1, 1/2, 1/3, … as in the paper.
 WITHOUT_SINGULAR_VALUES = ("frequent-directions", "power-method")
 
@@ -36,6 +38,11 @@ class Chunked:
     interval_seconds: float
     tolerance: str
     setting: Setting
+
+    @property
+    def few(self) -> bool:
+        """Tell whether the nodes are so few that each on its own is faster than all as arrays."""
+        return len(self.nodes) <= FEW
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +80,7 @@ class Method:
 
 def _signal(name: str, **given: Any) -> Callable[[Chunked], Scorer]:
     def make(chunk: Chunked) -> Scorer:
-        kind = find_signal(name).fleet
-        setting = chunk.setting
+        kind, setting = find_signal(name), chunk.setting
         known = {
             "horizon": setting.horizon,
             "tolerance": chunk.tolerance,
@@ -84,9 +90,11 @@ def _signal(name: str, **given: Any) -> Callable[[Chunked], Scorer]:
             "features": chunk.features,
             "seed": setting.seed,
         }
-        accepted = inspect.signature(kind).parameters
+        accepted = inspect.signature(kind.one).parameters
         options = {**{key: value for key, value in known.items() if key in accepted}, **given}
-        return SignalScorer(kind(len(chunk.nodes), **options))
+        if chunk.few:
+            return SeparateSignals([kind.one(**options) for _ in chunk.nodes])
+        return SignalScorer(kind.fleet(len(chunk.nodes), **options))
 
     return make
 
@@ -114,7 +122,7 @@ def _published() -> list[Method]:
         )
     absolute = _signal("paper", absolute=True)
     found.append(
-        Method("paper-absolute", "Pronto, spikes of either sign", "published",
+        Method("paper-absolute", "Pronto (either sign)", "published",
                "Reject-Job counting spikes up and down alike", absolute, embedding="fpca")
     )  # fmt: skip
     return found
@@ -171,9 +179,9 @@ def _registered(name: str) -> list[Method]:
     return [
         Method(name, "learned signal", "learned", "learns on the node what contention follows",
                _signal(name), preset="default", embedding="fpca"),
-        Method("learned-blind", "learned, without the embedding", "learned", "the same, from CPU Ready's history alone",
+        Method("learned-blind", "learned (no embedding)", "learned", "the same, from CPU Ready's history alone",
                _signal(name)),
-        Method("learned-policy", "learned, own policy", "learned", "the same, its budget a cap with a limit per hour",
+        Method("learned-policy", "learned (own policy)", "learned", "the same, its budget a cap with a limit per hour",
                _signal(name, quota=False), preset="default", embedding="fpca"),
     ]  # fmt: skip
 
@@ -206,7 +214,7 @@ def choose(names: tuple[str, ...], sweeps: tuple[tuple[str, tuple[float, ...]], 
             number = int(value) if float(value).is_integer() else value
             base = known["paper"]
             chosen.append(
-                replace(base, name=f"paper[{option}={number}]", label=f"Pronto, {option} {number}", family="sweep",
+                replace(base, name=f"paper[{option}={number}]", label=f"Pronto ({option} {number})", family="sweep",
                         about=f"the published signal with {option} {number}", options=((option, number),))
             )  # fmt: skip
     return chosen

@@ -78,7 +78,8 @@ class RunningQuantiles:
         # Few values are sorted at each step, many only when a sixty-fourth of them is new.
         due = rows[self._fresh[rows] * 64 >= self._held[rows]]
         if due.size:
-            self._sorted[due] = np.sort(self._values[due], axis=1)
+            width = int(self._held[due].max())
+            self._sorted[due, :width] = np.sort(self._values[due, :width], axis=1)
             self._sorted_held[due] = self._held[due]
             self._fresh[due] = 0
 

@@ -11,7 +11,7 @@ from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidenc
 from prontosched.embedding import EMBEDDINGS
 from prontosched.evaluation.methods import Chunked, Method
 from prontosched.evaluation.quantiles import Mask
-from prontosched.evaluation.scorers import Prepared, Said, Scorer
+from prontosched.evaluation.scorers import Prepared, Said, Scorer, SeparateSignals
 from prontosched.fleet import Fleet
 from prontosched.node import Node
 from prontosched.presets import PRESETS
@@ -31,9 +31,14 @@ class Panel:
         self.threshold: Array = np.zeros(0)
         self.heard: list[Said] = []
 
-    def decide(self, evidence: FleetEvidence) -> FleetDecision:
-        """Ask all; answer with what the first said."""
-        self.heard = [scorer.say(evidence, self.threshold) for scorer in self.asked]
+    def decide(self, evidence: FleetEvidence, seen: list[Evidence | None] | None = None) -> FleetDecision:
+        """Ask all; answer with what the first said. `seen` is the evidence node by node, where there is such."""
+        self.heard = [
+            scorer.say(evidence, self.threshold)
+            if seen is None or not isinstance(scorer, SeparateSignals)
+            else scorer.say_each(seen, evidence.present)
+            for scorer in self.asked
+        ]
         first = self.heard[0]
         nothing = np.full(first.score.shape, np.nan)
         return FleetDecision(
@@ -76,7 +81,7 @@ class Plain:
 
 
 class Nodes:
-    """Separate nodes, their evidence put side by side: for embeddings a fleet has no arrays for."""
+    """Separate nodes, their evidence put side by side: for few nodes, and embeddings without arrays."""
 
     def __init__(self, nodes: list[Node], panel: Panel, rank: int) -> None:
         self._nodes = nodes
@@ -89,10 +94,17 @@ class Nodes:
             self._nodes[place].step(
                 Y[place], ready=float(ready[place]), utilisation=float(utilisation[place]), time=float(time[place])
             )  # fmt: skip
-        self._panel.decide(self._evidence(Y, ready, utilisation, time, present))
+        seen = [node.evidence for node in self._nodes]
+        self._panel.decide(self._evidence(seen, Y, ready, utilisation, time, present), seen)
 
     def _evidence(
-        self, Y: Array, ready: Array, utilisation: Array, time: Array, present: Mask
+        self,
+        seen: list[Evidence | None],
+        Y: Array,
+        ready: Array,
+        utilisation: Array,
+        time: Array,
+        present: Mask,
     ) -> FleetEvidence:
         nodes, features, rank = *Y.shape, self._rank
         projections, strengths = np.zeros((nodes, rank)), np.zeros((nodes, rank))
@@ -100,8 +112,7 @@ class Nodes:
         basis, vectors = np.zeros((nodes, features, rank)), np.zeros((nodes, features))
         embedded, warm = np.zeros(nodes, bool), np.zeros(nodes, bool)
         samples, timestep = np.zeros(nodes), np.zeros(nodes, np.int64)
-        for place, node in enumerate(self._nodes):
-            evidence = node.evidence
+        for place, evidence in enumerate(seen):
             if evidence is None:
                 continue
             timestep[place], samples[place] = evidence.timestep, evidence.samples
@@ -157,7 +168,7 @@ def make_track(method: Method, chunk: Chunked, metrics: tuple[str, ...], panel: 
     if "block_size" in settings:
         settings["block_size"] = max(int(settings["block_size"]), settings["rank"])
     kind = EMBEDDINGS[method.embedding]
-    if method.embedding == "fpca":
+    if method.embedding == "fpca" and not chunk.few:
         every = kind(**settings).settings()
         return Fleet(nodes, chunk.features, panel, lag=lag, scaling=Scaling(), metrics=metrics, **every)
     made = [

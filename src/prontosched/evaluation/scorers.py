@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from prontosched.decision import FleetEvidence, FleetSignal
+from prontosched.decision import Evidence, FleetEvidence, FleetSignal, Signal
 from prontosched.evaluation.quantiles import Mask, RunningQuantiles
 from prontosched.subspace import Array
 
@@ -62,6 +62,32 @@ class SignalScorer:
         """Let the signal decide."""
         decision = self.signal.decide(evidence)
         return Said(decision.score, decision.raised, decision.probability)
+
+
+class SeparateSignals:
+    """Any registered signal, one for each node: the same decisions, and faster for a handful of nodes."""
+
+    def __init__(self, signals: list[Signal]) -> None:
+        self.signals = signals
+
+    def say_each(self, seen: list[Evidence | None], present: Mask) -> Said:
+        """Let the signal of every present node decide from that node's own evidence."""
+        nodes = len(self.signals)
+        score, probability = np.full(nodes, np.nan), np.full(nodes, np.nan)
+        raised = np.zeros(nodes, bool)
+        for place in np.flatnonzero(present).tolist():
+            evidence = seen[place]
+            if evidence is not None:
+                decision = self.signals[place].decide(evidence)
+                score[place], raised[place] = decision.score, decision.raised
+                probability[place] = decision.probability
+        return Said(score, raised, probability)
+
+    def say(self, evidence: FleetEvidence, threshold: Array) -> Said:
+        """Decide from what needs no embedding: CPU Ready, utilisation and the time."""
+        known = zip(evidence.timestep, evidence.ready, evidence.utilisation, evidence.time, strict=True)
+        seen: list[Evidence | None] = [Evidence(int(t), float(r), float(u), float(c)) for t, r, u, c in known]
+        return self.say_each(seen, evidence.present)
 
 
 class CurrentReady:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from prontosched.evaluation.methods import Method
 from prontosched.evaluation.study import Study
 
 
@@ -11,9 +12,8 @@ def verdict(study: Study) -> str:
     """Say which methods are better than their null, and which better than current CPU Ready."""
     if not study.nodes:
         return "Nothing could be scored: no node has enough moments whose future is known."
-    label = {method.name: method.label for method in study.methods}
     found = study.better_than_null["recall"]
-    beats = _listed([label[method.name] for method in study.methods if method.name in found])
+    beats = _listed([method.label for method in named(study) if method.name in found])
     at = f"{study.setting.budget:.0%} downtime"
     first = (
         f"At {at}, better than the same signal shifted in time: {beats}"
@@ -22,9 +22,7 @@ def verdict(study: Study) -> str:
     )
     if "ready" not in study:
         return f"{first}."
-    better = _listed(
-        [label[method.name] for method in study.methods if method.name in study.better_than_ready]
-    )
+    better = _listed([method.label for method in named(study) if method.name in study.better_than_ready])
     second = f"better than current CPU Ready: {better}" if better else "none is better than current CPU Ready"
     return f"{first}; {second}."
 
@@ -34,10 +32,17 @@ def anticipation(study: Study) -> str:
     if not study.nodes:
         return ""
     found = study.better_than_null["quiet"]
-    named = _listed([method.label for method in study.methods if method.name in found])
-    if not named:
+    better = _listed([method.label for method in named(study) if method.name in found])
+    if not better:
         return "Out of quiet, no method foretells contention better than chance."
-    return f"Out of quiet (CPU Ready still below its threshold), better than chance: {named}."
+    return f"Out of quiet (CPU Ready still below its threshold), better than chance: {better}."
+
+
+def named(study: Study) -> list[Method]:
+    """Return the methods a verdict names: no variants of another."""
+    return [
+        m for m in study.methods if m.family != "sweep" and m.name not in ("learned-policy", "learned-blind")
+    ]
 
 
 def _listed(names: Sequence[str]) -> str:
