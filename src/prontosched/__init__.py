@@ -1,1 +1,106 @@
-"""Pronto: every node decides for itself whether it can take another job."""
+"""Pronto: every node decides for itself, in microseconds, whether it can take another job.
+
+The map. A telemetry vector passes seven stages, each a module or folder of its name:
+
+1. `telemetry`     machine to vectors, all metrics on one scale
+2. `embedding`     vectors to a subspace, followed in memory that never grows
+3. `projection`    vector times subspace, each direction kept one continuous signal
+4. `spikes`        projections to -1, 0 or +1
+5. `decision`      the evidence of a step to a decision with its reason, by one of the `signals`
+6. `federation`    nodes to one global view, without sharing telemetry
+7. `integration`   decision to schedulers
+
+`node` carries a vector through stages 2 to 5: start there. `fleet` does it for
+many nodes at once, `presets` makes both by name.
+
+Examples
+--------
+>>> import numpy as np
+>>> from prontosched import make_node
+>>> node = make_node("paper")
+>>> node.step(np.ones(8)).accept
+True
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prontosched.decision import Decision, Evidence, Signal
+    from prontosched.embedding import Embedding, FPCAEdge, FrequentDirections, PowerMethod, Spirit
+    from prontosched.errors import ProntoError
+    from prontosched.fleet import Fleet
+    from prontosched.node import Node
+    from prontosched.presets import make_fleet, make_node
+    from prontosched.projection import Projector
+    from prontosched.signals import LearnedSignal, RejectJob
+    from prontosched.spikes import SpikeDetector
+    from prontosched.subspace import Subspace, distance, extend, merge, summarise
+    from prontosched.telemetry.scaling import Scaling
+
+# Where each public name lives; imported when first asked for, so that `pronto status` stays quick.
+_HOMES = {
+    "Scaling": "telemetry.scaling",
+    "Subspace": "subspace",
+    "summarise": "subspace",
+    "extend": "subspace",
+    "merge": "subspace",
+    "distance": "subspace",
+    "Embedding": "embedding",
+    "FPCAEdge": "embedding",
+    "Spirit": "embedding",
+    "FrequentDirections": "embedding",
+    "PowerMethod": "embedding",
+    "Projector": "projection",
+    "SpikeDetector": "spikes",
+    "Decision": "decision",
+    "Evidence": "decision",
+    "Signal": "decision",
+    "RejectJob": "signals",
+    "LearnedSignal": "signals",
+    "Node": "node",
+    "Fleet": "fleet",
+    "make_node": "presets",
+    "make_fleet": "presets",
+    "ProntoError": "errors",
+}
+
+__all__ = [
+    "Decision",
+    "Embedding",
+    "Evidence",
+    "FPCAEdge",
+    "Fleet",
+    "FrequentDirections",
+    "LearnedSignal",
+    "Node",
+    "PowerMethod",
+    "Projector",
+    "ProntoError",
+    "RejectJob",
+    "Scaling",
+    "Signal",
+    "SpikeDetector",
+    "Spirit",
+    "Subspace",
+    "distance",
+    "extend",
+    "make_fleet",
+    "make_node",
+    "merge",
+    "summarise",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'prontosched' has no attribute {name!r}")
+    value = getattr(import_module(f"prontosched.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,6 @@ the entry-point group `prontosched.signals` and are found by `find_signal`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from typing import NamedTuple
 
 from prontosched.decision import FleetSignal, Signal
@@ -40,6 +39,8 @@ SIGNALS: dict[str, SignalKind] = {
 
 def all_signals() -> dict[str, SignalKind]:
     """Return every signal: Pronto's own and those of installed packages."""
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
+
     found = dict(SIGNALS)
     for entry in entry_points(group="prontosched.signals"):
         found.setdefault(entry.name, entry.load())

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from prontosched.errors import TelemetryError
@@ -26,6 +25,8 @@ SOURCES = {
 
 def source_names() -> tuple[str, ...]:
     """Return the names of all sources, our own first."""
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
+
     others = {point.name for point in entry_points(group="prontosched.sources")} - SOURCES.keys()
     return (*SOURCES, *sorted(others))
 
@@ -42,6 +43,8 @@ def open_source(name: str, **options: Any) -> Source:
         module, _, attribute = SOURCES[name].partition(":")
         made: Source = getattr(import_module(module), attribute)(**options)
         return made
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
+
     for point in entry_points(group="prontosched.sources", name=name):
         made = point.load()(**options)
         return made
