@@ -122,6 +122,22 @@ def pairs(given: Collection[str], option: str) -> dict[str, str]:
     return found
 
 
+def plain_value(text: str) -> str | float | bool:
+    """Return a text as the number or truth value it reads as, else as it is.
+
+    Examples
+    --------
+    >>> plain_value("2.5"), plain_value("true"), plain_value("n1")
+    (2.5, True, 'n1')
+    """
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def find_file(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the settings file in its standard place: the user's, else the machine's, else None."""
     home = environment.get("XDG_CONFIG_HOME", "")

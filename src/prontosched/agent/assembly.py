@@ -1,76 +1,48 @@
 """Put an agent together from its settings.
 
-Covers: choosing and opening the source, making nodes, and finding what follows the
-decisions. Nothing here runs longer than a moment.
+Covers: making nodes, restoring what they knew, and finding what follows the decisions.
+Nothing here runs longer than a moment. Opening the source is `prontosched.agent.sources`.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
-from importlib.metadata import entry_points
 from typing import Any
 
 from prontosched.agent.access import Access, read_token, split_address, tls_context
 from prontosched.agent.answer import Silence
 from prontosched.agent.crowd import Crowd
 from prontosched.agent.disk import Disk
-from prontosched.agent.loop import Agent, Follower
+from prontosched.agent.follower import Follower
+from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import OneNode
 from prontosched.agent.pace import Pace
 from prontosched.agent.reading import Reader
 from prontosched.agent.service import ServiceManager
 from prontosched.agent.state import default_folder
 from prontosched.agent.watched import Watched
-from prontosched.errors import SettingsError, StateError, TelemetryError
+from prontosched.errors import SettingsError, StateError
 from prontosched.fleet import Fleet, NodeFleet
 from prontosched.node import Node
+from prontosched.presets import PRESETS, make_fleet, make_node
 from prontosched.settings import AgentSettings, pairs
+from prontosched.signals import find_signal
 from prontosched.signals.policy import read_tolerance
 from prontosched.telemetry.source import Source
 
 LOG = logging.getLogger("prontosched.agent")
-OWN_SOURCES = ("linux", "prometheus", "vsphere", "trace", "generated")
 SHORTEST_TIMEOUT_SECONDS = 0.5
 TOLERANCE = "5%"
 HORIZON = 5
 
 
-def open_source(settings: AgentSettings) -> Source:
-    """Open the source that the settings name."""
-    options: dict[str, Any] = dict(pairs(settings.source_option, "--source-option"))
-    if settings.source not in OWN_SOURCES:
-        return _foreign_source(settings.source, options)
-    opened: dict[str, Callable[[], Source]] = {
-        "linux": lambda: _linux(settings, options),
-        "trace": lambda: _trace(settings),
-        "generated": lambda: generated_source(settings),
-        "prometheus": lambda: _prometheus(settings, options),
-        "vsphere": lambda: _vsphere(settings, options),
-    }
-    return opened[settings.source]()
-
-
-def generated_source(settings: AgentSettings) -> Source:
-    """Open a source of made-up telemetry, for want of a real one."""
-    import numpy as np
-
-    from prontosched.agent.generated import GeneratedSource
-
-    return GeneratedSource(
-        settings.synthetic or 1,
-        rng=np.random.default_rng(7),
-        interval_seconds=settings.interval or 1.0,
-        node=settings.name or "generated",
-    )
-
-
 def node_builder(settings: AgentSettings) -> Callable[[tuple[str, ...]], Node]:
     """Return what makes a cold node for a list of metrics."""
-    from prontosched.presets import make_node
-
+    if settings.preset not in PRESETS:
+        raise SettingsError(f"preset must be one of {', '.join(PRESETS)}, got {settings.preset!r}")
     options = signal_options(settings)
 
     def build(metrics: tuple[str, ...]) -> Node:
@@ -85,7 +57,12 @@ def node_builder(settings: AgentSettings) -> Callable[[tuple[str, ...]], Node]:
 def signal_options(settings: AgentSettings) -> dict[str, Any]:
     """Return the options of the signal that were given."""
     given = {name: getattr(settings, name) for name in ("budget", "tolerance", "horizon", "quota")}
-    return {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    name = settings.signal or PRESETS[settings.preset].signal
+    accepted = inspect.signature(find_signal(name).one).parameters
+    if unknown := [option for option in chosen if option not in accepted]:
+        raise SettingsError(f"signal {name} has no {unknown[0]}, got {chosen[unknown[0]]!r}: leave it out")
+    return chosen
 
 
 def make_access(settings: AgentSettings) -> Access:
@@ -108,7 +85,8 @@ def make_agent(settings: AgentSettings, source: Source, *, embed: bool = False) 
     StateError
         Another agent uses the same state, or it is from a newer version.
     """
-    interval = settings.interval or source.interval_seconds
+    # A trace of an hour apart is still to be looked at today.
+    interval = settings.interval or (1.0 if source.name == "trace" else source.interval_seconds)
     pace = Pace(interval)
     folder = settings.state or default_folder()
     disk = None
@@ -140,14 +118,17 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
     link: Any = None
     if settings.nats is not None:
         from prontosched.agent.federating import FederationFollower
+        from prontosched.federation.address import Address
         from prontosched.federation.nats_link import NatsLink
 
-        link = NatsLink(settings.nats, name=settings.name or os.uname().nodename)
+        address = Address.parse(settings.nats)
+        link = NatsLink(address, name=settings.name or os.uname().nodename)
         prefix, one = settings.name, settings.synthetic is None and not settings.target
         found.append(
             FederationFollower(
                 link,
                 name_of=lambda name: (prefix if one else f"{prefix}/{name}") if prefix else name,
+                tree=address.tree,
                 close=link.close,
             )
         )
@@ -185,8 +166,6 @@ def _gate(settings: AgentSettings, link: Any) -> Follower:
 
 def make_watched(settings: AgentSettings, source: Source) -> Watched:
     """Return the nodes a source feeds, still without any."""
-    from prontosched.presets import make_fleet
-
     build = node_builder(settings)
     options, name = signal_options(settings), settings.name or str(getattr(source, "node", None) or "node")
 
@@ -228,63 +207,3 @@ def restore(watched: Watched, disk: Disk) -> None:
 def _record_options(settings: AgentSettings) -> dict[str, Any]:
     kind, value = read_tolerance(settings.tolerance or TOLERANCE)
     return {"tolerance": value if kind == "absolute" else 5.0, "horizon": settings.horizon or HORIZON}
-
-
-def _linux(settings: AgentSettings, options: dict[str, Any]) -> Source:
-    from prontosched.telemetry.linux import LinuxSource
-
-    return LinuxSource(
-        settings.root, interval_seconds=settings.interval or 1.0, node=settings.name, **options
-    )
-
-
-def _trace(settings: AgentSettings) -> Source:
-    from prontosched.telemetry.trace import open_trace
-
-    if settings.trace is None:
-        raise SettingsError("source trace needs a file, got none: give --trace FILE")
-    return open_trace(settings.trace)
-
-
-def _prometheus(settings: AgentSettings, options: dict[str, Any]) -> Source:
-    from prontosched.telemetry.prometheus import PrometheusSource
-
-    if not settings.target:
-        raise SettingsError(
-            "source prometheus needs an address, got none: give --target URL, once for each node"
-        )
-    return PrometheusSource(settings.target, interval_seconds=settings.interval or 10.0, **options)
-
-
-def _vsphere(settings: AgentSettings, options: dict[str, Any]) -> Source:
-    from prontosched.telemetry.vsphere import VSphereSource
-
-    if len(settings.target) != 1:
-        raise SettingsError(
-            f"source vsphere needs one vCenter, got {len(settings.target)}: give --target HOST once"
-        )
-    return VSphereSource(settings.target[0], **options)
-
-
-def _foreign_source(name: str, options: dict[str, Any]) -> Source:
-    found = {entry.name: entry for entry in entry_points(group="prontosched.sources")}
-    if name not in found:
-        known = ", ".join(sorted({*OWN_SOURCES, *found}))
-        raise SettingsError(f"source must be one of {known}, got {name!r}")
-    source: Source = found[name].load()(**options)
-    return source
-
-
-def local_source(settings: AgentSettings) -> tuple[AgentSettings, Source, str]:
-    """Open the source, or made-up telemetry where this machine cannot be read; say which and why."""
-    try:
-        return settings, open_source(settings), ""
-    except TelemetryError as error:
-        if settings.source != "linux":
-            raise
-        fallback = replace(settings, source="generated", synthetic=1)
-        return (
-            fallback,
-            generated_source(fallback),
-            f"replaying a generated trace instead of this machine: {error}",
-        )

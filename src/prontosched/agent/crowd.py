@@ -24,8 +24,8 @@ NAN = float("nan")
 class Crowd:
     """A `Fleet` behind the names of its nodes.
 
-    It has room for a quarter more nodes than its first samples name; beyond that it is
-    built anew, cold. What it learned lives as long as the agent does.
+    When nodes come that it has no room for it is built anew, cold, with a quarter to
+    spare. What it learned lives as long as the agent does.
 
     Parameters
     ----------
@@ -155,7 +155,8 @@ class Crowd:
             if not self._metrics:
                 union = dict.fromkeys(metric for sample in samples for metric in sample.metrics)
                 self._metrics = tuple(union)[:MAX_METRICS]
-            size = int(len(names) * (1.0 + SPARE_SHARE)) + 1
+            # Room for more only once it has been needed: most crowds never grow.
+            size = len(names) if self.fleet is None else int(len(names) * (1.0 + SPARE_SHARE)) + 1
             self.fleet = self._build(size, self._metrics)
             self._resize(size)
         for name in names:

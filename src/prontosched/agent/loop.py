@@ -12,13 +12,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from prontosched.agent.answer import Answer, Known, Silence, answer
 from prontosched.agent.decision_log import Row
 from prontosched.agent.disk import Disk
 from prontosched.agent.events import Events
 from prontosched.agent.explaining import Memory
+from prontosched.agent.follower import Follower
 from prontosched.agent.jobs import Announced
 from prontosched.agent.nodes import Nodes
 from prontosched.agent.pace import Pace
@@ -29,24 +30,6 @@ from prontosched.agent.watched import Watched
 LOG = logging.getLogger("prontosched.agent")
 QUIET_SECONDS = 60.0
 LOGGED_NODES = 16
-
-
-class Follower(Protocol):
-    """Something told of every timestep: a federation, a gate, a watchdog. It returns at once."""
-
-    name: str
-
-    def follow(self, agent: Agent) -> None:
-        """Take note of the timestep that `agent` has just made."""
-        ...
-
-    def status(self) -> dict[str, Any]:
-        """Return where it stands, as plain values for `/v1/status`."""
-        ...
-
-    def close(self) -> None:
-        """Let go; called once, when the agent stops."""
-        ...
 
 
 class Agent:

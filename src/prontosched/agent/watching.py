@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from prontosched.agent.assembly import TOLERANCE, local_source, make_watched
+from prontosched.agent.assembly import TOLERANCE, make_watched
+from prontosched.agent.sources import local_source
 from prontosched.agent.state import read_state
 from prontosched.agent.watched import Watched
 from prontosched.errors import ProntoError, StateError

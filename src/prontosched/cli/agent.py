@@ -21,8 +21,9 @@ def command(seconds: float | None, verbose: bool, as_json: bool, **options: Any)
     Example:
         pronto agent --budget 0.05 --gate slurm --shadow
     """
-    from prontosched.agent.assembly import make_access, open_source
+    from prontosched.agent.assembly import make_access
     from prontosched.agent.running import log_to_stderr
+    from prontosched.agent.sources import open_source
     from prontosched.cli.live import go
 
     log_to_stderr(verbose=verbose)

@@ -22,8 +22,9 @@ def command(seconds: float | None, verbose: bool, as_json: bool, **options: Any)
     Example:
         pronto up --for 60s
     """
-    from prontosched.agent.assembly import local_source, make_access
+    from prontosched.agent.assembly import make_access
     from prontosched.agent.running import log_to_stderr
+    from prontosched.agent.sources import local_source
     from prontosched.cli.live import go
 
     log_to_stderr(verbose=verbose)

@@ -1,0 +1,26 @@
+"""What anything that is told of every timestep must do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from prontosched.agent.loop import Agent
+
+
+class Follower(Protocol):
+    """Something told of every timestep: a federation, a gate, a watchdog. It returns at once."""
+
+    name: str
+
+    def follow(self, agent: Agent) -> None:
+        """Take note of the timestep that `agent` has just made."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """Return where it stands, as plain values for `/v1/status`."""
+        ...
+
+    def close(self) -> None:
+        """Let go; called once, when the agent stops."""
+        ...
