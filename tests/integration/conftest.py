@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from examples.slurm_cluster import SlurmCluster, missing_programs, running_cluster
+from tests.integration.kubernetes_cluster import Cluster, missing
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +27,25 @@ def slurm(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
         if "DRAIN" in slurm_cluster.state(node):
             slurm_cluster.call("scontrol", "update", f"nodename={node}", "state=resume")
         slurm_cluster.call("scontrol", "update", f"nodename={node}", "activefeatures=pronto_admit", "extra=")
+
+
+@pytest.fixture(scope="session")
+def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A real API server and scheduler; users `agent` and `extender` have the rights of the manifests."""
+    if lacking := missing():
+        pytest.skip(lacking)
+    cluster = Cluster(tmp_path_factory.mktemp("kubernetes"))
+    try:
+        cluster.start()
+        cluster.grant("pronto-agent", user="agent")
+        cluster.grant("pronto-extender", user="extender")
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def kubernetes(kubernetes_cluster: Cluster) -> Iterator[Cluster]:
+    """The same cluster, without nodes and pods after each test."""
+    yield kubernetes_cluster
+    kubernetes_cluster.clear()

@@ -17,9 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from prontosched.errors import IntegrationError
 from prontosched.integration.kubernetes_client import STRATEGIC, ApiError, ApiServer
 
+DEPLOY = Path(__file__).parent.parent.parent / "deploy" / "kubernetes"
 BINARIES = Path(os.environ.get("PRONTO_KUBERNETES_BIN") or Path.home() / ".cache" / "pronto" / "kubernetes")
 
 
@@ -48,6 +51,15 @@ def wait_for(condition: Callable[[], Any], *, seconds: float = 20.0, what: str =
             return found
         time.sleep(0.02)
     raise AssertionError(f"not within {seconds} s: {what or condition}")
+
+
+def _allowed(api: ApiServer) -> bool:
+    try:
+        return list(api.nodes()) is not None
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return False
 
 
 class Cluster:
@@ -112,6 +124,20 @@ class Cluster:
                 return str(condition["message"])
         return ""
 
+    def grant(self, role: str, *, user: str) -> None:
+        """Create a role of the manifest and bind it to a user of the tests."""
+        documents = list(yaml.safe_load_all((DEPLOY / "rbac.yaml").read_text()))
+        (body,) = (d for d in documents if d["kind"] == "ClusterRole" and d["metadata"]["name"] == role)
+        group = "/apis/rbac.authorization.k8s.io/v1"
+        self.admin.call("POST", f"{group}/clusterroles", body)
+        binding = {
+            "metadata": {"name": role},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+        }
+        self.admin.call("POST", f"{group}/clusterrolebindings", binding)
+        wait_for(lambda: _allowed(self.api(f"{user}-token")), what=f"rights of {user}")
+
     def clear(self) -> None:
         for item in self.admin.call("GET", "/api/v1/namespaces/default/pods").get("items", []):
             path = f"/api/v1/namespaces/default/pods/{item['metadata']['name']}"
@@ -165,6 +191,7 @@ class Cluster:
             "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
             "kind": "KubeSchedulerConfiguration",
             "leaderElection": {"leaderElect": False},
+            **dict.fromkeys(("healthzBindAddress", "metricsBindAddress"), f"127.0.0.1:{free_port()}"),
             "clientConnection": {"kubeconfig": str(self.folder / "kubeconfig")},
             "podInitialBackoffSeconds": 1,
             "podMaxBackoffSeconds": 1,
@@ -183,7 +210,7 @@ class Cluster:
         (self.folder / "scheduler.json").write_text(json.dumps(configuration))
         self._run(
             str(BINARIES / "kube-scheduler"),
-            *("--config", str(self.folder / "scheduler.json"), "--port", "0"),
+            *("--config", str(self.folder / "scheduler.json")),
             *("--bind-address", "127.0.0.1", "--secure-port", str(free_port())),
             *("--cert-dir", str(self.folder / "scheduler-cert")),
         )

@@ -34,6 +34,12 @@ REFRESH_SECONDS = 15.0
 @click.option("--agents-token-file", type=FILE, help="File with the token that agents ask for.")
 @click.option("--agents-ca", type=FILE, help="PEM file with whom to trust when agents speak TLS.")
 @click.option(
+    "--agents-server-name",
+    default="",
+    metavar="NAME",
+    help="Name in the certificate of every agent, where it is not their address.",
+)
+@click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     default=2.0,
@@ -86,7 +92,7 @@ REFRESH_SECONDS = 15.0
 def command(
     listen: str, token_file: Path | None, tls_cert: Path | None, tls_key: Path | None, **options: Any
 ) -> None:
-    r"""Answer kube-scheduler which nodes may take a pod.
+    """Answer kube-scheduler which nodes may take a pod.
 
     Asks the agent of every node for its decision. A node whose agent is silent, or whose
     decision is old, counts as fit. Beyond this machine it listens only with a certificate,
@@ -142,6 +148,7 @@ def build(**options: Any) -> tuple[Extender, Waker | None]:
         valid_seconds=options["valid_seconds"],
         token=read_token(token_file) if (token_file := options["agents_token_file"]) else "",
         ca_file=options["agents_ca"],
+        server_name=options["agents_server_name"],
     )
     names = ("enforce", "valid_seconds", "min_hold_seconds", "min_accept_seconds", "max_refusing")
     ledger = Ledger(decisions, Rules(**{name: options[name] for name in names}))

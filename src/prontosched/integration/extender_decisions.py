@@ -116,8 +116,9 @@ class PolledDecisions:
         Time between two questions to one agent.
     valid_seconds
         Longest time that one answer may count, whatever it says itself.
-    token, ca_file
-        Shown to the agents, and whom to trust when they speak TLS.
+    token, ca_file, server_name
+        Shown to the agents; whom to trust when they speak TLS, and the name that their
+        certificate must bear (empty: the name or number they are reached by).
 
     Notes
     -----
@@ -135,6 +136,7 @@ class PolledDecisions:
         timeout_seconds: float = 2.0,
         token: str = "",
         ca_file: Path | None = None,
+        server_name: str = "",
     ) -> None:
         self.addresses = addresses
         self.interval_seconds = interval_seconds
@@ -142,6 +144,7 @@ class PolledDecisions:
         self.timeout_seconds = timeout_seconds
         self.silent: dict[str, str] = {}
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._server_name = server_name or None
         self._trust = ssl.create_default_context(cafile=str(ca_file)) if ca_file else True
         self._heard: dict[str, Verdict] = {}
 
@@ -180,7 +183,10 @@ class PolledDecisions:
             if (base := self.addresses.of(node)) is None:
                 raise IntegrationError(f"no address is known for the agent of {node}")
             url = base.rstrip("/") + "/v1/decision"
-            async with session.get(url, ssl=self._trust, allow_redirects=False) as answer:
+            name = self._server_name if url.startswith("https:") else None
+            async with session.get(
+                url, ssl=self._trust, server_hostname=name, allow_redirects=False
+            ) as answer:
                 data = await answer.content.read(ANSWER_LIMIT + 1)
                 if answer.status != 200 or len(data) > ANSWER_LIMIT:
                     raise IntegrationError(f"agent answered {answer.status} with {len(data)} bytes")

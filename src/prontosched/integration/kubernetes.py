@@ -86,6 +86,11 @@ class KubernetesGate:
         self.api = api or ApiServer.find()
         self.api.timeout_seconds = timeout_seconds
 
+    @staticmethod
+    def present() -> bool:
+        """Tell whether this runs in a pod with an account, or is told of an API server."""
+        return ApiServer.named()
+
     def observe(self, node: str) -> Observed:
         """Return whether `node` is open, ours, or closed by an administrator or by Kubernetes."""
         return observed(self.api.node(node))

@@ -118,6 +118,12 @@ class ApiServer:
         address = f"[{host}]" if ":" in host else host
         return cls(f"https://{address}:{port}", token_file=account / "token", ca_file=account / "ca.crt")
 
+    @staticmethod
+    def named(environment: Mapping[str, str] = os.environ, *, account: Path = ACCOUNT) -> bool:
+        """Tell whether `find` has something to go by."""
+        in_pod = "KUBERNETES_SERVICE_HOST" in environment and (account / "token").exists()
+        return in_pod or bool(environment.get("PRONTO_KUBERNETES_URL"))
+
     def node(self, name: str) -> dict[str, Any]:
         """Return one Node object."""
         return self.call("GET", _path(name))

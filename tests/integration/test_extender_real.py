@@ -1,0 +1,225 @@
+"""The extender against a real etcd, API server and scheduler.
+
+Skipped with a message where they are not built: `sh tests/build_kubernetes.sh`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from prontosched.integration.extender_decisions import CalledDecisions
+from prontosched.integration.extender_ledger import Ledger
+from prontosched.integration.extender_server import Extender
+from prontosched.integration.extender_wake import CONDITION, Waker
+from prontosched.integration.gate import Verdict
+from prontosched.integration.kubernetes import KubernetesGate
+from prontosched.integration.policy import Rules
+from tests.integration.kubernetes_cluster import Cluster, wait_for
+
+
+def busy(seconds: float = 60.0) -> Verdict:
+    return Verdict(True, 0.8, "CPU Ready expected at 12 %", valid_until=time.time() + seconds)
+
+
+def quiet() -> Verdict:
+    return Verdict(False, 0.1, "nothing spikes", valid_until=time.time() + 60.0)
+
+
+@contextmanager
+def extending(
+    kubernetes: Cluster, verdicts: dict[str, Verdict], *, wake: bool, enforce: bool = True
+) -> Iterator[Extender]:
+    """Run an extender where the scheduler asks, with the rights of its manifest."""
+    rules = Rules(enforce=enforce, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=1.0)
+    ledger = Ledger(CalledDecisions(verdicts.get), rules)
+    ledger.see([node["metadata"]["name"] for node in kubernetes.admin.nodes()], time.time())
+    ledger.settle(time.time())
+    waker = Waker(kubernetes.api("extender-token"))
+    extender = Extender(ledger, announce=waker.announce if wake else None)
+    loop = asyncio.new_event_loop()
+    runner = web.AppRunner(extender.application())
+
+    async def start() -> None:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", kubernetes.extender_port).start()
+
+    loop.run_until_complete(start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield extender
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def test_extender_sends_pods_elsewhere_and_prefers_quiet_nodes(kubernetes: Cluster) -> None:
+    for name in ("n1", "n2", "n3"):
+        kubernetes.add_node(name)
+    worried = Verdict(False, 0.9, "nearly", valid_until=time.time() + 60.0)
+    with extending(kubernetes, {"n1": busy(), "n2": worried, "n3": quiet()}, wake=False) as extender:
+        for i in range(5):
+            kubernetes.add_pod(f"job{i}")
+        wait_for(lambda: all(kubernetes.placed(f"job{i}") for i in range(5)), what="five pods placed")
+
+    assert {kubernetes.placed(f"job{i}") for i in range(5)} == {"n3"}
+    assert extender.counts["filter"] >= 5
+    assert extender.counts["malformed"] == 0
+
+
+def test_pod_that_the_extender_refused_says_why_and_wakes_when_the_node_opens(kubernetes: Cluster) -> None:
+    kubernetes.add_node("n1")
+    kubernetes.add_node("n2")
+    verdicts = {"n1": busy(), "n2": busy()}
+    with extending(kubernetes, verdicts, wake=True):
+        kubernetes.add_pod("waits")
+        message = wait_for(lambda: kubernetes.unschedulable("waits"), what="a word on the pod")
+        assert "pronto: CPU Ready expected at 12 %" in message
+        verdicts["n1"] = quiet()
+        wait_for(lambda: kubernetes.placed("waits") == "n1", seconds=10, what="the pod on n1")
+
+        conditions = {c["type"]: c for c in kubernetes.admin.node("n1")["status"]["conditions"]}
+        assert conditions[CONDITION]["status"] == "True"
+        assert conditions["Ready"]["status"] == "True"
+
+
+def test_without_a_node_event_the_pod_would_stay_pending(kubernetes: Cluster) -> None:
+    """Why the waker exists; the scheduler itself looks again only after a minute."""
+    kubernetes.add_node("n1")
+    kubernetes.add_node("n2")
+    verdicts = {"n1": busy(), "n2": busy()}
+    with extending(kubernetes, verdicts, wake=False) as extender:
+        kubernetes.add_pod("waits")
+        wait_for(lambda: kubernetes.unschedulable("waits"), what="a word on the pod")
+        verdicts |= {"n1": quiet(), "n2": quiet()}
+        wait_for(lambda: not extender.ledger.refusal("n1", time.time()), what="an open ledger")
+        time.sleep(2.5)
+
+        assert kubernetes.placed("waits") == ""
+
+
+def test_scheduler_places_pods_while_the_extender_is_away_or_in_shadow_mode(kubernetes: Cluster) -> None:
+    kubernetes.add_node("n1")
+    kubernetes.add_pod("away")
+    wait_for(lambda: kubernetes.placed("away") == "n1", what="a pod placed without an extender")
+    with extending(kubernetes, {"n1": busy()}, wake=True, enforce=False):
+        kubernetes.add_pod("shadow")
+        wait_for(lambda: kubernetes.placed("shadow") == "n1", what="a pod placed in shadow mode")
+
+    assert all(c["type"] != CONDITION for c in kubernetes.admin.node("n1")["status"]["conditions"])
+
+
+@contextmanager
+def started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a `pronto` command until the end of the block."""
+    code = "from prontosched.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], env={**os.environ, **environment}, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def test_extender_command_hears_agents_refuses_and_leaves_nothing_behind(
+    kubernetes: Cluster, tmp_path: Path
+) -> None:
+    """The whole way: agents' HTTP answers, `pronto extender`, a real scheduler, a real API server."""
+    for name in ("n1", "n2"):
+        kubernetes.add_node(name)
+    answers = {"n1": False, "n2": True}
+    with answering(answers) as urls:
+        (tmp_path / "agents").write_text("".join(f"{name} {urls[name]}\n" for name in urls))
+        with started(
+            *("extender", "--listen", f"127.0.0.1:{kubernetes.extender_port}", "--enforce"),
+            *("--agents-file", str(tmp_path / "agents"), "--interval", "0.2"),
+            *("--min-hold-seconds", "0", "--min-accept-seconds", "0"),
+            PRONTO_KUBERNETES_URL=kubernetes.url,
+            PRONTO_KUBERNETES_TOKEN="extender-token",
+            PRONTO_KUBERNETES_CA=str(kubernetes.folder / "cert" / "apiserver.crt"),
+        ):
+            wait_for(lambda: condition(kubernetes, "n1") == "False", what="n1 refusing")
+            for i in range(4):
+                kubernetes.add_pod(f"job{i}")
+            wait_for(lambda: all(kubernetes.placed(f"job{i}") for i in range(4)), what="four pods placed")
+            assert {kubernetes.placed(f"job{i}") for i in range(4)} == {"n2"}
+
+        assert condition(kubernetes, "n1") == "True"
+
+
+def condition(kubernetes: Cluster, node: str) -> str:
+    found = {c["type"]: c["status"] for c in kubernetes.admin.node(node)["status"]["conditions"]}
+    return str(found.get(CONDITION, ""))
+
+
+@contextmanager
+def answering(answers: dict[str, bool]) -> Iterator[dict[str, str]]:
+    """Stand in for the agents of the nodes: their answers at one address each."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            accept = answers[self.path.split("/")[1]]
+            body = {
+                "accept": accept,
+                "score": 0.1 if accept else 0.9,
+                "reason": "a test",
+                "valid_until": time.time() + 5,
+            }
+            data = json.dumps(body).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield {name: f"http://127.0.0.1:{server.server_port}/{name}" for name in answers}
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_waker_undoes_what_dead_agents_and_extenders_left(kubernetes: Cluster) -> None:
+    gate = KubernetesGate(kubernetes.api("agent-token"))
+    for name in ("n1", "n2"):
+        kubernetes.add_node(name)
+    waker = Waker(kubernetes.api("extender-token"))
+    waker._write("n1", refuse=True, message="left behind")
+    waker._write("n2", refuse=True, message="still so")
+    gate.refuse("n1", busy(-5.0))
+    in_service = Waker(kubernetes.api("extender-token")).refresh(lambda node: node == "n2")
+    status = {
+        name: {c["type"]: c["status"] for c in kubernetes.admin.node(name)["status"]["conditions"]}[CONDITION]
+        for name in ("n1", "n2")
+    }
+
+    assert set(in_service) == {"n1", "n2"}
+    assert status == {"n1": "True", "n2": "False"}
+    assert "taints" not in kubernetes.admin.node("n1")["spec"]
