@@ -174,7 +174,7 @@ def read_file(path: Path) -> dict[str, dict[str, Any]]:
 
 def default_map(
     tables: Mapping[str, Mapping[str, Any]],
-    known: Mapping[str, Collection[str]],
+    known: Mapping[str, Mapping[str, str]],
     path: Path | str = "settings",
 ) -> dict[str, dict[str, Any]]:
     """Return the file's values as defaults per command, or raise naming the key that is not known.
@@ -182,12 +182,13 @@ def default_map(
     Parameters
     ----------
     known
-        For each command the names of its options, with underscores.
+        For each command its settings: the name a file gives, with underscores, and the
+        name the command gives its value.
 
     Examples
     --------
-    >>> default_map({"agent": {"log-days": 3}}, {"agent": {"log_days"}, "up": {"log_days"}})
-    {'agent': {'log_days': 3}, 'up': {'log_days': 3}}
+    >>> default_map({"run": {"log-days": 3}}, {"run": {"log_days": "days"}})
+    {'run': {'days': 3}}
     """
     found: dict[str, dict[str, Any]] = {}
     for command, table in tables.items():
@@ -199,9 +200,10 @@ def default_map(
                 raise SettingsError(
                     f"{path}: [{command}] has no setting {key!r}{_nearest(option, known[command])}"
                 )
-            found.setdefault(command, {})[option] = value
+            found.setdefault(command, {})[known[command][option]] = value
     for command, parent in INHERITS.items():
-        inherited = {k: v for k, v in found.get(parent, {}).items() if k in known.get(command, ())}
+        names = set(known.get(command, {}).values())
+        inherited = {k: v for k, v in found.get(parent, {}).items() if k in names}
         if inherited or command in found:
             found[command] = {**inherited, **found.get(command, {})}
     return found

@@ -86,15 +86,17 @@ def cli(ctx: click.Context, config: Path | None) -> None:
         ctx.default_map = settings.default_map(tables, _options(ctx, set(tables)), path)
 
 
-def _options(ctx: click.Context, tables: set[str]) -> dict[str, set[str]]:
-    """Return the options of every command; those of commands that no table names are not looked up."""
+def _options(ctx: click.Context, tables: set[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of every command; those of commands that no table names are not looked up."""
     from prontosched.settings import INHERITS
 
     wanted = tables | {command for command, parent in INHERITS.items() if parent in tables}
-    found: dict[str, set[str]] = {name: set() for name in COMMANDS}
+    found: dict[str, dict[str, str]] = {name: {} for name in COMMANDS}
     for name in wanted & set(COMMANDS):
         command = cli.get_command(ctx, name)
-        found[name] = {param.name for param in command.params if param.name} if command else set()
+        for param in command.params if command else ():
+            longs = [option[2:].replace("-", "_") for option in param.opts if option.startswith("--")]
+            found[name].update({long: param.name for long in longs if param.name})
     return found
 
 
