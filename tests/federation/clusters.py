@@ -168,7 +168,9 @@ class Cluster:
             time.sleep(0.1)
         pytest.fail(
             f"the view must become that of {truth.nodes} nodes and {truth.samples} samples, "
-            f"got {found.get('nodes')} and {found.get('samples')}"
+            f"got {found.get('nodes')} and {found.get('samples')} at revision {found.get('revision')}: "
+            f"{[worker.ask('status') for worker in self.workers.values()]}, aggregators alive: "
+            f"{[process.process.poll() is None for process in self.aggregators]}"
         )
 
     def close(self) -> None:

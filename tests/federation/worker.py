@@ -89,6 +89,24 @@ class Worker:
             "errors": [row[1].last_error for row in self.nodes if row[1].errors],
         }
 
+    def status(self, _: str) -> dict:
+        return {
+            "connected": self.link.connected,
+            "sessions": self.link.sessions,
+            "link_error": self.link.last_error,
+            "unsent": len(self.link._outbox),
+            "members": {
+                row[1].name: [
+                    row[1].voice._incarnation,
+                    row[1].voice._sequence,
+                    row[0].embedding.samples,
+                    row[1].last_error,
+                    row[1].view.revision if row[1].view else None,
+                ]
+                for row in self.nodes
+            },
+        }
+
     def save(self, path: str) -> dict:
         Path(path).write_bytes(self.nodes[0][0].to_bytes())
         return {"saved": path}

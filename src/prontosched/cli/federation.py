@@ -91,6 +91,49 @@ def worth(smd: Path | None, quick: bool, as_json: bool) -> None:
     _print_rows(measure(smd, quick=quick), as_json)
 
 
+@command.command()
+@click.option("--nats", "address", metavar="ADDRESS", required=True, help="Bus: nats://host:port/group.")
+@click.option(
+    "--agents", type=click.IntRange(1, 5000), default=100, show_default=True, help="Agents to simulate."
+)
+@click.option("--seconds", type=click.FloatRange(1, 3600), default=30.0, show_default=True, help="How long.")
+@click.option(
+    "--every", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between messages."
+)
+@click.option("--prefix", default="load", show_default=True, help="Beginning of the agents' names.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def load(address: str, agents: int, seconds: float, every: float, prefix: str, as_json: bool) -> None:
+    r"""Put the traffic of many simulated agents on a bus, to see what it carries.
+
+    Use a group of its own: the simulated agents take part in the global view.
+
+    \b
+    Example:
+        pronto federation load --nats nats://127.0.0.1:4222/trial --agents 500
+    """
+    from prontosched.bench.federation_traffic import traffic
+    from prontosched.errors import FederationError
+    from prontosched.federation.address import Address
+    from prontosched.federation.nats_link import NatsLink
+
+    place = Address.parse(address)
+    link = NatsLink(place, name=f"load-{prefix}")
+    try:
+        found = traffic(link, agents=agents, seconds=seconds, every=every, prefix=prefix, tree=place.tree)
+    except TimeoutError as error:
+        raise FederationError(str(error)) from error
+    finally:
+        link.close()
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        click.echo(
+            f"{found['summaries']} summaries and {found['decisions']} decisions of {agents} agents in "
+            f"{found['seconds']:.0f} s, {found['bytes'] / 1e6:.1f} MB, "
+            f"{'all arrived' if found['arrived'] and not found['refused'] else 'NOT all arrived'}"
+        )
+
+
 def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"rows": [{k: _plain(v) for k, v in row.items()} for row in rows]}))

@@ -62,6 +62,8 @@ class Feed:
     ----------
     ready
         True once all that lay on the bus at the start has been handed over.
+    received, received_bytes
+        What was heard live, before older values gave way to newer ones.
     dropped
         Messages that were too long, or beyond the number of keys that are held.
 
@@ -88,8 +90,8 @@ class Feed:
     def offer(self, entry: Entry, *, live: bool = True) -> None:
         """Take one value; one read from the store never hides one heard live."""
         with self._lock:
-            self.received += 1
-            self.received_bytes += len(entry.value)
+            self.received += live
+            self.received_bytes += len(entry.value) if live else 0
             held = self._held.get(entry.key)
             if len(entry.value) > self.message_limit or (held is None and len(self._held) >= self.limit):
                 self.dropped += 1

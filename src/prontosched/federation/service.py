@@ -117,6 +117,7 @@ class AggregatorService:
             "speaking": self._seated,
             "connected": self.link.connected,
             "children": len(self.aggregator.children),
+            "heard": self._feed.received,
             "received": self.received,
             "rejected": self.rejected,
             "last_rejection": self.last_rejection,

@@ -1,0 +1,92 @@
+"""The traffic of many agents from one process, to see what a bus can carry.
+
+Every agent sends a summary and a decision as often as asked, changed each time, through
+the same code as a real one. Whether all of it arrived is for the other end to count:
+`pronto aggregate --json` tells what it heard.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from prontosched.bench.federation import FEATURES, summary_of
+from prontosched.federation.link import DECISIONS
+from prontosched.federation.message import DecisionMessage
+from prontosched.federation.nats_link import NatsLink
+from prontosched.federation.propagation import Propagation
+from prontosched.federation.schema_book import SchemaBook
+from prontosched.federation.tree import Tree, place
+from prontosched.federation.voice import Voice
+
+# Distinct summaries; taken in turn they differ each time, at no cost while measuring.
+VARIANTS = 16
+
+
+def traffic(
+    link: NatsLink,
+    *,
+    agents: int,
+    seconds: float,
+    every: float = 2.0,
+    prefix: str = "load",
+    tree: Tree | None = None,
+) -> dict[str, Any]:
+    """Send the traffic of `agents` agents for `seconds` and return what was sent.
+
+    Parameters
+    ----------
+    every
+        Seconds between two messages of one agent; all agents are spread over them.
+    prefix
+        Beginning of the agents' names, unlike that of any other process.
+    """
+    rng = np.random.default_rng(len(prefix))
+    metrics = tuple(f"metric_{i:03d}" for i in range(FEATURES))
+    variants = [summary_of(prefix, metrics, rng) for _ in range(VARIANTS)]
+    book, where = SchemaBook(link), tree or Tree()
+    voices = [
+        Voice(
+            link,
+            f"{prefix}-{i:04d}",
+            tree=where,
+            book=book,
+            rule=Propagation(epsilon=0.0, max_age_seconds=3600.0),
+        )
+        for i in range(agents)
+    ]
+    if not link.wait_until_connected(10.0):
+        raise TimeoutError(f"the bus must answer within 10 s, got {link.last_error or 'nothing'}")
+    while not all(voice.ready for voice in voices):
+        time.sleep(0.01)
+    started, sent, late = time.monotonic(), 0, 0.0
+    rounds = max(1, int(seconds / every))
+    for turn in range(rounds):
+        for index, voice in enumerate(voices):
+            due = started + every * (turn + index / agents)
+            wait = due - time.monotonic()
+            if wait > 0:
+                time.sleep(wait)
+            late = max(late, -wait)
+            sent += voice.offer(variants[(turn + index) % VARIANTS])
+            _decide(link, voice.name, turn)
+    flushed = link.flush(30.0)
+    return {
+        "agents": agents,
+        "seconds": time.monotonic() - started,
+        "summaries": sent,
+        "decisions": rounds * agents,
+        "bytes": sum(voice.bytes_sent for voice in voices),
+        "arrived": flushed,
+        "refused": link.refused,
+        "sessions": link.sessions,
+        "latest_seconds": late,
+    }
+
+
+def _decide(link: NatsLink, name: str, turn: int) -> None:
+    now = link.now()
+    message = DecisionMessage(name, turn % 10 > 0, 0.1, "simulated agent", issued=now, valid_until=now + 60.0)
+    link.put(DECISIONS, place(name), message.to_bytes())
