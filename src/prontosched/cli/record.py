@@ -99,7 +99,14 @@ def _open(name: str, interval: float, targets: tuple[str, ...], root: Path | Non
     from prontosched.telemetry import open_source
 
     options: dict[str, Any] = {"interval_seconds": interval}
-    if targets:
+    if name == "vsphere":
+        # vCenter keeps one value in 20 seconds: there is nothing to choose.
+        if len(targets) != 1:
+            raise click.UsageError(
+                f"source vsphere needs one vCenter, got {len(targets)}: give --target once"
+            )
+        options = {"target": targets[0]}
+    elif targets:
         options["targets"] = list(targets)
     if root is not None:
         options["root"] = root

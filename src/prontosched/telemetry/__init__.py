@@ -18,7 +18,7 @@ __all__ = ["SOURCES", "open_source", "source_names"]
 SOURCES = {
     "linux": "prontosched.telemetry.linux:LinuxSource",
     "prometheus": "prontosched.telemetry.prometheus:PrometheusSource",
-    "vsphere": "prontosched.telemetry.vsphere:VsphereSource",
+    "vsphere": "prontosched.telemetry.vsphere:VSphereSource",
     "trace": "prontosched.telemetry.trace:open_trace",
 }
 

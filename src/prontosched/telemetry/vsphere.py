@@ -1,0 +1,299 @@
+"""The hosts or virtual machines of a vCenter as a source, through pyVmomi (extra `vsphere`).
+
+Real-time counters, one value in 20 s, no agent on any machine. The user and password come from the
+environment or a file, never from the command line. What the counters mean is in `vsphere_counters`.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prontosched.errors import TelemetryError
+from prontosched.telemetry.source import Sample
+from prontosched.telemetry.vsphere_counters import (
+    INTERVAL_SECONDS,
+    Counter,
+    metric_names,
+    newest,
+    to_values,
+)
+from prontosched.telemetry.vsphere_inventory import Entity, properties_of, tell_apart
+
+USER_VARIABLE = "PRONTO_VSPHERE_USER"
+PASSWORD_VARIABLE = "PRONTO_VSPHERE_PASSWORD"
+FILE_VARIABLE = "PRONTO_VSPHERE_CREDENTIALS"
+ENTITIES = ("vm", "host")
+# Entities in one query: vCenter refuses answers that are too large.
+QUERY_ENTITIES = 64
+# Readings after which machines that came or went are looked for.
+REFRESH_READINGS = 15
+TIMEOUT_SECONDS = 15.0
+# Only the newest: older ones were read before.
+QUERY_SAMPLES = 1
+NOTE = ("ready from cpu.ready.summation",)
+
+
+class Credentials(NamedTuple):
+    """Who asks."""
+
+    user: str
+    password: str
+
+
+def find_credentials(file: str | os.PathLike[str] | None = None) -> Credentials:
+    """Return user and password from the file named, or the environment.
+
+    The file has the user on its first line and the password on its second, and must be private. Without
+    one, PRONTO_VSPHERE_CREDENTIALS names it, or PRONTO_VSPHERE_USER and PRONTO_VSPHERE_PASSWORD hold both.
+    """
+    named = file if file is not None else os.environ.get(FILE_VARIABLE)
+    if named:
+        path = Path(named)
+        try:
+            if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise TelemetryError(f"{path}: must be readable by its owner only: chmod 600 {path}")
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise TelemetryError(f"{path}: cannot be read ({error.strerror})") from error
+        if len(lines) < 2:
+            raise TelemetryError(f"{path}: must hold a user and a password on two lines, got {len(lines)}")
+        return Credentials(lines[0].strip(), lines[1].strip())
+    user, password = os.environ.get(USER_VARIABLE), os.environ.get(PASSWORD_VARIABLE)
+    if not user or not password:
+        raise TelemetryError(
+            f"source vsphere needs a user and a password: set {USER_VARIABLE} and {PASSWORD_VARIABLE}, "
+            f"or {FILE_VARIABLE} to a private file with both"
+        )
+    return Credentials(user, password)
+
+
+class VSphereSource:
+    """Read all hosts, or all virtual machines, of a vCenter or a single ESX host; each is a node.
+
+    Parameters
+    ----------
+    target
+        Name of the vCenter, with `:PORT` if not 443.
+    entities
+        `vm` or `host`.
+    credentials_file
+        File with user and password, see `find_credentials`.
+    insecure
+        Accept any certificate. Only for tests and isolated networks.
+    certificates
+        File with the certificates to trust, where the system's do not do.
+
+    Attributes
+    ----------
+    trouble
+        Why the last reading was empty or incomplete, empty if it was not.
+    failures
+        Readings that failed.
+
+    Notes
+    -----
+    Memory: a few numbers per entity and counter.
+    """
+
+    name = "vsphere"
+    interval_seconds = INTERVAL_SECONDS
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        entities: str = "vm",
+        credentials_file: str | os.PathLike[str] | None = None,
+        insecure: bool = False,
+        certificates: str | None = None,
+    ) -> None:
+        if entities not in ENTITIES:
+            raise TelemetryError(f"entities must be vm or host, got '{entities}'")
+        self._host, _, port = target.removeprefix("https://").rstrip("/").partition(":")
+        if not port.isdigit() and port:
+            raise TelemetryError(f"a vCenter must be HOST or HOST:PORT, got '{target}'")
+        self._port = int(port or 443)
+        self._kind = entities
+        self._credentials_file = credentials_file
+        self._insecure = insecure
+        self._certificates = certificates
+        self.trouble = ""
+        self.failures = 0
+        self._service: Any = None
+        self._counters: dict[int, Counter] = {}
+        self._asked: list[Counter] = []
+        self._metrics: tuple[str, ...] = ()
+        self._entities: list[Entity] = []
+        self._readings = 0
+        self._closed = False
+        self._connect()
+
+    def read(self) -> list[Sample]:
+        """Read every entity that runs; the newest values that the vCenter has."""
+        if self._closed:
+            raise ValueError("read from a closed source")
+        from pyVmomi import vim, vmodl
+
+        try:
+            if self._service is None:
+                self._connect()
+            if self._readings % REFRESH_READINGS == 0:
+                self._refresh()
+            self._readings += 1
+            samples = [sample for group in _groups(self._entities) for sample in self._query(group)]
+        except (vim.fault.NotAuthenticated, vmodl.fault.ManagedObjectNotFound) as error:
+            # The session ended, or a machine is gone: log in and look again next time.
+            return self._fail(error)
+        except (OSError, vmodl.MethodFault, TelemetryError) as error:
+            return self._fail(error)
+        self.trouble = ""
+        return samples
+
+    def close(self) -> None:
+        """Log out."""
+        self._closed = True
+        self._disconnect()
+
+    def _fail(self, error: BaseException) -> list[Sample]:
+        self.failures += 1
+        self.trouble = _explain(error)
+        self._disconnect()
+        self._readings = 0
+        return []
+
+    def _connect(self) -> None:
+        try:
+            from pyVim.connect import SmartConnect
+            from pyVmomi import vim, vmodl
+        except ImportError as error:
+            raise TelemetryError(
+                "source vsphere needs pyVmomi: pip install 'prontosched[vsphere]'"
+            ) from error
+        who = find_credentials(self._credentials_file)
+        context = ssl.create_default_context(cafile=self._certificates)
+        if self._insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        try:
+            self._service = SmartConnect(
+                host=self._host,
+                port=self._port,
+                user=who.user,
+                pwd=who.password,
+                sslContext=context,
+                httpConnectionTimeout=TIMEOUT_SECONDS,
+            )
+        except vim.fault.InvalidLogin as error:
+            raise TelemetryError(f"{self._host}: refused user '{who.user}': check the password") from error
+        except (OSError, vmodl.MethodFault) as error:
+            raise TelemetryError(
+                f"{self._host}:{self._port}: cannot be reached ({_explain(error)})"
+            ) from error
+        manager = self._service.RetrieveContent().perfManager
+        self._counters = {
+            counter.key: Counter(
+                f"{counter.groupInfo.key}.{counter.nameInfo.key}.{counter.rollupType}",
+                str(counter.unitInfo.key),
+            )
+            for counter in manager.perfCounter
+        }
+
+    def _disconnect(self) -> None:
+        service, self._service = self._service, None
+        if service is None:
+            return
+        from pyVim.connect import Disconnect
+        from pyVmomi import vmodl
+
+        try:
+            Disconnect(service)
+        except (OSError, vmodl.MethodFault) as error:
+            self.trouble = self.trouble or _explain(error)
+        finally:
+            service._stub.DropConnections()
+
+    def _refresh(self) -> None:
+        """Look which entities there are, and which counters they have."""
+        from pyVmomi import vim
+
+        content = self._service.RetrieveContent()
+        kind = vim.VirtualMachine if self._kind == "vm" else vim.HostSystem
+        size = "summary.config.numCpu" if self._kind == "vm" else "summary.hardware.numCpuThreads"
+        view = content.viewManager.CreateContainerView(content.rootFolder, [kind], True)
+        try:
+            found = list(view.view)
+        finally:
+            view.Destroy()
+        self._entities = [
+            Entity(facts["name"], place, int(facts.get(size) or 1))
+            for place, facts in properties_of(content, kind, found, ["name", size])
+        ]
+        tell_apart(self._entities)
+        if not self._entities:
+            return
+        available = content.perfManager.QueryAvailablePerfMetric(
+            entity=self._entities[0].place, intervalId=int(INTERVAL_SECONDS)
+        )
+        names = {
+            self._counters[m.counterId]
+            for m in available
+            if m.instance == "" and m.counterId in self._counters
+        }
+        asked = sorted(names)
+        if asked != self._asked:
+            self._asked = asked
+            self._metrics = metric_names(asked)
+
+    def _query(self, entities: Sequence[Entity]) -> Iterator[Sample]:
+        from pyVmomi import vim
+
+        identifiers = {counter: key for key, counter in self._counters.items()}
+        metrics = [
+            vim.PerformanceManager.MetricId(counterId=identifiers[c], instance="") for c in self._asked
+        ]
+        specs = [
+            vim.PerformanceManager.QuerySpec(
+                entity=entity.place,
+                metricId=metrics,
+                intervalId=int(INTERVAL_SECONDS),
+                maxSample=QUERY_SAMPLES,
+            )
+            for entity in entities
+        ]
+        manager = self._service.RetrieveContent().perfManager
+        # By identity, for answers leave out machines that are switched off.
+        answers = {answer.entity._moId: answer for answer in manager.QueryPerf(querySpec=specs)}
+        for entity in entities:
+            answer = answers.get(entity.place._moId)
+            if answer is None or not answer.sampleInfo:
+                continue
+            times = [info.timestamp.timestamp() for info in answer.sampleInfo]
+            values = {
+                self._counters[series.id.counterId].name: newest(times, series.value)
+                for series in answer.value
+            }
+            got = to_values(self._asked, values, cpus=entity.cpus)
+            yield Sample(
+                entity.name,
+                self._metrics,
+                got.vector,
+                max(times),
+                got.ready,
+                got.utilisation,
+                NOTE,
+            )
+
+
+def _groups(entities: list[Entity]) -> Iterator[list[Entity]]:
+    for start in range(0, len(entities), QUERY_ENTITIES):
+        yield entities[start : start + QUERY_ENTITIES]
+
+
+def _explain(error: BaseException) -> str:
+    message = getattr(error, "msg", None) or getattr(error, "strerror", None) or str(error)
+    return str(message).splitlines()[0] if message else type(error).__name__
