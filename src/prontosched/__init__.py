@@ -28,6 +28,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from prontosched.decision import Decision, Evidence, Signal
     from prontosched.embedding import Embedding, FPCAEdge, FrequentDirections, PowerMethod, Spirit
     from prontosched.errors import ProntoError
@@ -95,6 +96,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("prontosched")
     if name not in _HOMES:
         raise AttributeError(f"module 'prontosched' has no attribute {name!r}")
     value = getattr(import_module(f"prontosched.{_HOMES[name]}"), name)

@@ -1,0 +1,146 @@
+"""Documentation that fails the build when it lies."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+import prontosched
+from prontosched.cli import COMMANDS, cli
+from tests.make_cli_docs import PAGE, page
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "prontosched"
+# Modules that need an extra, or start something, are imported by their own tests.
+DOCTESTED = sorted(
+    path.relative_to(SOURCE.parent).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+    for path in SOURCE.rglob("*.py")
+    if ">>> " in path.read_text()
+)
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    context = click.Context(cli)
+    return [(name, cli.get_command(context, name)) for name in COMMANDS]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("module", DOCTESTED)
+def test_every_example_in_the_source_runs(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module))
+
+    assert result.attempted
+    assert result.failed == 0
+
+
+def test_the_command_line_page_shows_the_present_help() -> None:
+    assert PAGE.read_text() == page(), "run `make docs`"
+
+
+def test_every_command_has_a_module_and_every_module_of_one_is_listed() -> None:
+    found = {
+        module.name
+        for module in pkgutil.iter_modules([str(SOURCE / "cli")])
+        if hasattr(importlib.import_module(f"prontosched.cli.{module.name}"), "command")
+    }
+
+    assert {name.replace("-", "_") for name in COMMANDS} == found
+
+
+def test_every_command_and_option_has_help() -> None:
+    silent = []
+    for name, command in commands():
+        if not command.help:
+            silent.append(name)
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.help and not option.hidden:
+                silent.append(f"{name} {option.opts[0]}")
+
+    assert silent == []
+
+
+def test_every_command_that_prints_a_result_takes_json() -> None:
+    results = {
+        "replay",
+        "evaluate",
+        "forecast",
+        "bench",
+        "status",
+        "check",
+        "simulate",
+        "explain",
+        "federation",
+    }
+    lacking = []
+    for name, command in commands():
+        if name in results and not isinstance(command, click.Group):
+            names = {opt for p in command.params if isinstance(p, click.Option) for opt in p.opts}
+            if "--json" not in names:
+                lacking.append(name)
+
+    assert lacking == []
+
+
+def test_every_public_name_exists_and_is_documented() -> None:
+    bare = [name for name in prontosched.__all__ if not getattr(prontosched, name).__doc__]
+
+    assert bare == []
+
+
+def test_every_word_of_the_glossarys_code_column_exists() -> None:
+    text = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
+    missing = []
+    for line in (ROOT / "docs" / "glossary.md").read_text().splitlines():
+        cells = line.split("|")
+        if len(cells) == 6 and cells[1].strip() not in ("Word", "---"):
+            for word in re.findall(r"`([^`]+)`", cells[3]):
+                wanted = word.removeprefix("--").split(".")[-1].split()[-1]
+                if not re.search(rf"\b{re.escape(wanted)}\b", text):
+                    missing.append(word)
+
+    assert missing == []
+
+
+def test_every_test_that_the_paper_page_names_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "paper.md").read_text())
+
+    assert named
+    for path, test in named:
+        assert f"def {test}(" in (ROOT / path).read_text(), f"{path}::{test}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+            if not target.startswith(("http", "mailto")) and not (path.parent / target).exists():
+                broken.append(f"{path.relative_to(ROOT)}: {target}")
+
+    assert broken == []
+
+
+def test_every_number_in_the_evaluation_page_names_the_command_that_made_it() -> None:
+    text = (ROOT / "docs" / "evaluation.md").read_text()
+    for section in re.split(r"\n## ", text)[1:]:
+        if re.search(r"\|\s*-?\d*\.\d+", section):
+            assert "pronto " in section, section.splitlines()[0]
+
+
+def test_the_readme_names_the_two_commands() -> None:
+    readme = (ROOT / "README.md").read_text()
+
+    assert "make run" in readme
+    assert "make test" in readme
+
+
+def test_the_readmes_python_example_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})
