@@ -13,6 +13,8 @@ from prontosched.errors import IntegrationError
 
 if TYPE_CHECKING:
     from prontosched.agent.access import Access
+    from prontosched.cli.extender_bus import BusDecisions
+    from prontosched.integration.extender_decisions import PolledDecisions
     from prontosched.integration.extender_ledger import Ledger
     from prontosched.integration.extender_server import Background, Extender
     from prontosched.integration.extender_wake import Waker
@@ -29,6 +31,9 @@ REFRESH_SECONDS = 15.0
     show_default=True,
     metavar="URL",
     help="Where agents listen; {node} and {address} stand for the node's name and internal address.",
+)
+@click.option(
+    "--nats", metavar="URL", help="Hear decisions on the bus of the federation instead of asking agents."
 )
 @click.option("--agents-file", type=FILE, help="File with a node and its agent's URL on each line.")
 @click.option("--agents-token-file", type=FILE, help="File with the token that agents ask for.")
@@ -94,9 +99,9 @@ def command(
 ) -> None:
     """Answer kube-scheduler which nodes may take a pod.
 
-    Asks the agent of every node for its decision. A node whose agent is silent, or whose
-    decision is old, counts as fit. Beyond this machine it listens only with a certificate,
-    its key and a token.
+    Asks the agent of every node for its decision, or hears it on the federation's bus. A
+    node whose agent is silent, or whose decision is old, counts as fit. Beyond this machine
+    it listens only with a certificate, its key and a token.
 
     \b
     Example:
@@ -134,35 +139,66 @@ def command(
 
 def build(**options: Any) -> tuple[Extender, Waker | None]:
     """Make the extender that the options ask for, and the waker beside it where there is one."""
-    from prontosched.agent.access import read_token
-    from prontosched.integration.extender_decisions import Addresses, PolledDecisions
     from prontosched.integration.extender_ledger import Ledger
     from prontosched.integration.extender_server import Extender
     from prontosched.integration.policy import Rules
 
-    file = options["agents_file"]
-    addresses = Addresses.read(file, options["agents"]) if file else Addresses(options["agents"])
-    decisions = PolledDecisions(
-        addresses,
-        interval_seconds=options["interval"],
-        valid_seconds=options["valid_seconds"],
-        token=read_token(token_file) if (token_file := options["agents_token_file"]) else "",
-        ca_file=options["agents_ca"],
-        server_name=options["agents_server_name"],
-    )
     names = ("enforce", "valid_seconds", "min_hold_seconds", "min_accept_seconds", "max_refusing")
-    ledger = Ledger(decisions, Rules(**{name: options[name] for name in names}))
-    needed = not file and "{address}" in options["agents"]
+    rules = Rules(**{name: options[name] for name in names})
+    background: list[Background] = []
+    internal: dict[str, str] = {}
+    needed = ""
+    if options["nats"]:
+        ledger = Ledger(_bus(options, background), rules)
+    else:
+        polled = _polled(options, internal)
+        needed = options["agents"] if polled.addresses.needs_internal else ""
+        ledger = Ledger(polled, rules)
+        background.append(lambda: polled.run(lambda: ledger.known))
     if needed and not options["wake"]:
         raise click.UsageError(
             "--agents with {address} learns addresses where --wake does: use {node} instead"
         )
-    waker = _waker(options["agents"], needed=needed) if options["wake"] else None
-    background: list[Background] = [lambda: decisions.run(lambda: ledger.known)]
+    waker = _waker(needed) if options["wake"] else None
     if waker is not None:
-        background.append(lambda: _refreshing(waker, ledger, addresses.internal))
+        background.append(lambda: _refreshing(waker, ledger, internal))
     announce = waker.announce if waker is not None else None
     return Extender(ledger, announce=announce, background=background), waker
+
+
+def _polled(options: dict[str, Any], internal: dict[str, str]) -> PolledDecisions:
+    from prontosched.agent.access import read_token
+    from prontosched.integration.extender_decisions import Addresses, PolledDecisions
+
+    file, token_file = options["agents_file"], options["agents_token_file"]
+    addresses = Addresses.read(file, options["agents"]) if file else Addresses(options["agents"])
+    addresses.internal = internal
+    return PolledDecisions(
+        addresses,
+        interval_seconds=options["interval"],
+        valid_seconds=options["valid_seconds"],
+        token=read_token(token_file) if token_file else "",
+        ca_file=options["agents_ca"],
+        server_name=options["agents_server_name"],
+    )
+
+
+def _bus(options: dict[str, Any], background: list[Background]) -> BusDecisions:
+    import asyncio
+
+    from prontosched.cli.extender_bus import BusDecisions
+    from prontosched.federation.nats_link import NatsLink
+
+    link = NatsLink(options["nats"], name="extender")
+
+    async def close_at_the_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            link.close()
+
+    background.append(close_at_the_end)
+    return BusDecisions(link, valid_seconds=options["valid_seconds"])
 
 
 async def _refreshing(waker: Waker, ledger: Ledger, internal: dict[str, str]) -> None:
@@ -182,7 +218,7 @@ async def _refreshing(waker: Waker, ledger: Ledger, internal: dict[str, str]) ->
         await asyncio.sleep(REFRESH_SECONDS)
 
 
-def _waker(template: str, *, needed: bool) -> Waker | None:
+def _waker(needed: str) -> Waker | None:
     from prontosched.integration.extender_wake import Waker
     from prontosched.integration.kubernetes_client import ApiServer
 
@@ -191,7 +227,7 @@ def _waker(template: str, *, needed: bool) -> Waker | None:
     except IntegrationError as error:
         if needed:
             raise IntegrationError(
-                f"--agents {template} needs the API server for addresses: {error}"
+                f"--agents {needed} needs the API server for addresses: {error}"
             ) from error
         click.echo(f"pods will not be woken when a node opens: {error}", err=True)
         return None

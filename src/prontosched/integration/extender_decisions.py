@@ -93,6 +93,11 @@ class Addresses:
             table[words[0]] = words[1]
         return cls(template, table)
 
+    @property
+    def needs_internal(self) -> bool:
+        """True when no agent can be reached before the nodes' internal addresses are known."""
+        return "{address}" in self.template and not self.table
+
     def of(self, node: str) -> str | None:
         """Return the address of the agent of `node`; None when it cannot be told."""
         if url := self.table.get(node):

@@ -1,0 +1,70 @@
+"""The nodes' decisions as they lie on the federation's bus, for `pronto extender`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from prontosched.errors import ProntoError
+from prontosched.federation.link import DECISIONS, Link
+from prontosched.federation.message import DecisionMessage
+from prontosched.federation.tree import name_of
+from prontosched.integration.extender_ledger import MOST_KNOWN
+from prontosched.integration.gate import Verdict
+
+
+class BusDecisions:
+    """Hear every decision that is put on a federation's bus.
+
+    Nodes go by the last part of their name there: `site/row/rack/n1` is the node `n1`.
+
+    Parameters
+    ----------
+    link
+        The way to the bus.
+    valid_seconds
+        Longest time that one decision may count, whatever it says itself.
+    clock
+        This machine's time; what lies on the bus counts by the bus's own.
+
+    Notes
+    -----
+    Memory: one verdict for each node on the bus, at most 50,000.
+    """
+
+    def __init__(
+        self, link: Link, *, valid_seconds: float = 60.0, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.link = link
+        self.valid_seconds = valid_seconds
+        self.unreadable = 0
+        self._clock = clock
+        self._feed = link.subscribe(DECISIONS, ">")
+        self._heard: dict[str, Verdict] = {}
+
+    def verdict(self, node: str) -> Verdict | None:
+        """Return the newest verdict that `node` has put on the bus."""
+        for entry in self._feed.drain():
+            self._take(entry.key, entry.value)
+        return self._heard.get(node)
+
+    def _take(self, key: str, value: bytes) -> None:
+        try:
+            sender = name_of(key)
+            found = DecisionMessage.from_bytes(value) if value else None
+        except (ProntoError, ValueError):
+            self.unreadable += 1
+            return
+        name = sender.rpartition("/")[2]
+        if found is None:  # the node has left
+            self._heard.pop(name, None)
+            return
+        if found.node != sender:  # rights on the bus go by key: nobody speaks for another node
+            self.unreadable += 1
+            return
+        if name not in self._heard and len(self._heard) >= MOST_KNOWN:
+            return
+        score = found.score if math.isnan(found.probability) else found.probability
+        left = min(found.valid_until - self.link.now(), self.valid_seconds)
+        self._heard[name] = Verdict(not found.accept, score, found.reason, self._clock() + left)
