@@ -121,9 +121,8 @@ def test_a_partition_of_half_the_nodes_heals_to_the_same_view(tmp_path: Path) ->
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_faults_at_random_for_minutes_leave_the_same_view(tmp_path: Path) -> None:
+def test_faults_at_random_for_minutes_leave_the_same_view(tmp_path: Path, rng: np.random.Generator) -> None:
     """All faults in random order, again and again, under an hour-ahead clock and a cut wire."""
-    rng = np.random.default_rng(11)
     with wire() as pair:
         cluster = Cluster(tmp_path, WORKERS, near=pair.near, far=pair.far, host=NEAR, clock_ahead=3600.0)
         try:

@@ -15,6 +15,7 @@ from prontosched.federation.member import Member
 from prontosched.federation.message import DecisionMessage, GlobalView, Summary
 from prontosched.federation.propagation import Propagation
 from prontosched.federation.schema import fingerprint
+from prontosched.federation.seat import Seat
 from prontosched.federation.tree import Tree
 from prontosched.node import Node
 from prontosched.presets import make_node
@@ -154,6 +155,33 @@ def test_an_aggregator_that_starts_again_comes_to_the_same_view() -> None:
     assert troubled.view.samples == calm.view.samples
     assert distance(troubled.view.subspace.cut(4), calm.view.subspace.cut(4)) < 1e-6
     assert troubled.view.revision > calm.view.revision - 5
+
+
+def test_a_seat_that_goes_back_and_forth_loses_no_summary() -> None:
+    """Whoever is seated again must be newer than whoever sat there meanwhile."""
+    names = ["east/n1", "east/n2"]
+    fleet = Simulated(names)
+    watch = [0.0]
+
+    def pair(holder: str) -> list:
+        made = [fleet.service(name) for name in ("east", "")]
+        for service in made:
+            seat = Seat(service.link, service.aggregator.name, holder, seconds=5.0, clock=lambda: watch[0])
+            service.seat = seat
+        return made
+
+    one, other = pair("one"), pair("other")
+    for turn in range(6):
+        fleet.services = one if turn % 2 == 0 else other
+        for service in fleet.services:
+            service.turn()
+        watch[0] += 20.0
+        for _ in range(3):
+            fleet.step(10)
+            watch[0] += 2.0
+
+        assert fleet.view.samples == fleet.decisions
+    assert [service.seat.takeovers for service in one + other] == [3, 3, 3, 3]
 
 
 def test_a_clock_an_hour_ahead_changes_nothing() -> None:

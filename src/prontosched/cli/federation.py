@@ -59,15 +59,16 @@ def command(context: click.Context, address: str | None, top: int, as_json: bool
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(nodes: int, as_json: bool) -> None:
-    r"""Measure what a two-level tree costs as the fleet grows.
+    r"""Measure how exact a tree is, and what it costs as the fleet grows.
 
     \b
     Example:
         pronto federation bench --nodes 10000
     """
     from prontosched.bench.federation import scale
+    from prontosched.bench.federation_error import error
 
-    _print_rows(scale(nodes), as_json)
+    _print_rows([*error(), *scale(nodes)], as_json)
 
 
 @command.command()

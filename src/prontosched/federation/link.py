@@ -98,6 +98,11 @@ class Feed:
             elif live or held is None or not held[1]:
                 self._held[entry.key] = (entry, live)
 
+    def age(self) -> None:
+        """Let what the store holds replace what was heard live before a break."""
+        with self._lock:
+            self._held = {key: (entry, False) for key, (entry, _) in self._held.items()}
+
     def drain(self) -> list[Entry]:
         """Return what arrived since the last call, never waiting."""
         with self._lock:

@@ -151,6 +151,7 @@ class Session:
             feed.offer(Entry(key, message.data, 0, time.monotonic() + self.offset))
 
         self.opened.add(feed)
+        feed.age()
         self._subscriptions[feed] = await self._client.subscribe(
             self._subject(feed.topic, feed.pattern), cb=heard
         )

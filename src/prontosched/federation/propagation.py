@@ -75,6 +75,10 @@ class Propagation:
         self._last, self._when = summary, now
         self.sent_count += 1
 
+    def forget(self) -> None:
+        """Take the next summary for the first: someone else may have spoken since the last."""
+        self._last, self._when = None, -np.inf
+
     def aged(self, now: float) -> bool:
         """Tell whether the last one sent is too old, without looking at a new one."""
         return now - self._when >= self.max_age_seconds

@@ -88,7 +88,7 @@ class AggregatorService:
             log.info("%s fell silent", node)
         seated = self.seat is None or self.seat.claim()
         if seated and not self._seated:
-            log.info("speaking for %s", self.aggregator.name or "the root")
+            self._take_seat()
         self._seated = seated
         merged = self.aggregator.merged()
         if not seated or merged is None or (merged is self._offered and not self.rule.aged(now)):
@@ -99,6 +99,14 @@ class AggregatorService:
             self._offered = merged
             return self._voice.offer(merged)
         return self._publish(merged, now)
+
+    def _take_seat(self) -> None:
+        """Speak from now on, as newer than whoever held the seat before."""
+        log.info("speaking for %s", self.aggregator.name or "the root")
+        self._offered = None
+        self.rule.forget()
+        if self._voice is not None:
+            self._voice.renew()
 
     def run(self, stop: threading.Event, *, interval_seconds: float = 0.25) -> None:
         """Take turns until told to stop, then give up the seat."""

@@ -98,6 +98,13 @@ class Voice:
         self.rule.sent(summary, now=now)
         return True
 
+    def renew(self) -> None:
+        """Begin again, with a larger incarnation than whoever spoke under this name meanwhile."""
+        self.link.unsubscribe(self._echo)
+        self._echo = self.link.subscribe(SUMMARIES, self.key)
+        self._incarnation = 0
+        self.rule.forget()
+
     def leave(self) -> None:
         """Take the summary back, so that the parent need not wait for it to expire."""
         self.link.put(SUMMARIES, self.key, b"")

@@ -1,0 +1,88 @@
+"""How far the root's view lies from the SVD of all data, which no one ever holds.
+
+Nodes see common factors through their own units. On a fixed shared scale the only error
+is truncation; on the pooled scale nodes also differ in how loud they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from prontosched.federation.aggregator import Aggregator
+from prontosched.federation.message import Summary
+from prontosched.subspace import Array, Subspace, distance, summarise
+
+NODES, GROUPS, FEATURES, SAMPLES = 48, 6, 134, 250
+RANK = 4
+
+Row = dict[str, Any]
+
+
+def error(*, seed: int = 7) -> list[Row]:
+    """Return the distance to the exact view, for a shared scale and for pooled ones."""
+    rows: list[Row] = []
+    for spare in (0, 1, 4):
+        value = one_error(None, spare=spare, seed=seed)
+        rows.append(_row(f"shared scale, {spare} spare directions: view against the SVD of all data", value))
+    for ratio in (1.5, 4.0):
+        value = one_error(ratio, spare=1, seed=seed)
+        rows.append(_row(f"pooled scale, deviations up to {ratio:g} times apart, 1 spare: the same", value))
+    return rows
+
+
+def one_error(ratio: float | None, *, spare: int, seed: int = 7) -> float:
+    """Return the projector distance at the root of a two-level tree.
+
+    Parameters
+    ----------
+    ratio
+        How far apart the nodes' deviations lie; None for a shared scale of 1.
+    spare
+        Directions that nodes send beyond those compared; aggregators keep as many again.
+    """
+    rng = np.random.default_rng(seed)
+    loading = np.linalg.qr(rng.standard_normal((FEATURES, 8)))[0] * (12.0 * 0.75 ** np.arange(8))
+    blocks = []
+    for _ in range(NODES):
+        block = loading @ rng.standard_normal((8, SAMPLES)) + rng.standard_normal((FEATURES, SAMPLES))
+        blocks.append(block if ratio is None else block * rng.uniform(1.0, ratio, (FEATURES, 1)))
+    within = np.ones(FEATURES)
+    if ratio is not None:
+        within = np.sqrt(np.mean([block.var(axis=1) for block in blocks], axis=0))
+    groups = [Aggregator(f"g{i}", rank=RANK, spare=2 * spare) for i in range(GROUPS)]
+    for index, block in enumerate(blocks):
+        groups[index % GROUPS].receive(_summary(f"n{index}", block, ratio is not None, RANK + spare), now=0.0)
+    root = Aggregator("", rank=RANK, spare=2 * spare)
+    for group in groups:
+        merged = group.merged()
+        assert merged is not None
+        root.receive(_numbered(merged), now=0.0)
+    found = root.merged()
+    assert found is not None
+    assert found.subspace is not None
+    data = np.hstack(
+        [(b - b.mean(axis=1, keepdims=True) * (ratio is not None)) / within[:, None] for b in blocks]
+    )
+    squares, vectors = np.linalg.eigh(data @ data.T)
+    exact = Subspace(vectors[:, : -RANK - 1 : -1].copy(), np.sqrt(squares[: -RANK - 1 : -1]))
+    return distance(found.subspace.cut(RANK), exact)
+
+
+def _summary(name: str, block: Array, standardised: bool, rank: int) -> Summary:
+    mean = block.mean(axis=1) if standardised else np.zeros(FEATURES)
+    deviation = block.std(axis=1) if standardised else np.ones(FEATURES)
+    metrics = tuple(f"m{i:03d}" for i in range(FEATURES))
+    subspace = summarise((block - mean[:, None]) / deviation[:, None], rank=rank)
+    zeros, counts = np.zeros(FEATURES), np.full(FEATURES, float(SAMPLES))
+    return Summary(name, 1, 1, metrics, subspace, float(SAMPLES), mean, deviation, zeros, counts)
+
+
+def _numbered(summary: Summary) -> Summary:
+    fields = {name: getattr(summary, name) for name in summary.__slots__}
+    return Summary(**{**fields, "incarnation": 1, "sequence": 1})
+
+
+def _row(name: str, value: float) -> Row:
+    return {"name": name, "value": value, "goal": 0.05, "unit": "distance", "met": value <= 0.05}
