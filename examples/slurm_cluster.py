@@ -53,7 +53,7 @@ JobAcctGatherType=jobacct_gather/none
 {extra}
 NodeName=n[1-{nodes}] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{ports}] CPUs={cpus} RealMemory=500 \
 Features=pronto_admit State=UNKNOWN
-PartitionName=all Nodes=n[1-{nodes}] Default=YES MaxTime=5 State=UP
+PartitionName=all Nodes=n[1-{nodes}] Default=YES MaxTime=5 LLN=YES State=UP
 """
 
 

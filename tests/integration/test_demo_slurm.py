@@ -1,0 +1,31 @@
+"""The demo that a visitor runs, in its short form: real daemons, agents, load and jobs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples.demo_slurm import VALID_SECONDS
+from examples.slurm_cluster import missing_programs
+
+
+def test_jobs_avoid_a_busy_node_return_after_and_no_drain_outlives_its_agent() -> None:
+    if missing := missing_programs():
+        pytest.skip(f"Slurm is not installed here: {', '.join(missing)} missing")
+    command = [sys.executable, "-m", "examples.demo_slurm", "--short", "--json"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=115, check=False)
+    assert done.returncode == 0, done.stderr
+    story = json.loads(done.stdout)
+    without, during, after = story["rounds"]
+
+    assert without["where"]["n2"] > during["where"]["n2"]
+    assert after["where"]["n2"] > 0
+    assert story["reason"].startswith("pronto: ")
+    assert story["opened_after_kill"] < VALID_SECONDS + 15
+    assert story["drain_untouched"]
+    assert all(done["where"]["n4"] == 0 for done in (without, during, after))
