@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,6 +198,7 @@ def test_a_vcenter_that_goes_and_comes_back_is_read_again() -> None:
     back = source.read()
     source.close()
     second.close()
+    gc.collect()
 
     assert gone == []
     assert source.failures == 1
