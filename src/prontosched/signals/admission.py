@@ -92,7 +92,7 @@ class Admission(Held):
         wanted = score > threshold
         act = wanted
         if not policy.quota:
-            affordable = self.budget.downtime < policy.budget
+            affordable = self.budget.downtime <= policy.budget
             act = ops.where(demoted, ops.both(u >= 1.0, affordable), wanted)
         if policy.hold:
             self.held = ops.both(self.holding > 0, ops.no(act))

@@ -30,23 +30,23 @@ class Budget(Held):
     Memory: two rows of 1,024 floats per node.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = ("sample", "downtime", "steps")
+    HELD: ClassVar[tuple[str, ...]] = ("sample", "downtime")
 
     def __init__(self, ops: Operations, share: float) -> None:
         self.ops = ops
         self.share = share
         self.sample = samples(ops)
-        self.downtime = ops.full(0.0)
-        self.steps = ops.full(0.0)
+        # As if the budget had been spent so far: neither thrift nor debt to begin with.
+        self.downtime = ops.full(share)
 
     def threshold(self) -> Value:
         """Return the score above which a step is refused; infinite before there are any."""
         ops, share = self.ops, self.share
         wanted = share * ops.exp(-4.0 * (self.downtime - share) / share)
         level = 1.0 - ops.minimum(ops.clip(wanted, share / 4.0, share * 4.0), 1.0)
-        if not ops.any(self.sample.count >= FIRST_SCORES):
+        if not ops.any(self.sample.seen >= FIRST_SCORES):
             return ops.full(float("inf"))
-        return ops.where(self.sample.count >= FIRST_SCORES, self.sample.quantile(level), float("inf"))
+        return ops.where(self.sample.seen >= FIRST_SCORES, self.sample.quantile(level), float("inf"))
 
     def learn(self, score: Value) -> None:
         """Take in the score of a step."""
@@ -54,9 +54,7 @@ class Budget(Held):
 
     def spend(self, raised: Value) -> None:
         """Take in whether the step was refused."""
-        self.steps = self.steps + 1.0
-        k = self.ops.maximum(DOWNTIME_WEIGHT, 1.0 / self.steps)
-        self.downtime = self.downtime + k * (raised * 1.0 - self.downtime)
+        self.downtime = self.downtime + DOWNTIME_WEIGHT * (raised * 1.0 - self.downtime)
 
 
 class HourLimit(Held):

@@ -16,7 +16,7 @@ from prontosched.signals.held import Held
 from prontosched.signals.quantiles import samples
 
 FIRST_VALUES = 20
-SIZE = 2048
+SIZE = 4096
 WHOLE_PAST = 1 << 40
 
 
@@ -121,7 +121,7 @@ class Tolerance(Held):
 
     Notes
     -----
-    Memory: nothing for a fixed value; two rows of 2,048 floats for a percentile, of the whole past.
+    Memory: nothing for a fixed value; two rows of 4,096 floats for a percentile, of the whole past.
     """
 
     HELD: ClassVar[tuple[str, ...]] = ()
@@ -140,6 +140,6 @@ class Tolerance(Held):
             return
         changed = self.sample.add(ready)
         if self.ops.any(changed):
-            enough = self.sample.count >= FIRST_VALUES
+            enough = self.sample.seen >= FIRST_VALUES
             if self.ops.any(enough):
                 self.level = self.ops.where(enough, self.sample.exceeding(self.value), math.inf)

@@ -30,8 +30,8 @@ TREND_WEIGHT = weight(4.0)
 ALONG_WEIGHT = weight(2000.0)
 EARNED_WEIGHT = weight(2000.0)
 CURVATURE_FLOOR = 0.02
-# Standard errors by which a correction must have lowered the loss: from here it is listened to, to here fully.
-HEARD, TRUSTED = 1.0, 3.0
+# Evidence for the correction, as a logarithm of odds: from here it is listened to, to here fully.
+HEARD, TRUSTED = 2.0, 8.0
 
 NAMES = (
     *(f"direction {i + 1}" for i in range(DIRECTIONS)),
@@ -60,7 +60,6 @@ class Sight(Held):
         "squares",
         "seen",
         "gain",
-        "gain_square",
         "gain_weight",
         "along",
         "along_weight",
@@ -76,7 +75,6 @@ class Sight(Held):
         self.squares = [ops.full(0.0) for _ in range(3)]
         self.seen = ops.full(0.0)
         self.gain = ops.full(0.0)
-        self.gain_square = ops.full(0.0)
         self.gain_weight = ops.full(0.0)
         self.along = np.zeros((*ops.lead, 0))
         self.along_weight = ops.full(0.0)
@@ -119,12 +117,9 @@ class Sight(Held):
 
     def heard(self) -> Value:
         """Return how far the correction is listened to, from 0 to 1."""
-        ops = self.ops
-        # Labels overlap over a horizon, so that many of them count as one.
-        count = ops.maximum(self.gain_weight, 1.0) / (2.0 * self.horizon)
-        spread = ops.maximum(self.gain_square - self.gain * self.gain, 1e-12)
-        ratio = self.gain / ops.sqrt(spread / count)
-        return ops.clip((ratio - HEARD) / (TRUSTED - HEARD), 0.0, 1.0)
+        # Log-likelihood ratio over what is remembered. Labels overlap over a horizon, so that many count as one.
+        evidence = self.gain * self.gain_weight / self.horizon
+        return self.ops.clip((evidence - HEARD) / (TRUSTED - HEARD), 0.0, 1.0)
 
     def learn(self, x: Array, vector: Array, logit: Value, label: Value, learns: Value) -> None:
         """Learn from one label what the first head missed, and keep count of what it was worth.
@@ -145,7 +140,6 @@ class Sight(Held):
         self.gain_weight = self.gain_weight + learns * (1.0 - EARNED_WEIGHT * self.gain_weight)
         k = learns / ops.maximum(self.gain_weight, 1.0)
         self.gain = self.gain + k * (better - self.gain)
-        self.gain_square = self.gain_square + k * (better * better - self.gain_square)
         self.heads.learn(x, [hit - p], [ops.maximum(p * (1.0 - p), CURVATURE_FLOOR)], learns)
         self._learn_along(vector, hit - without, learns)
 
