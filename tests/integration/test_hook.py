@@ -16,7 +16,7 @@ from prontosched.errors import IntegrationError, SettingsError
 from prontosched.integration.gate import Verdict
 from prontosched.integration.hook import HookGate
 from prontosched.integration.keeper import Keeper
-from prontosched.integration.marks import Marks
+from prontosched.integration.marks import Marks, marks_folder
 from prontosched.integration.policy import Rules
 
 RECORD = """
@@ -156,3 +156,9 @@ def test_foreign_files_among_the_marks_are_no_nodes(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
 
     assert marks.nodes() == ["n1"]
+
+
+def test_marks_of_a_service_lie_in_its_runtime_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/pronto:/run/other")
+
+    assert marks_folder("htcondor") == Path("/run/pronto/htcondor")

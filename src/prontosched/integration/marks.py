@@ -20,8 +20,11 @@ _LIMIT = 8192
 def marks_folder(gate: str) -> Path:
     """Return where the marks of `gate` lie unless told otherwise.
 
-    Root keeps them where a reboot clears them; everyone else in their own state folder.
+    Root, and a service with a RuntimeDirectory, keep them where a reboot clears them;
+    everyone else in their own state folder.
     """
+    if runtime := os.environ.get("RUNTIME_DIRECTORY", ""):
+        return Path(runtime.split(":")[0]) / gate
     if os.geteuid() == 0:
         return Path("/run/pronto") / gate
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
