@@ -15,30 +15,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from prontosched.evaluation.inputs import Plan
+    from prontosched.evaluation.setting import Setting
 
 
-class Sweep(click.ParamType):
-    """`name=value,value,…`."""
+SWEPT = ("rank", "lag", "block_size", "forgetting")
 
-    name = "NAME=V,V,…"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the name and its values."""
-        if isinstance(value, tuple):
-            return value
-        name, _, values = str(value).partition("=")
-        known = ("rank", "lag", "block_size", "forgetting")
-        if name not in known:
-            self.fail(f"a sweep must be over {', '.join(known)}, got '{name}'", param, ctx)
+def _sweeps(
+    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    """Read `name=value,value,…`."""
+    found = []
+    for text in given:
+        name, _, values = text.partition("=")
+        if name not in SWEPT:
+            raise click.BadParameter(f"a sweep must be over {', '.join(SWEPT)}, got '{name}'")
         try:
             numbers = tuple(float(part) for part in values.split(","))
-        except ValueError:
-            self.fail(f"a sweep must give numbers, got '{values}': write e.g. rank=2,4,8", param, ctx)
+        except ValueError as error:
+            raise click.BadParameter(
+                f"a sweep must give numbers, got '{values}': write e.g. rank=2,4,8"
+            ) from error
         most = 1.0 if name == "forgetting" else 4096.0
         for number in numbers:
             if not 0 < number <= most or (name != "forgetting" and not number.is_integer()):
-                self.fail(f"{name} must be a number above 0 and at most {most:g}, got {number:g}", param, ctx)
-        return name, numbers
+                raise click.BadParameter(f"{name} must be above 0 and at most {most:g}, got {number:g}")
+        found.append((name, numbers))
+    return tuple(found)
 
 
 @click.command(name="evaluate")
@@ -92,14 +95,15 @@ class Sweep(click.ParamType):
 @click.option(
     "--sweep",
     "sweeps",
-    type=Sweep(),
+    callback=_sweeps,
+    metavar="NAME=V,V,…",
     multiple=True,
     help="Also run the published signal with these values of rank, lag, block_size or forgetting. Repeatable.",
 )
 @click.option(
     "--control",
-    type=click.Choice(["positive", "negative"]),
-    help="Evaluate a generated fleet: contention announced by other metrics, or not.",
+    type=click.Choice(["positive", "negative", "paper"]),
+    help="Evaluate a generated fleet: contention announced by other metrics, not announced, or the paper's shape.",
 )
 @click.option(
     "--nodes",
@@ -136,7 +140,7 @@ class Sweep(click.ParamType):
 def command(
     traces: tuple[str, ...], methods: str | None, truth: str | None, control: str | None, **options: Any
 ) -> None:
-    r"""Find out whether a rejection signal is worth obeying.
+    """Find out whether a rejection signal is worth obeying.
 
     Streams TRACES through every method at once and scores them: by the paper's measures, and by measures a
     clock or a coin cannot game, at equal downtime. Without TRACES, the trace that comes with Pronto is used.
@@ -149,33 +153,41 @@ def command(
         pronto evaluate --control negative
         pronto evaluate traces/ --engine dask --scheduler tcp://10.0.0.4:8786
     """
-    from prontosched.evaluation.methods import default_methods
     from prontosched.evaluation.methods import methods as all_methods
-    from prontosched.evaluation.setting import Setting
 
     if methods == "list":
         for name, method in all_methods().items():
-            click.echo(
-                f"{name:18} {method.label:32} {method.about}{'' if method.default else ' (name it to run it)'}"
-            )
+            extra = "" if method.default else " (name it to run it)"
+            click.echo(f"{name:18} {method.label:32} {method.about}{extra}")
         return
     if control and traces:
         raise click.UsageError("--control generates its own fleet: leave out the traces")
     if options["scheduler"] and options["engine"] != "dask":
         raise click.UsageError("--scheduler needs --engine dask")
-    setting = Setting(
-        methods=default_methods() if methods is None else tuple(filter(None, map(str.strip, methods.split(",")))),
-        truth=truth or ("5%" if control else "p95"),
-        horizon=options["horizon"],
-        window=options["window"],
-        budget=options["budget"],
-        tolerance=options["tolerance"],
-        quota=options["quota"],
-        seed=options["seed"],
-        sweeps=tuple(options["sweeps"]),
-    )  # fmt: skip
+    setting = _setting(methods, truth or ("5%" if control in ("positive", "negative") else "p95"), options)
     plan = _plan(traces, control, options)
     _run(plan, setting, options, shipped=not traces and not control)
+
+
+def _setting(methods: str | None, truth: str, options: dict[str, Any]) -> Setting:
+    """Return what is asked; what is asked wrongly is a usage error."""
+    from prontosched.errors import SettingsError
+    from prontosched.evaluation.methods import choose, default_methods
+    from prontosched.evaluation.setting import Setting
+    from prontosched.evaluation.truth import Truth
+
+    names = default_methods() if methods is None else tuple(filter(None, map(str.strip, methods.split(","))))
+    if not names:
+        raise click.UsageError(
+            "--methods must name at least one method, got none: `--methods list` names them"
+        )
+    keys = ("horizon", "window", "budget", "tolerance", "quota", "seed", "sweeps")
+    try:
+        choose(names, options["sweeps"])
+        Truth.parse(truth)
+        return Setting(methods=names, truth=truth, **{key: options[key] for key in keys})
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _plan(traces: tuple[str, ...], control: str | None, options: dict[str, Any]) -> Plan:
@@ -191,7 +203,7 @@ def _plan(traces: tuple[str, ...], control: str | None, options: dict[str, Any])
     return plan
 
 
-def _run(plan: Plan, setting: Any, options: dict[str, Any], *, shipped: bool) -> None:
+def _run(plan: Plan, setting: Setting, options: dict[str, Any], *, shipped: bool) -> None:
     from prontosched.evaluation.evaluate import evaluate
     from prontosched.evaluation.printing import print_outcome
 
@@ -228,7 +240,7 @@ def _command_line() -> str:
 @contextmanager
 def _progress(rows: int) -> Iterator[Callable[[int], None]]:
     """Show progress with the time left, on standard error, if anyone is watching."""
-    if rows <= 0:
+    if rows <= 0 or not sys.stderr.isatty():
         yield lambda done: None
         return
     with click.progressbar(length=rows, label="evaluating", show_eta=True, file=sys.stderr) as bar:

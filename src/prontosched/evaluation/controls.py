@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from prontosched.evaluation.inputs import Part, Plan, chunk_size
+from prontosched.evaluation.paper_shape import DAY_STEPS, PaperShape
+from prontosched.evaluation.paper_shape_feed import PaperShapeFeed
 from prontosched.evaluation.quantiles import Mask
 from prontosched.subspace import Array
 from prontosched.telemetry.trace import Chunk, TraceCounts
@@ -130,8 +132,14 @@ def _ramp(events: Mask, start: int, size: int) -> Array:
 
 
 def plan_control(kind: str, *, nodes: int, steps: int, seed: int) -> Plan:
-    """Cut a generated fleet into parts."""
+    """Cut a generated fleet into parts: a control, or VMs as in the paper's data set for `paper`."""
     size = chunk_size(nodes)
+    if kind == "paper":
+        clusters = -(-nodes // size)
+        days = -(-steps // DAY_STEPS)
+        vms = min(size, nodes)
+        shape = PaperShape(clusters=clusters, hosts=max(1, min(14, vms // 2)), vms=vms, days=days, seed=seed)
+        return Plan([PaperShapeFeed(shape, cluster, steps=steps) for cluster in range(clusters)])
     parts: list[Part] = [
         Control(kind, seed, first, min(size, nodes - first), steps) for first in range(0, nodes, size)
     ]

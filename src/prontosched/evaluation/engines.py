@@ -143,7 +143,7 @@ def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
 
     if scheduler is not None:
         try:
-            client = Client(scheduler, timeout="10s", set_as_default=False)
+            client = Client(scheduler, timeout="5s", set_as_default=False)
         except (OSError, ValueError) as error:
             raise SettingsError(
                 f"no Dask scheduler answers at {scheduler}: is it running, and its address right?"

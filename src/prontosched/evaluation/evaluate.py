@@ -74,7 +74,7 @@ def evaluate(
         raise TelemetryError(_nothing(study, plan))
     found = outcome(study)
     found["data"]["refused"] = plan.refused
-    found["data"]["shipped"] = shipped
+    found["development"] = shipped or _developed_on(study)
     found["goals"] = goals(study)
     found["command"] = command
     found["version"] = version("prontosched")
@@ -91,6 +91,11 @@ def evaluate(
         "paper_data_set": paper_scale(steps, sum(result.seconds for result in results), elapsed, used),
     }
     return Evaluation(study, found, _warnings(study, plan), plan.parts[0])
+
+
+def _developed_on(study: Study) -> bool:
+    """Tell whether these are the machines that were looked at while the signals were made."""
+    return all(node.node.startswith("machine-1-") for node in study.nodes)
 
 
 def _nothing(study: Study, plan: Plan) -> str:

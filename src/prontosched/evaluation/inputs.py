@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from prontosched.errors import TelemetryError
-from prontosched.evaluation.datasets import open_dataset
+from prontosched.evaluation.datasets import open_dataset, recognise
 from prontosched.telemetry.trace import Chunk, TraceCounts, TraceSource, open_trace
 
 MOST_NODES = 64
@@ -207,6 +207,8 @@ def _expanded(paths: Sequence[str]) -> list[str]:
     for text in paths:
         path = Path(text)
         files = [file for ending in ENDINGS for file in sorted(path.glob(f"*{ending}"))]
+        # A folder may hold a licence or notes as well; text counts only where it is a known data set.
+        files = [file for file in files if file.suffix != ".txt" or recognise(file) is not None]
         if path.is_dir() and files and not any(file.name.startswith("part-") for file in files):
             found += [str(file) for file in files]
         else:

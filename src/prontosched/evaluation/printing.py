@@ -35,7 +35,7 @@ def print_outcome(found: dict[str, Any]) -> str:
     if found["goals"]:
         lines += [
             "",
-            "Goals of the learned signal" + (" (development results)" if found["goals"] else "") + ":",
+            "Goals of the learned signal" + (" (development results)" if found["development"] else "") + ":",
         ]
         lines += table(
             ["what", "value", "95 %", "goal", "met"],

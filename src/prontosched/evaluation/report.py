@@ -50,7 +50,7 @@ def write_report(evaluation: Evaluation, path: Path) -> list[Path]:
         embeddings=EMBEDDING_LABELS,
         pictures={picture.name: picture for picture in pictures},
         sweeps=[f"sweep-{name.replace('_', '-')}" for name, _ in evaluation.study.setting.sweeps],
-        development=development(evaluation),
+        development=found["development"],
         warnings=evaluation.warnings,
         folder=folder.name,
     )
@@ -60,13 +60,6 @@ def write_report(evaluation: Evaluation, path: Path) -> list[Path]:
     for picture in pictures:
         picture.write(folder)
     return [path, folder]
-
-
-def development(evaluation: Evaluation) -> bool:
-    """Tell whether these traces were looked at while the signals were made."""
-    names = evaluation.outcome["data"]["names"]
-    shipped = bool(evaluation.outcome["data"]["shipped"])
-    return shipped or (bool(names) and all(name.startswith("machine-1-") for name in names))
 
 
 def draw(evaluation: Evaluation) -> list[Picture]:

@@ -1,0 +1,153 @@
+"""Workers die, traces are long: the numbers stay, and so does the memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prontosched.errors import SettingsError
+from prontosched.evaluation import engines
+from prontosched.evaluation.controls import Control, plan_control
+from prontosched.evaluation.inputs import Part
+from prontosched.evaluation.record import Record, Shape
+from prontosched.evaluation.replay import PartResult, evaluate_part
+from prontosched.evaluation.setting import Setting
+
+SETTING = Setting(methods=("ready", "random"), truth="5%")
+
+
+def same(one: list[PartResult], two: list[PartResult]) -> bool:
+    pairs = [(a, b) for x, y in zip(one, two, strict=True) for a, b in zip(x.nodes, y.nodes, strict=True)]
+    return bool(pairs) and all(
+        a.node == b.node and np.array_equal(a.statistics, b.statistics, equal_nan=True) for a, b in pairs
+    )
+
+
+def children() -> list[int]:
+    folder = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    return [int(pid) for pid in folder.read_text().split()] if folder.exists() else []
+
+
+def test_a_killed_process_does_not_change_the_numbers() -> None:
+    parts: list[Part] = plan_control("positive", nodes=9, steps=1200, seed=2).parts
+    before = set(children())
+    expected = [evaluate_part(part, SETTING) for part in parts]
+    killed: list[int] = []
+
+    def kill_one() -> None:
+        deadline = time.monotonic() + 60
+        while not killed and time.monotonic() < deadline:
+            for pid in set(children()) - before:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes() if Path(f"/proc/{pid}").exists() else b""
+                if b"spawn_main" in words:
+                    time.sleep(0.3)
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+                    return
+            time.sleep(0.02)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    found = engines.run(parts, SETTING, workers=2)
+    killer.join()
+
+    assert killed
+    assert same(found, expected)
+
+
+def test_a_killed_dask_worker_does_not_change_the_numbers() -> None:
+    distributed = pytest.importorskip("distributed")
+    parts: list[Part] = plan_control("positive", nodes=9, steps=1200, seed=2).parts
+    expected = [evaluate_part(part, SETTING) for part in parts]
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50
+    ) as cluster:
+        victim = next(iter(cluster.workers.values())).pid
+        timer = threading.Timer(0.5, os.kill, (victim, signal.SIGKILL))
+        timer.start()
+        found = engines.run(parts, SETTING, engine="dask", scheduler=cluster.scheduler_address)
+        timer.join()
+
+    assert same(found, expected)
+
+
+def test_a_scheduler_that_does_not_answer_is_named() -> None:
+    pytest.importorskip("distributed")
+    with pytest.raises(SettingsError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
+        engines.run(
+            [Control("positive", 1, 0, 1, 200)], SETTING, engine="dask", scheduler="tcp://127.0.0.1:9"
+        )
+
+
+def test_progress_adds_up_to_the_rows() -> None:
+    done: list[int] = []
+
+    engines.run(
+        plan_control("negative", nodes=5, steps=300, seed=1).parts, SETTING, workers=1, progress=done.append
+    )
+
+    assert sum(done) == 1500
+
+
+def fill(steps: int) -> Record:
+    record = Record(Shape(1, 2, (0.1,), 0, 5, 10), segment=64, tape_bytes=50_000)
+    generator = np.random.default_rng(1)
+    ready = generator.random((steps, 2))
+    for step in range(steps):
+        record.put(
+            ready=ready[step],
+            threshold=np.full(2, 0.95),
+            known=np.ones(2, bool),
+            gap=np.zeros(2, bool),
+            score=ready[step][None],
+            probability=np.full((1, 2), np.nan),
+            own=ready[step][None] > 0.9,
+            at_budgets=(ready[step] > 0.9)[None, :, None],
+        )
+    record.finish()
+    return record
+
+
+def test_a_record_of_a_long_trace_is_no_larger_than_that_of_a_shorter_one() -> None:
+    short, long = fill(4_000), fill(16_000)
+
+    assert len(long.segments) <= len(short.segments) * 2
+    assert len(long.blocks) <= 64
+    assert long.thinning > short.thinning >= 1
+
+
+def test_counts_are_exact_however_long_the_trace() -> None:
+    steps = 9_000
+    total = {key: sum(block[key] for block in fill(steps).blocks) for key in ("valid", "paper_spikes")}
+    ready = np.random.default_rng(1).random((steps, 2))
+
+    assert (total["valid"] == steps - 5).all()
+    assert np.array_equal(total["paper_spikes"], (ready >= 0.95).sum(axis=0))
+
+
+PEAK = """
+import resource, sys
+from prontosched.evaluation.controls import Control
+from prontosched.evaluation.replay import evaluate_part
+from prontosched.evaluation.setting import Setting
+evaluate_part(Control("negative", 1, 0, 16, int(sys.argv[1])), Setting(methods=("paper",), truth="5%"))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.soak
+def test_memory_does_not_grow_with_the_length_of_the_trace() -> None:
+    def peak(steps: int) -> float:
+        done: Any = subprocess.run([sys.executable, "-c", PEAK, str(steps)], capture_output=True, check=True)
+        return float(done.stdout)
+
+    assert peak(160_000) < 1.25 * peak(40_000)

@@ -1,0 +1,165 @@
+"""The report: one file that needs nothing else, with every figure and number of the study."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from prontosched.cli.evaluate import command
+
+METHODS = "learned,learned-policy,paper,paper-spirit,paper-fd,paper-pm,ready,random,clock,accept"
+PAPER_FIGURES = (
+    "cdf-left-sided", "cdf-right-sided", "cdf-downtime", "cdf-contained-ratio", "projections", "rejection", "window",
+    "sweep-rank",
+)  # fmt: skip
+HONEST_FIGURES = ("recall-downtime", "against-ready", "against-null", "lead-time", "reliability")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("out") / "report.html"
+    arguments = [
+        "--control",
+        "positive",
+        "--nodes",
+        "2",
+        "--steps",
+        "600",
+        "--methods",
+        METHODS,
+        "--workers",
+        "1",
+    ]
+    result = CliRunner().invoke(command, [*arguments, "--sweep", "rank=2,4", "--report", str(path)])
+    assert result.exit_code == 0, result.output
+    return path
+
+
+class Outline(HTMLParser):
+    """Collects tags, ids and addresses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "br", "link", "img", "use", "path", "rect", "defs"):
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("src", "href", "xlink:href"):
+                self.addresses.append(value or "")
+
+
+def test_the_page_needs_nothing_from_elsewhere(report: Path) -> None:
+    outline = Outline()
+    outline.feed(report.read_text())
+
+    assert all(address.startswith("#") for address in outline.addresses)
+    assert not re.search(r"@import|url\((?!#)", report.read_text())
+
+
+def test_ids_of_figures_on_one_page_do_not_clash(report: Path) -> None:
+    outline = Outline()
+    outline.feed(report.read_text())
+
+    assert len(outline.ids) == len(set(outline.ids))
+
+
+@pytest.mark.parametrize("name", [*PAPER_FIGURES, *HONEST_FIGURES])
+def test_every_figure_is_on_the_page_and_beside_it(report: Path, name: str) -> None:
+    folder = report.with_name("report_files")
+
+    assert (folder / f"{name}.svg").read_text().startswith("<?xml")
+    assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert f'id="{name}-' in report.read_text()
+
+
+def test_the_page_states_verdict_command_settings_and_data(report: Path) -> None:
+    page = report.read_text()
+    numbers = json.loads((report.parent / "report_files" / "results.json").read_text())
+
+    assert numbers["verdict"] in page
+    assert "pronto" in numbers["command"]
+    assert "The data, and how this was run" in page
+    assert "100 clusters, about 30,000 VMs" in page
+    assert "Time and memory per vector" in page
+    assert "Goals of the learned signal" in page
+
+
+def test_numbers_on_the_page_are_those_of_the_json(report: Path) -> None:
+    numbers = json.loads((report.parent / "report_files" / "results.json").read_text())
+    recall = next(m for m in numbers["methods"] if m["name"] == "learned")["honest"]["recall"]["value"]
+
+    assert f'<span class="value">{recall:.2f}'.replace("0.", ".") in report.read_text().replace("▲ ", "")
+
+
+def test_a_control_is_not_called_a_development_result(report: Path) -> None:
+    assert "development results" not in report.read_text()
+
+
+def test_the_performance_table_has_every_embedding_of_the_paper(report: Path) -> None:
+    table = json.loads((report.parent / "report_files" / "results.json").read_text())["performance"]["table"]
+
+    assert {row["embedding"] for row in table} == {"fpca", "power-method", "frequent-directions", "spirit"}
+    assert all(0 < row["microseconds_per_vector"] < 1e6 and row["kilobytes"] > 1 for row in table)
+
+
+def test_a_report_where_nothing_can_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    arguments = [
+        "--control",
+        "negative",
+        "--nodes",
+        "1",
+        "--steps",
+        "150",
+        "--methods",
+        "ready",
+        "--workers",
+        "1",
+    ]
+
+    result = CliRunner().invoke(command, [*arguments, "--report", str(tmp_path / "file" / "report.html")])
+
+    assert result.exit_code == 1
+    assert "choose another place" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods", "magic"], "method must be one of learned"),
+        (["--methods", ","], "at least one method"),
+        (["--sweep", "colour=1"], "a sweep must be over rank"),
+        (["--sweep", "rank=two"], "must give numbers"),
+        (["--sweep", "rank=0"], "rank must be above 0"),
+        (["--truth", "often"], "a spike must be defined as"),
+        (["--control", "positive", "a.csv"], "leave out the traces"),
+        (["--scheduler", "tcp://127.0.0.1:1"], "needs --engine dask"),
+        (["--budget", "0.9"], "0.9 is not in the range"),
+        (["--horizon", "0"], "0 is not in the range"),
+    ],
+)
+def test_what_is_asked_wrongly_is_a_usage_error(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(command, arguments)
+
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+
+
+def test_all_methods_can_be_listed() -> None:
+    names = [
+        line.split()[0] for line in CliRunner().invoke(command, ["--methods", "list"]).output.splitlines()
+    ]
+
+    assert {"learned", "paper", "paper-spirit", "paper-fd", "paper-pm", "t2+spe", "ready", "ewma", "zscore",
+            "utilisation", "random", "clock", "accept", "half-space-trees", "boosting"} <= set(names)  # fmt: skip
