@@ -10,6 +10,7 @@ import pytest
 
 from prontosched.decision import Decision
 from prontosched.federation.census import Census
+from prontosched.federation.discovery import Discovery
 from prontosched.federation.link import DECISIONS, SUMMARIES, VIEWS, LocalLink
 from prontosched.federation.member import Member
 from prontosched.federation.message import DecisionMessage, GlobalView, Summary
@@ -182,6 +183,20 @@ def test_a_seat_that_goes_back_and_forth_loses_no_summary() -> None:
 
         assert fleet.view.samples == fleet.decisions
     assert [service.seat.takeovers for service in one + other] == [3, 3, 3, 3]
+
+
+def test_aggregators_are_found_from_the_names_of_the_nodes() -> None:
+    fleet = Simulated(TREE_NAMES)
+    found = Discovery(LocalLink(fleet.board), fleet.tree, fleet.service)
+    for index in range(40):
+        LocalLink(fleet.board).put(SUMMARIES, f"rubbish{index}.n1", b"rubbish")
+    for _ in range(60):
+        fleet.services = found.look()
+        fleet.step(1)
+
+    needed = fleet.tree.aggregators(TREE_NAMES)
+    assert [service.aggregator.name for service in fleet.services] == needed
+    assert fleet.view.nodes == len(TREE_NAMES)
 
 
 def test_a_clock_an_hour_ahead_changes_nothing() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from prontosched.federation.tree import Tree
+
 from .buses import Bus
 
 ROOT = Path(__file__).parents[2]
@@ -20,8 +22,9 @@ def carried(
     """Run aggregators and simulated agents as processes; return what each end counted."""
     address = f"{bus.url}/traffic?shards=5"
     pronto = [sys.executable, "-m", "prontosched"]
+    names = [part for name in [*Tree(shards=5).shard_names(), ""] for part in ("--name", name)]
     above = subprocess.Popen(
-        [*pronto, "aggregate", "--nats", address, "--shards", "--json", "--epsilon", "1", "--takeover", "1"],
+        [*pronto, "aggregate", "--nats", address, *names, "--json", "--epsilon", "1", "--takeover", "1"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:

@@ -20,9 +20,8 @@ import click
     "names",
     multiple=True,
     metavar="PLACE",
-    help="Aggregator to run, such as paris/row2; may be repeated.  [default: the root]",
+    help="Aggregator to run, such as paris/row2; may be repeated.  [default: all that nodes need]",
 )
-@click.option("--shards", "own_shards", is_flag=True, help="Run all shards of the address, and the root.")
 @click.option(
     "--rank", type=click.IntRange(1, 32), default=4, show_default=True, help="Directions of interest."
 )
@@ -63,24 +62,23 @@ import click
 @click.option("--seconds", type=click.FloatRange(0.1), help="Stop after so many seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as one JSON object.")
 def command(
-    address: str, names: tuple[str, ...], own_shards: bool, as_json: bool, seconds: float | None, **o: Any
+    address: str, names: tuple[str, ...], as_json: bool, seconds: float | None, **options: Any
 ) -> None:
-    r"""Run aggregators: merge what nodes know and publish the global view.
+    """Run aggregators: merge what nodes know and publish the global view.
 
-    Run it twice for the same PLACE and the second stands by until the first falls silent.
+    Run it twice and the second stands by until the first falls silent. With --name it
+    runs only that part of the tree, on a machine of its own.
 
     \b
     Example:
-        pronto aggregate --nats nats://127.0.0.1:4222 --name paris --name ""
-    """
+        pronto aggregate --nats nats://127.0.0.1:4222
+    """  # noqa: D301
     from prontosched.federation.address import Address
+    from prontosched.federation.discovery import Discovery
     from prontosched.federation.nats_link import NatsLink
     from prontosched.federation.service import run_all
 
     place = Address.parse(address)
-    wanted = list(names) or [""]
-    if own_shards:
-        wanted = [*place.tree.shard_names(), ""]
     holder = f"{os.uname().nodename}-{os.getpid()}"
     link = NatsLink(place, name=f"aggregate-{holder}")
     stop = threading.Event()
@@ -90,12 +88,17 @@ def command(
         timer = threading.Timer(seconds, stop.set)
         timer.daemon = True
         timer.start()
-    services = _services(link, place.tree, wanted, holder, **o)
+
+    def make(name: str) -> Any:
+        return _service(link, place.tree, name, holder, **options)
+
+    named = [make(name) for name in names]
+    look = (lambda: named) if named else Discovery(link, place.tree, make).look
     try:
-        click.echo(f"aggregating {', '.join(n or 'root' for n in wanted)} of {place.group}", err=True)
-        run_all(services, stop, lambda text: click.echo(text, err=True))
+        click.echo(f"aggregating {', '.join(n or 'root' for n in names) or 'all'} of {place.group}", err=True)
+        run_all(look, stop, lambda text: click.echo(text, err=True))
     finally:
-        states = [service.status() for service in services]
+        states = [service.status() for service in look()]
         link.close()
     if as_json:
         click.echo(json.dumps({"aggregators": states}))
@@ -104,10 +107,10 @@ def command(
             click.echo(f"{state['aggregator']}: {state['children']} children, {state['sent']} sent")
 
 
-def _services(
+def _service(
     link: Any,
     tree: Any,
-    names: list[str],
+    name: str,
     holder: str,
     *,
     rank: int,
@@ -117,19 +120,16 @@ def _services(
     epsilon: float,
     max_age: float,
     takeover: float,
-) -> list[Any]:
+) -> Any:
     from prontosched.federation.aggregator import Aggregator
     from prontosched.federation.propagation import Propagation
     from prontosched.federation.seat import Seat
     from prontosched.federation.service import AggregatorService
 
-    return [
-        AggregatorService(
-            link,
-            Aggregator(name, rank=rank, spare=spare, expiry_seconds=expiry, fan_out=fan_out),
-            tree=tree,
-            rule=Propagation(epsilon=epsilon, max_age_seconds=max_age, rank=rank),
-            seat=Seat(link, name, holder, seconds=takeover),
-        )
-        for name in names
-    ]
+    return AggregatorService(
+        link,
+        Aggregator(name, rank=rank, spare=spare, expiry_seconds=expiry, fan_out=fan_out),
+        tree=tree,
+        rule=Propagation(epsilon=epsilon, max_age_seconds=max_age, rank=rank),
+        seat=Seat(link, name, holder, seconds=takeover),
+    )

@@ -19,12 +19,12 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def command(context: click.Context, address: str | None, top: int, as_json: bool) -> None:
-    r"""Show the federation: who is there, how old, how far from the global view.
+    """Show the federation: who is there, how old, how far from the global view.
 
     \b
     Example:
         pronto federation --nats nats://127.0.0.1:4222
-    """
+    """  # noqa: D301
     if context.invoked_subcommand is not None:
         return
     if address is None:
@@ -59,12 +59,12 @@ def command(context: click.Context, address: str | None, top: int, as_json: bool
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(nodes: int, as_json: bool) -> None:
-    r"""Measure how exact a tree is, and what it costs as the fleet grows.
+    """Measure how exact a tree is, and what it costs as the fleet grows.
 
     \b
     Example:
         pronto federation bench --nodes 10000
-    """
+    """  # noqa: D301
     from prontosched.bench.federation import scale
     from prontosched.bench.federation_error import error
 
@@ -81,12 +81,12 @@ def bench(nodes: int, as_json: bool) -> None:
 @click.option("--quick", is_flag=True, help="Fewer machines and steps.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def worth(smd: Path | None, quick: bool, as_json: bool) -> None:
-    r"""Measure what the global view is worth to a new node, also where it is worth nothing.
+    """Measure what the global view is worth to a new node, also where it is worth nothing.
 
     \b
     Example:
         pronto federation worth --quick
-    """
+    """  # noqa: D301
     from prontosched.bench.federation_worth import worth as measure
 
     _print_rows(measure(smd, quick=quick), as_json)
@@ -104,14 +104,14 @@ def worth(smd: Path | None, quick: bool, as_json: bool) -> None:
 @click.option("--prefix", default="load", show_default=True, help="Beginning of the agents' names.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def load(address: str, agents: int, seconds: float, every: float, prefix: str, as_json: bool) -> None:
-    r"""Put the traffic of many simulated agents on a bus, to see what it carries.
+    """Put the traffic of many simulated agents on a bus, to see what it carries.
 
     Use a group of its own: the simulated agents take part in the global view.
 
     \b
     Example:
         pronto federation load --nats nats://127.0.0.1:4222/trial --agents 500
-    """
+    """  # noqa: D301
     from prontosched.bench.federation_traffic import traffic
     from prontosched.errors import FederationError
     from prontosched.federation.address import Address

@@ -199,11 +199,21 @@ class AggregatorService:
             return 0
 
 
-def run_all(services: list[AggregatorService], stop: threading.Event, tell: Callable[[str], None]) -> None:
-    """Run several aggregators in turn in one process, the deepest first."""
+def run_all(
+    look: Callable[[], list[AggregatorService]], stop: threading.Event, tell: Callable[[str], None]
+) -> None:
+    """Run several aggregators in turn in one process.
+
+    Parameters
+    ----------
+    look
+        Gives the services of the moment, the deepest first.
+    tell
+        Told in a line of each seat won or lost.
+    """
     spoken: dict[str, bool] = {}
     while not stop.wait(0.25):
-        for service in services:
+        for service in look():
             try:
                 service.turn()
             except LinkDownError as error:
@@ -212,6 +222,6 @@ def run_all(services: list[AggregatorService], stop: threading.Event, tell: Call
             if spoken.get(status["aggregator"]) != status["speaking"]:
                 spoken[status["aggregator"]] = status["speaking"]
                 tell(f"{status['aggregator']}: {'speaking' if status['speaking'] else 'standby'}")
-    for service in services:
+    for service in look():
         if service.seat is not None:
             service.seat.leave()
