@@ -32,6 +32,7 @@ from tests.integration.kubernetes_cluster import free_port, wait_for
 DATA = Path(__file__).parent.parent / "data" / "kubernetes"
 QUICK = Rules(enforce=True, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=0.5)
 SHADOW = Rules(enforce=False, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=0.5)
+SECRETS = {"token-file": "token", "tls-cert": "tls.crt", "tls-key": "tls.key"}
 NAMES = (DATA / "filter-names.json").read_bytes()
 
 
@@ -266,6 +267,49 @@ def test_polling_goes_on_and_forgets_nodes_that_are_gone() -> None:
             await task
 
     polled(agent, check)
+
+
+def test_real_agent_is_heard_over_tls_by_the_name_in_its_certificate(tmp_path: Path) -> None:
+    """As deploy/kubernetes sets it up: one certificate and token for the agents of all nodes."""
+    script = Path(__file__).parent.parent.parent / "deploy" / "kubernetes" / "make-secrets.sh"
+    subprocess.run(["sh", str(script), str(tmp_path)], check=True, capture_output=True)
+    port = free_port()
+    files = [f"--{name}={tmp_path / file}" for name, file in SECRETS.items()]
+    options = ["--name=n1", "--no-keep", "--interval=0.1", f"--listen=127.0.0.1:{port}", "--for=60s", *files]
+    command = [
+        sys.executable,
+        "-c",
+        "from prontosched.cli import main; main()",
+        "agent",
+        "--source=generated",
+    ]
+    process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    async def listen(server_name: str) -> PolledDecisions:
+        decisions = PolledDecisions(
+            Addresses(table={"n1": f"https://127.0.0.1:{port}"}),
+            token=(tmp_path / "token").read_text().strip(),
+            ca_file=tmp_path / "ca.crt",
+            server_name=server_name,
+        )
+        async with aiohttp.ClientSession(headers=decisions._headers) as session:
+            end = time.monotonic() + 20.0
+            while decisions.verdict("n1") is None and time.monotonic() < end:
+                await decisions.poll(session, ["n1"])
+                if "CERTIFICATE_VERIFY_FAILED" in decisions.silent.get("n1", "").upper().replace(" ", "_"):
+                    break
+                await asyncio.sleep(0.1)
+        return decisions
+
+    try:
+        heard = asyncio.run(listen("pronto-agent"))
+        misnamed = asyncio.run(listen("someone-else"))
+    finally:
+        process.terminate()
+        process.wait(15)
+
+    assert heard.verdict("n1") is not None
+    assert misnamed.verdict("n1") is None
 
 
 def test_command_beyond_this_machine_asks_for_token_and_tls(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ Skipped with a message where they are not built: `sh tests/build_kubernetes.sh`.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -159,6 +161,29 @@ def test_taint_of_a_dead_agent_is_taken_off_once_its_verdict_has_lapsed(
 
     assert (swept.opened, swept.kept) == (["dead"], ["alive"])
     assert taints(kubernetes, "dead") == []
+
+
+def test_release_command_opens_every_node_of_ours_and_no_other(
+    kubernetes: Cluster, gate: KubernetesGate
+) -> None:
+    for name in ("n1", "n2"):
+        kubernetes.add_node(name)
+        gate.refuse(name, busy())
+    kubernetes.add_node("cordoned", unschedulable=True)
+    environment = {
+        **os.environ,
+        "PRONTO_KUBERNETES_URL": kubernetes.url,
+        "PRONTO_KUBERNETES_TOKEN": "agent-token",
+        "PRONTO_KUBERNETES_CA": str(kubernetes.folder / "cert" / "apiserver.crt"),
+    }
+    code = "from prontosched.cli import main; main()"
+    command = [sys.executable, "-c", code, "gate", "release", "--gate=kubernetes", "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert sorted(json.loads(done.stdout)["opened"]) == ["n1", "n2"]
+    assert gate.owned() == []
+    assert kubernetes.admin.node("cordoned")["spec"]["unschedulable"] is True
 
 
 PLACES = {
