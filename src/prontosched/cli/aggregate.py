@@ -72,7 +72,7 @@ def command(
     \b
     Example:
         pronto aggregate --nats nats://127.0.0.1:4222
-    """  # noqa: D301
+    """
     from prontosched.federation.address import Address
     from prontosched.federation.discovery import Discovery
     from prontosched.federation.nats_link import NatsLink

@@ -24,7 +24,7 @@ def command(context: click.Context, address: str | None, top: int, as_json: bool
     \b
     Example:
         pronto federation --nats nats://127.0.0.1:4222
-    """  # noqa: D301
+    """
     if context.invoked_subcommand is not None:
         return
     if address is None:
@@ -64,7 +64,7 @@ def bench(nodes: int, as_json: bool) -> None:
     \b
     Example:
         pronto federation bench --nodes 10000
-    """  # noqa: D301
+    """
     from prontosched.bench.federation import scale
     from prontosched.bench.federation_error import error
 
@@ -86,7 +86,7 @@ def worth(smd: Path | None, quick: bool, as_json: bool) -> None:
     \b
     Example:
         pronto federation worth --quick
-    """  # noqa: D301
+    """
     from prontosched.bench.federation_worth import worth as measure
 
     _print_rows(measure(smd, quick=quick), as_json)
@@ -111,7 +111,7 @@ def load(address: str, agents: int, seconds: float, every: float, prefix: str, a
     \b
     Example:
         pronto federation load --nats nats://127.0.0.1:4222/trial --agents 500
-    """  # noqa: D301
+    """
     from prontosched.bench.federation_traffic import traffic
     from prontosched.errors import FederationError
     from prontosched.federation.address import Address
