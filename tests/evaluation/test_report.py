@@ -14,7 +14,7 @@ from prontosched.cli.evaluate import command
 
 METHODS = "learned,learned-policy,paper,paper-spirit,paper-fd,paper-pm,ready,random,clock,accept"
 PAPER_FIGURES = (
-    "cdf-left-sided", "cdf-right-sided", "cdf-downtime", "cdf-contained-ratio", "projections", "rejection", "window",
+    "cdf-left-sided", "cdf-right-sided", "cdf-downtime", "cdf-contained-spikes", "projections", "rejection", "window",
     "sweep-rank",
 )  # fmt: skip
 HONEST_FIGURES = ("recall-downtime", "against-ready", "against-null", "lead-time", "reliability")

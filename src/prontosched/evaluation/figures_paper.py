@@ -16,7 +16,7 @@ CDFS = (
     ("left_sided", "Left-sided raises per node", "raises in [t − w/2, t], all CPU Ready spikes of a node"),
     ("right_sided", "Right-sided raises per node", "raises in (t, t + w/2]"),
     ("downtime", "Downtime", "share of time the signal is raised"),
-    ("contained_ratio", "Contained spikes", "raises in windows, relative to CPU Ready spikes"),
+    ("contained_spikes", "Contained spikes", "raises in windows, relative to CPU Ready spikes"),
 )
 
 
@@ -41,7 +41,7 @@ def distributions(study: Study) -> list[Picture]:
             style = (0, (4, 3)) if method.family == "null" else "-"
             axis.step(np.concatenate([[values[0]], values]), np.concatenate([[0], share]), where="post", lw=1.7,
                       color=colour(study, method.name), ls=style, label=method.label)  # fmt: skip
-        if figure_name in ("downtime", "contained_ratio"):
+        if figure_name in ("downtime", "contained_spikes"):
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         if figure_name.endswith("sided"):
             axis.set_xscale("symlog", linthresh=10)
@@ -165,8 +165,8 @@ def sweep(study: Study, option: str, values: tuple[float, ...]) -> Picture:
     line(axes[0, 0], f"recall at {chance:.0%} downtime", recall, chance)
     line(
         axes[0, 1],
-        "contained spikes",
-        np.array([np.nanmean(study.paper(n, "contained")) for n in names]),
+        "spikes preceded",
+        np.array([np.nanmean(study.paper(n, "preceded")) for n in names]),
         None,
     )
     line(axes[0, 2], "own downtime", np.array([study.own(name)[0] for name in names]), None)

@@ -68,7 +68,7 @@ def count_paper(stretch: Stretch) -> dict[str, Array]:
 def paper_scores(counts: dict[str, Array]) -> dict[str, Array]:
     """Turn counts into the paper's figures, `(methods, nodes)`; NaN for nodes without a spike.
 
-    `contained` never exceeds 1; `contained_ratio` (raises in windows over spikes) and `raise_ratio` (all
+    `preceded` never exceeds 1; `contained_spikes` (raises in windows over spikes) and `raise_ratio` (all
     raises over spikes) may: over 1 only says that a signal is raised more often than there are spikes.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -78,9 +78,9 @@ def paper_scores(counts: dict[str, Array]) -> dict[str, Array]:
             "left_sided": counts["left"],
             "left_sided_strict": counts["left_strict"],
             "right_sided": counts["right"],
-            "contained": counts["preceded"] / spikes,
-            "contained_strict": counts["preceded_strict"] / spikes,
-            "contained_ratio": counts["raises_in_windows"] / spikes,
+            "preceded": counts["preceded"] / spikes,
+            "preceded_strict": counts["preceded_strict"] / spikes,
+            "contained_spikes": counts["raises_in_windows"] / spikes,
             "raise_ratio": counts["raises"] / spikes,
             "success": counts["success"] / spikes,
             "success_strict": counts["success_strict"] / spikes,
