@@ -19,7 +19,7 @@ COST_AIM = 0.012
 COST_LOW = 0.005
 # Threads that waited last time are read in any case: waiting is seldom spread evenly.
 HOT_LIMIT = 64
-STRIDE_LIMIT = 64
+STRIDE_LEAST, STRIDE_LIMIT = 4, 64
 OPEN_FILES_LIMIT = 1024
 
 
@@ -56,14 +56,15 @@ class _Process:
 
 
 class _Thread:
-    __slots__ = ("descriptor", "last", "number", "path")
+    __slots__ = ("descriptor", "last", "number", "path", "scan")
 
     def __init__(self, path: str, number: int) -> None:
         self.path = path
         self.number = number
         self.descriptor = -1
-        # -1: not read since it appeared or since it was last left out of a sample.
-        self.last = -1
+        # What it had waited in all when last read, and in which scan that was.
+        self.last = 0
+        self.scan = -1
 
 
 class ThreadScanner:
@@ -101,12 +102,14 @@ class ThreadScanner:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._open_limit = min(OPEN_FILES_LIMIT, soft // 4 if soft > 0 else OPEN_FILES_LIMIT)
         self._scanned = False
+        self._scan = 0
 
     def scan(self) -> Waiting:
         """Look at all threads once."""
         started = time.thread_time()
         seen = Waiting()
         seen.stride = self.stride
+        self._scan += 1
         try:
             names = os.listdir(self._proc)
         except OSError as error:
@@ -172,17 +175,23 @@ class ThreadScanner:
                 self._release(known.pop(number))
 
     def _read_threads(self, born: set[_Thread]) -> tuple[float, int, int]:
-        """Return the waiting time in nanoseconds, how many threads were read, and how many there are."""
-        stride, hot, next_hot = self.stride, self._hot, {}
+        """Return the waiting time in nanoseconds, how many threads were read, and how many there are.
+
+        Of the threads that are not read in any case, one group after the other is sampled. A group's
+        waiting since the last scan is known because it was read then as well, as the next in turn.
+        """
+        stride, hot, scan = self.stride, self._hot, self._scan
+        phase, upcoming = scan % stride, (scan + 1) % stride
+        deltas: dict[_Thread, int] = {}
         certain = sampled = 0
-        read = count = 0
+        count = read = drawn = 0
         for process in self._processes.values():
-            gone: list[str] = []
             count += len(process.threads)
+            gone: list[str] = []
             for name, thread in process.threads.items():
-                chosen = stride == 1 or thread in hot
-                if not chosen and thread.number % stride:
-                    thread.last = -1
+                sure = stride == 1 or thread in hot
+                group = thread.number % stride
+                if not sure and group not in (phase, upcoming):
                     continue
                 now = self._run_delay(thread)
                 if now is None:
@@ -190,21 +199,25 @@ class ThreadScanner:
                     continue
                 read += 1
                 # One born since the last scan waited all it has waited since then.
-                delta = now - thread.last if thread.last >= 0 else now if thread in born else 0
-                thread.last = now
+                fresh, delta = thread.scan == scan - 1, now - thread.last
+                thread.last, thread.scan = now, scan
+                if not (fresh or thread in born):
+                    continue
                 if delta > 0:
-                    if chosen:
-                        certain += delta
-                    else:
-                        sampled += delta
-                    next_hot[thread] = delta
+                    deltas[thread] = delta
+                if sure:
+                    certain += delta
+                elif group == phase:
+                    sampled += delta
+                    drawn += 1
             if gone:
                 # Its folder is listed again next time, for another may have taken the place.
                 process.links = -1
                 for name in gone:
                     self._release(process.threads.pop(name))
-        self._hot = self._hottest(next_hot) if stride > 1 or self.cost_seconds else {}
-        return certain + sampled * stride, read, count
+        self._hot = self._hottest(deltas)
+        others = count - (count if stride == 1 else len(hot))
+        return certain + (sampled * others / drawn if drawn else 0.0), read, count
 
     def _run_delay(self, thread: _Thread) -> int | None:
         try:
@@ -216,7 +229,7 @@ class ThreadScanner:
                     data = os.read(descriptor, 128)
                 finally:
                     # Only a thread met for the second time is worth an open file: most new ones die soon.
-                    if thread.last >= 0 and self._open < self._open_limit:
+                    if thread.scan >= 0 and self._open < self._open_limit:
                         thread.descriptor = descriptor
                         self._open += 1
                     else:
@@ -251,8 +264,10 @@ class ThreadScanner:
         self.cost_seconds += 0.2 * (cost_seconds - self.cost_seconds) if self.cost_seconds else cost_seconds
         share = self.cost_seconds / self._interval_seconds
         if share > COST_LIMIT:
-            self.stride = min(STRIDE_LIMIT, max(self.stride + 1, round(self.stride * share / COST_AIM)))
+            # Two groups are read at a time, so fewer than four would save nothing.
+            wanted = max(self.stride + 1, round(self.stride * share / COST_AIM), STRIDE_LEAST)
+            self.stride = min(STRIDE_LIMIT, wanted)
             self.cost_seconds = 0.0
         elif share < COST_LOW and self.stride > 1:
-            self.stride -= 1
+            self.stride = self.stride - 1 if self.stride > STRIDE_LEAST else 1
             self.cost_seconds = 0.0

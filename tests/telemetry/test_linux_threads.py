@@ -1,0 +1,132 @@
+"""Waiting time per thread, read whole and sampled, on a made-up folder of processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prontosched.telemetry.linux_threads import ThreadScanner, Waiting
+
+
+class Processes:
+    """Threads whose waiting time a test sets, in nanoseconds."""
+
+    def __init__(self, root: Path, threads: int, per_process: int = 20) -> None:
+        self.root = root
+        self.paths: dict[int, Path] = {}
+        for number in range(1000, 1000 + threads):
+            leader = number - (number - 1000) % per_process
+            folder = root / str(leader) / "task" / str(number)
+            folder.mkdir(parents=True)
+            self.paths[number] = folder / "schedstat"
+        self.waited = dict.fromkeys(self.paths, 0)
+        self.wait({})
+
+    def wait(self, more: dict[int, int]) -> None:
+        for number, path in self.paths.items():
+            self.waited[number] += more.get(number, 0)
+            path.write_text(f"5 {self.waited[number]} 3\n")
+
+
+def scanner_of(processes: Processes, stride: int = 1) -> ThreadScanner:
+    scanner = ThreadScanner(str(processes.root), interval_seconds=1e9)
+    scanner.stride = stride
+    return scanner
+
+
+def hold(scanner: ThreadScanner, stride: int) -> Waiting:
+    scanner.stride = stride
+    return scanner.scan()
+
+
+def test_all_threads_are_summed(tmp_path: Path) -> None:
+    processes = Processes(tmp_path, 40)
+    scanner = scanner_of(processes)
+    scanner.scan()
+    processes.wait(dict.fromkeys(processes.paths, 1_000_000))
+
+    seen = scanner.scan()
+
+    assert seen.seconds == pytest.approx(0.040)
+    assert (seen.threads, seen.processes, seen.born) == (40, 2, 0)
+    scanner.close()
+
+
+def test_the_sum_of_a_sample_is_right_on_average(tmp_path: Path, rng: np.random.Generator) -> None:
+    processes = Processes(tmp_path, 400)
+    scanner = scanner_of(processes)
+    scanner.scan()
+    true, estimated = 0.0, 0.0
+    for _ in range(24):
+        more = {number: int(rng.exponential(1e6)) for number in processes.paths}
+        processes.wait(more)
+        estimated += hold(scanner, 8).seconds
+        true += sum(more.values()) / 1e9
+    scanner.close()
+
+    assert estimated == pytest.approx(true, rel=0.15)
+
+
+def test_a_single_waiting_thread_is_found_by_sampling_and_then_followed(tmp_path: Path) -> None:
+    """Whatever group it is in, its turn comes within one round, and from then on it is read every time."""
+    processes = Processes(tmp_path, 400)
+    scanner = scanner_of(processes)
+    scanner.scan()
+    estimates = []
+    for _ in range(30):
+        processes.wait({1013: 500_000_000})
+        estimates.append(hold(scanner, 8).seconds)
+    scanner.close()
+
+    assert estimates[-10:] == pytest.approx([0.5] * 10)
+
+
+def test_a_number_used_again_by_another_process_is_a_new_thread(tmp_path: Path) -> None:
+    processes = Processes(tmp_path, 20)
+    scanner = scanner_of(processes)
+    processes.wait({1005: 9_000_000_000})
+    scanner.scan()
+    scanner.scan()
+    for path in sorted((tmp_path / "1000").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (tmp_path / "1000").rmdir()
+    scanner.scan()
+    folder = tmp_path / "1000" / "task" / "1000"
+    folder.mkdir(parents=True)
+    (folder / "schedstat").write_text("1 250000000 1\n")
+
+    assert scanner.scan().seconds == pytest.approx(0.25)
+    scanner.close()
+
+
+def test_threads_that_cannot_be_understood_are_left_out(tmp_path: Path) -> None:
+    processes = Processes(tmp_path, 20)
+    scanner = scanner_of(processes)
+    scanner.scan()
+    processes.wait({1003: 70_000_000})
+    processes.paths[1004].write_text("nonsense")
+
+    assert scanner.scan().seconds == pytest.approx(0.07)
+    scanner.close()
+
+
+def test_a_folder_that_is_gone_says_so(tmp_path: Path) -> None:
+    scanner = ThreadScanner(str(tmp_path / "nothing"), interval_seconds=1.0)
+
+    assert np.isnan(scanner.scan().seconds)
+    assert scanner.trouble == "absent"
+
+
+def test_reading_a_machine_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from prontosched.telemetry.linux import LinuxSource; "
+        "print([m for m in ('pyarrow', 'pandas', 'scipy', 'aiohttp', 'asyncio', 'click') if m in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
