@@ -111,11 +111,14 @@ def test_announced_jobs_fill_the_node():
     assert third[0] == 200
 
 
-def test_withdrawing_a_job_that_is_not_there_is_not_found():
+def test_withdrawing_can_be_repeated_without_harm():
     async def ask(client):
-        return (await client.delete("/v1/jobs/nobody")).status
+        await post(client, {"id": "a", "ttl": 60})
+        return [
+            (await client.delete(f"/v1/jobs/{name}")).status for name in ("a", "a", "nobody", "bad%20name")
+        ]
 
-    assert asking(ask) == 404
+    assert asking(ask) == [204, 204, 204, 400]
 
 
 @pytest.mark.parametrize(

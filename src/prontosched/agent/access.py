@@ -12,6 +12,7 @@ import ipaddress
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -146,10 +147,11 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 def guard(access: Access) -> Middleware:
     """Return a middleware that lets in only who may ask."""
+    only_local = access.loopback
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if access.loopback and not _local_name(request.headers.get("Host", "localhost")):
+        if only_local and not _local_name(request.headers.get("Host", "localhost")):
             # A page elsewhere can point a name of its own at 127.0.0.1; its requests carry that name.
             raise web.HTTPForbidden(text="the Host header must name this machine: use localhost or 127.0.0.1")
         origin = request.headers.get("Origin")
@@ -162,6 +164,7 @@ def guard(access: Access) -> Middleware:
     return check
 
 
+@lru_cache(maxsize=256)
 def _local_name(host_header: str) -> bool:
     try:
         name = urlsplit(f"//{host_header}").hostname

@@ -23,6 +23,7 @@ from prontosched.agent.requests import (
     MAX_BODY_BYTES,
     MAX_POINTS,
     bad,
+    job_id,
     query,
     query_node,
     query_number,
@@ -34,6 +35,7 @@ AGENT: web.AppKey[Agent] = web.AppKey("agent", Agent)
 HOUR_SECONDS = 3600.0
 SLACK_TICKS = 10
 HEARTBEAT_SECONDS = 15.0
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -163,10 +165,12 @@ async def announce(request: web.Request) -> web.Response:
 
 
 async def withdraw(request: web.Request) -> web.Response:
-    """Forget an announced job: it has ended, or never began."""
+    """Forget an announced job: it has ended, or never began.
+
+    One that is not there is forgotten already: telemetry may just have shown it.
+    """
     query(request, ())
-    if not request.app[AGENT].withdraw(request.match_info["id"]):
-        raise web.HTTPNotFound(text="no such job is announced")
+    request.app[AGENT].withdraw(job_id(request.match_info["id"]))
     return web.Response(status=204)
 
 
@@ -224,7 +228,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
 
 
 def _encode(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    return _JSON.encode(value).encode()
 
 
 def _of_node(ask: Callable[[], Any]) -> Any:

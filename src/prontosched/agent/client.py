@@ -71,7 +71,7 @@ class Client:
 
     def withdraw(self, job: str) -> None:
         """Take an announcement back; nothing happens where there is none."""
-        self._ask("DELETE", f"/v1/jobs/{quote(job, safe='')}", allowed=(404,))
+        self._ask("DELETE", f"/v1/jobs/{quote(job, safe='')}")
 
     def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, allowed: tuple[int, ...] = ()

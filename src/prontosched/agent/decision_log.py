@@ -220,7 +220,8 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("pragma journal_mode = wal").fetchone()
         connection.execute("pragma synchronous = normal")
         connection.execute(f"pragma journal_size_limit = {1024 * 1024}")
-        connection.execute("pragma cache_size = -1024")
+        connection.execute("pragma cache_size = -256")
+        connection.execute("pragma wal_autocheckpoint = 200")
         found = connection.execute("pragma user_version").fetchone()[0]
         if found > SCHEMA_VERSION:
             raise sqlite3.OperationalError(

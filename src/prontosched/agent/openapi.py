@@ -248,7 +248,7 @@ def _withdraw() -> dict[str, Any]:
         "schema": {"type": "string", "pattern": ID_PATTERN},
     }
     return _operation(
-        "Forget an announced job.", {"204": {"description": "It is forgotten."}, **_errors(404)}, [identity]
+        "Forget an announced job.", {"204": {"description": "It is forgotten."}, **_errors()}, [identity]
     )
 
 

@@ -40,6 +40,13 @@ def bad(text: str) -> web.HTTPBadRequest:
     return web.HTTPBadRequest(text=text)
 
 
+def job_id(value: Any) -> str:
+    """Return a job's name, or raise if it cannot be one."""
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise bad("id must be 1 to 128 letters, digits or any of ._:@=+,~- and begin with a letter or digit")
+    return value
+
+
 async def read_job(request: web.Request) -> JobRequest:
     """Read and check the body of `POST /v1/jobs`."""
     if request.content_type != "application/json":
@@ -55,11 +62,7 @@ async def read_job(request: web.Request) -> JobRequest:
         raise bad(f"the body must be a JSON object, got {type(body).__name__}")
     if unknown := sorted(set(body) - {"id", "cpus", "ttl", "node", "if_accepted", "pid"}):
         raise bad(f"the body may have id, cpus, ttl, node, if_accepted and pid, got {unknown[0][:64]!r}")
-    name = body.get("id")
-    if not isinstance(name, str) or not _ID.fullmatch(name):
-        raise bad(
-            "id must be 1 to 128 letters, digits or any of ._:@=+,~- and begin with one of the first two"
-        )
+    name = job_id(body.get("id"))
     accepted = body.get("if_accepted", False)
     if not isinstance(accepted, bool):
         raise bad(f"if_accepted must be true or false, got {accepted!r:.64}")

@@ -1,0 +1,105 @@
+"""The agent under load, next to an empty endpoint of the same server.
+
+Covers: 200 keep-alive connections, open loop at half the rate that the empty endpoint
+reaches: requests are due at fixed times whether or not the last one was answered, and
+latency counts from when a request was due. The endpoints take turns in short stretches
+and the middle one of their 99th percentiles counts, so that a busy moment of the machine
+decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prontosched.bench.load import Connections, closed_loop, open_loop
+from prontosched.bench.row import Row
+
+CONNECTIONS = 200
+STRETCHES = 9
+STRETCH_SECONDS = 1.5
+EMPTY, DECISION = "/empty", "/v1/decision"
+
+
+def agent_rows() -> Iterator[Row]:
+    """Measure a real agent on this machine, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from prontosched.bench.agent import serve; serve()", folder],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            rate, begin, latencies = asyncio.run(_measure(int(url.rpartition(":")[2])))
+            lag = max(event["loop"]["lag_seconds"] for event in _events(url) if event["time"] >= begin)
+            resident = _resident_bytes(process.pid)
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+    empty, decision = (float(np.median(latencies[path])) for path in (EMPTY, DECISION))
+    yield Row("requests per second, empty endpoint, closed loop", rate, float("nan"), "1/s", "more")
+    yield Row("p99 of the empty endpoint at half that rate", empty * 1000, float("nan"), "ms")
+    yield Row(f"p99 of {DECISION} / p99 of the empty endpoint", decision / empty, 2.0, "ratio")
+    yield Row("latest tick of the loop meanwhile", lag * 1000, 200.0, "ms")
+    yield Row("memory of the agent (RSS)", resident / 2**20, 70.0, "MB")
+
+
+async def _measure(port: int) -> tuple[float, float, dict[str, list[float]]]:
+    latencies: dict[str, list[float]] = {EMPTY: [], DECISION: []}
+    async with Connections(port, CONNECTIONS) as connections:
+        for path in latencies:
+            await closed_loop(connections, path, 0.5)
+        rate = max([await closed_loop(connections, EMPTY, 1.5) for _ in range(2)])
+        begin = time.time()
+        for _ in range(STRETCHES):
+            for path, seen in latencies.items():
+                spent = await open_loop(connections, path, rate=rate / 2, seconds=STRETCH_SECONDS)
+                seen.append(float(np.percentile(spent, 99)))
+    return rate, begin, latencies
+
+
+def serve() -> None:
+    """Run an agent with one more, empty endpoint; for the process that is measured."""
+    from aiohttp import web
+
+    from prontosched.agent.access import Access
+    from prontosched.agent.assembly import make_agent
+    from prontosched.agent.running import run
+    from prontosched.agent.sources import local_source
+    from prontosched.settings import AgentSettings
+
+    async def empty(request: web.Request) -> web.Response:
+        return web.Response()
+
+    settings, source, _ = local_source(AgentSettings(state=Path(sys.argv[1])))
+    run(
+        make_agent(settings, source),
+        Access("127.0.0.1", 0),
+        extra=lambda agent: [web.get(EMPTY, empty)],
+        started=lambda url: print(url, flush=True),
+    )
+
+
+def _events(url: str) -> list[dict[str, Any]]:
+    with urllib.request.urlopen(f"{url}/v1/recent", timeout=10) as response:
+        found: list[dict[str, Any]] = json.load(response)["events"]
+    return found
+
+
+def _resident_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) * 1024
+    return 0
