@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +14,15 @@ from tests.integration.kubernetes_cluster import Cluster, missing
 
 
 @pytest.fixture(scope="session")
-def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+def slurm_cluster() -> Iterator[SlurmCluster]:
     """A real controller and four nodes on loopback."""
     if missing := missing_programs():
         pytest.skip(f"Slurm is not installed here: {', '.join(missing)} missing")
-    with running_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
-        yield cluster
+    # Not below pytest's own folder, which keeps other users away from munge's socket.
+    with tempfile.TemporaryDirectory(prefix="pronto-slurm-") as folder:
+        os.chmod(folder, 0o755)
+        with running_cluster(Path(folder)) as cluster:
+            yield cluster
 
 
 @pytest.fixture

@@ -119,6 +119,41 @@ def test_at_most_the_set_share_of_nodes_refuses_and_the_least_certain_give_way(s
     assert keepers["n2"].standing.floor == "counted at slurm, at most 50% of the nodes"
 
 
+def test_nodes_that_close_at_the_same_time_end_within_their_places(slurm: SlurmCluster) -> None:
+    """Slurm cannot compare and set, so all four may count before any has closed."""
+    gate = SlurmGate(conf=slurm.conf)
+    keepers = [Keeper(gate, node, rules=eager(0.5)) for node in slurm.nodes]
+
+    def settled() -> bool:
+        for index, keeper in enumerate(keepers):
+            keeper.apply(busy(score=0.5 + index / 10), time.time())
+        time.sleep(0.3)
+        return gate.owned() == ["n3", "n4"]
+
+    wait_for(settled, 20, "the two most certain nodes alone to refuse", slurm.logs)
+    assert settled()
+    assert all(keeper.close() for keeper in keepers)
+    assert gate.owned() == []
+
+
+def test_user_who_may_not_change_nodes_is_told_who_may(
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can try as another user")
+    (tmp_path / "scontrol").write_text(
+        '#!/bin/sh\nexec setpriv --reuid=65534 --regid=65534 --clear-groups /usr/bin/scontrol "$@"\n'
+    )
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    with pytest.raises(
+        IntegrationError, match="run as root, as SlurmUser, or as a user with AdminLevel=Operator"
+    ):
+        SlurmGate(conf=slurm.conf).refuse("n1", busy())
+    assert "DRAIN" not in slurm.state("n1")
+
+
 def test_nodes_drained_by_administrators_leave_fewer_places(slurm: SlurmCluster) -> None:
     admin_drains(slurm, "n3")
     admin_drains(slurm, "n4")
