@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -284,6 +285,26 @@ def test_a_file_that_is_not_parquet_is_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TelemetryError, match="no such file"):
         open_trace(tmp_path / "nothing.csv")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_memory_does_not_grow_with_the_length_of_a_trace(tmp_path: Path, suffix: str) -> None:
+    peaks = []
+    for rows in (8192, 8 * 8192):
+        path = tmp_path / f"{rows}.{suffix}"
+        if suffix == "csv":
+            path.write_text("a,b,c\n" + "1.5,2.5,3.5\n" * rows)
+        else:
+            column = np.linspace(0.0, 1.0, rows)
+            pq.write_table(pa.table({"a": column, "b": column, "c": column}), path, row_group_size=8192)
+        source = open_trace(path)
+        tracemalloc.start()
+        total = sum(len(chunk) for chunk in source.chunks())
+        peaks.append(tracemalloc.get_traced_memory()[1] + pa.default_memory_pool().max_memory())
+        tracemalloc.stop()
+        assert total == rows
+
+    assert peaks[1] < 2 * peaks[0] + 1_000_000
 
 
 def test_one_row_is_a_trace(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ number. What this means as CPU Ready is in `linux_ready`.
 from __future__ import annotations
 
 import os
-import resource
 import time
 
 from prontosched.telemetry.linux_files import explain
@@ -99,8 +98,7 @@ class ThreadScanner:
         self._processes: dict[str, _Process] = {}
         self._hot: dict[_Thread, int] = {}
         self._open = 0
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._open_limit = min(OPEN_FILES_LIMIT, soft // 4 if soft > 0 else OPEN_FILES_LIMIT)
+        self._open_limit = _files_to_hold()
         self._scanned = False
         self._scan = 0
 
@@ -271,3 +269,10 @@ class ThreadScanner:
         elif share < COST_LOW and self.stride > 1:
             self.stride = self.stride - 1 if self.stride > STRIDE_LEAST else 1
             self.cost_seconds = 0.0
+
+
+def _files_to_hold() -> int:
+    import resource  # not on every system, and only Linux has what is read here
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(OPEN_FILES_LIMIT, soft // 4) if soft > 0 else OPEN_FILES_LIMIT
