@@ -110,7 +110,7 @@ def run() -> Outcome:
     ):
 
         def listed() -> dict[str, str]:
-            workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+            workers = client.sync(client.scheduler.identity)["workers"]
             return {address: worker["status"] for address, worker in workers.items()}
 
         def paused() -> list[str]:

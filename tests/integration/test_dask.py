@@ -74,7 +74,7 @@ class Running:
 
     def listed(self) -> dict[str, Any]:
         # Not client.scheduler_info: Dask empties that every two seconds.
-        found: dict[str, Any] = self.client.sync(self.client.scheduler.identity, n_workers=-1)["workers"]
+        found: dict[str, Any] = self.client.sync(self.client.scheduler.identity)["workers"]
         return found
 
     def paused(self) -> list[str]:
