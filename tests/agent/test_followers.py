@@ -1,0 +1,184 @@
+"""What follows the loop: gates, federations, the service manager."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from prontosched.agent.assembly import make_agent as assemble
+from prontosched.agent.assembly import make_followers
+from prontosched.agent.federating import FederationFollower
+from prontosched.agent.gating import GateFollower
+from prontosched.agent.service import ServiceManager
+from prontosched.agent.views import status
+from prontosched.errors import SettingsError
+from prontosched.integration.policy import Rules
+from prontosched.settings import AgentSettings
+from prontosched.telemetry.source import Sample
+from tests.agent.machine import METRICS, Machine, make_agent
+from tests.agent.test_api import surge
+from tests.agent.test_loop import run
+from tests.integration.memory_gate import MemoryGate
+
+
+def wait_for(holds, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.01)
+
+
+def gated(gate, *, enforce, ticks):
+    """Run for some ticks with a gate; return the agent, still open."""
+    rules = Rules(enforce=enforce, min_hold_seconds=0, min_accept_seconds=0, observe_seconds=0)
+    follower = GateFollower(gate, rules)
+    agent = make_agent(Machine(surge), followers=[follower])
+
+    async def go():
+        while agent.pace.ticks < ticks:
+            await agent.pace.wait()
+            await agent.tick()
+
+    asyncio.run(go())
+    return agent, follower
+
+
+def test_a_rejecting_node_is_closed_at_its_scheduler_and_opened_at_the_end():
+    gate = MemoryGate("n1")
+    agent, follower = gated(gate, enforce=True, ticks=61)
+    wait_for(lambda: gate.reasons["n1"].startswith("pronto: "))
+    held = status(agent)["followers"]["gate"]
+    asyncio.run(agent.abandon())
+
+    assert held["mode"] == "enforce"
+    assert gate.reasons["n1"] == ""
+    assert follower.status()["refusals"] == 1
+
+
+def test_in_shadow_mode_nothing_is_changed_but_all_is_counted():
+    gate = MemoryGate("n1")
+    agent, follower = gated(gate, enforce=False, ticks=61)
+    wait_for(lambda: follower.status()["refusals"] == 1)
+    asyncio.run(agent.abandon())
+
+    assert gate.changes() == []
+
+
+def test_a_gate_that_hangs_does_not_slow_the_loop():
+    gate = MemoryGate("n1")
+    gate.stuck.clear()
+    begin = time.monotonic()
+    agent, _ = gated(gate, enforce=True, ticks=80)
+    took = time.monotonic() - begin
+    gate.stuck.set()
+    asyncio.run(agent.abandon())
+
+    assert took < 10.0
+    assert agent.nodes.tally.decisions == 80
+    assert not agent.faults
+
+
+def test_nodes_of_an_embedded_federation_share_one_view():
+    def give(i):
+        base = np.sin(0.3 * i * np.arange(1, 6))
+        return [
+            Sample(name, METRICS, base * (k + 1) + 0.1 * np.cos(i + k), 1000.0 + i, 1.0, 10.0)
+            for k, name in enumerate(("a", "b", "c"))
+        ]
+
+    follower = FederationFollower.embedded()
+    agent = run(make_agent(Machine(give), followers=[follower]), ticks=120)
+    found = follower.status()
+
+    assert not agent.faults
+    assert found["embedded"]
+    assert found["members"] == 3
+    assert found["errors"] == 0, found["last_error"]
+    assert found["root"]["children"] == 3
+    assert found["view_revision"] is not None
+
+
+def test_a_lone_node_has_no_one_to_federate_with_and_no_trouble():
+    follower = FederationFollower.embedded()
+    agent = run(make_agent(Machine(), followers=[follower]), ticks=40)
+
+    assert not agent.faults
+    assert follower.status()["errors"] == 0
+
+
+def test_a_bus_that_is_not_there_stops_no_decision():
+    """NATS on a port where nobody listens: the node decides alone."""
+    settings = AgentSettings(nats="nats://127.0.0.1:9", name="site/rack/n1")
+    agent = make_agent(Machine(), followers=make_followers(settings))
+    run(agent, ticks=30)
+
+    assert agent.nodes.tally.decisions == 30
+    assert not agent.faults
+    found = status(agent)["followers"]["federation"]
+    assert found["connected"] is False
+
+
+def test_an_unknown_gate_is_refused_with_those_there_are():
+    with pytest.raises(SettingsError, match="no gate is called 'slrum'"):
+        make_followers(AgentSettings(gate="slrum"))
+
+
+def test_the_service_manager_hears_ready_alive_and_stopping(tmp_path):
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        manager.settimeout(5)
+        agent = make_agent(Machine(), followers=[ServiceManager({"NOTIFY_SOCKET": path})])
+        run(agent, ticks=2)
+        heard = [manager.recv(4096).decode() for _ in range(3)]
+
+    assert heard[0].startswith("READY=1\nWATCHDOG=1\nSTATUS=accepting: ")
+    assert heard[1].startswith("WATCHDOG=1\n")
+    assert heard[2] == "STOPPING=1"
+
+
+def test_a_service_manager_that_has_gone_is_counted_and_stops_nobody(tmp_path):
+    agent = make_agent(Machine(), followers=[ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")})])
+    run(agent, ticks=3)
+
+    assert agent.faults["service-manager"] == 4
+    assert agent.nodes.tally.decisions == 3
+
+
+def test_another_budget_keeps_the_node_and_starts_the_signal_anew(tmp_path):
+    def make(budget):
+        settings = AgentSettings(budget=budget, state=tmp_path, interval=0.001, source="generated")
+        return assemble(settings, Machine())
+
+    first = run(make(0.1), ticks=40)
+    same = make(0.1)
+    run(same, ticks=1)
+    other = make(0.2)
+    run(other, ticks=1)
+
+    assert first.nodes.node.timestep == 40
+    assert same.watched.message.endswith("warm, 5 metrics")
+    assert same.nodes.node.timestep == 41
+    assert "the signal starts anew" in other.watched.message
+    assert other.nodes.node.timestep == 42
+    assert other.nodes.node.signal.policy.budget == 0.2
+
+
+def test_an_option_the_signal_does_not_have_is_refused(tmp_path):
+    with pytest.raises(SettingsError, match=r"signal paper has no budget, got 0\.1"):
+        assemble(AgentSettings(preset="paper", budget=0.1, state=tmp_path), Machine())
+
+
+def test_enforcement_is_told_to_the_signal(tmp_path):
+    settings = AgentSettings(
+        gate="hook", gate_option=("command=/bin/true",), enforce=True, state=tmp_path, keep=False
+    )
+    agent = run(assemble(settings, Machine()), ticks=3)
+
+    assert agent.nodes.node.signal.enforcing
+    assert os.path.isdir(tmp_path)
