@@ -13,6 +13,18 @@ from prontosched.federation.nats_link import NatsLink
 from .buses import Bus
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Matrices are small here: threads of the BLAS only get in each other's way."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        yield
+        return
+    with threadpool_limits(1):
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     """One nats-server for all tests that do it no harm; each takes a group of its own."""

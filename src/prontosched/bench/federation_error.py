@@ -32,7 +32,7 @@ def error(*, seed: int = 7) -> list[Row]:
     return rows
 
 
-def one_error(ratio: float | None, *, spare: int, seed: int = 7) -> float:
+def one_error(ratio: float | None, *, spare: int, seed: int = 7, nodes: int = NODES) -> float:
     """Return the projector distance at the root of a two-level tree.
 
     Parameters
@@ -45,7 +45,7 @@ def one_error(ratio: float | None, *, spare: int, seed: int = 7) -> float:
     rng = np.random.default_rng(seed)
     loading = np.linalg.qr(rng.standard_normal((FEATURES, 8)))[0] * (12.0 * 0.75 ** np.arange(8))
     blocks = []
-    for _ in range(NODES):
+    for _ in range(nodes):
         block = loading @ rng.standard_normal((8, SAMPLES)) + rng.standard_normal((FEATURES, SAMPLES))
         blocks.append(block if ratio is None else block * rng.uniform(1.0, ratio, (FEATURES, 1)))
     within = np.ones(FEATURES)

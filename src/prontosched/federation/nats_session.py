@@ -86,6 +86,9 @@ class Session:
             **self.options,
             name=f"pronto {self.name}",
             allow_reconnect=False,
+            # Even so the client library tries a server that is away sixty times, two seconds apart.
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0.05,
             connect_timeout=max(1, round(self.timeout)),
             ping_interval=5,
             max_outstanding_pings=2,

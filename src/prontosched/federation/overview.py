@@ -6,6 +6,7 @@ changes nothing. Printing is `prontosched.cli.federation`.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,9 @@ from prontosched.federation.arrival import UnknownSchemaError
 from prontosched.federation.link import DECISIONS, SUMMARIES, VIEWS, Feed, Link
 from prontosched.federation.member import VIEW_KEY
 from prontosched.federation.message import DecisionMessage, GlobalView, Summary
-from prontosched.federation.pooling import pooled_subspace
+from prontosched.federation.pooling import pooled_subspace, share_inside
 from prontosched.federation.schema_book import SchemaBook
 from prontosched.federation.tree import ROOT, Tree, level
-from prontosched.subspace import distance
 
 NAN = float("nan")
 
@@ -36,7 +36,8 @@ class Row:
     samples, nodes
         Vectors and nodes behind its summary.
     distance
-        To the global view on the fleet's scale, 0 the same and 1 orthogonal; NaN unknown.
+        From the global view on the fleet's scale: the root of the share of the node's variance
+        that lies outside it, 0 for none and 1 for all; NaN unknown.
     accept, reason
         Its present decision; None when there is none or it has expired.
     sent, skipped
@@ -192,7 +193,8 @@ class _Look:
         apart = NAN
         if view is not None and view.subspace is not None and summary.subspace is not None:
             mine = pooled_subspace([summary], view.metrics, view.deviation, rank=self.rank)
-            apart = distance(mine, view.subspace.cut(mine.rank)) if mine is not None else NAN
+            if mine is not None:
+                apart = math.sqrt(1.0 - share_inside(view.subspace.cut(self.rank), mine))
         decision = said.get(summary.node)
         return Row(
             summary.node,

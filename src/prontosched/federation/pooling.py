@@ -152,6 +152,16 @@ def for_node(
     return summarise(mine, rank=rank)
 
 
+def share_inside(view: Subspace, own: Subspace) -> float:
+    """Return the share of a node's own variance that lies within the global view, from 0 to 1.
+
+    Unlike the distance of two bases it weighs directions by their strength, so that the
+    weak ones, which are noise, do not make every node look like an outlier.
+    """
+    weighted = own.basis * own.singular_values
+    return min(1.0, float(np.sum((view.basis.T @ weighted) ** 2) / np.sum(weighted**2)))
+
+
 def trust(view: Subspace, own: Subspace | None) -> float:
     """Return how far a node should trust the global view, from 0 to 1, by what it saw itself.
 
@@ -167,8 +177,7 @@ def trust(view: Subspace, own: Subspace | None) -> float:
     """
     if own is None:
         return 1.0
-    weighted = own.basis * own.singular_values
-    inside = float(np.sum((view.basis.T @ weighted) ** 2) / np.sum(weighted**2))
+    inside = share_inside(view, own)
     chance = min(view.rank / view.features, 0.99)
     return float(np.clip((inside - chance) / (1.0 - chance), 0.0, 1.0) ** 4)
 

@@ -1,0 +1,141 @@
+"""What an operator sees of the federation, and what the benchmarks print."""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner
+
+from prontosched.bench.federation import one_view, scale
+from prontosched.bench.federation_error import one_error
+from prontosched.bench.federation_fleets import same_kind
+from prontosched.bench.federation_worth import Plan, _held_out, _rows
+from prontosched.cli.federation import command
+from prontosched.errors import FederationError
+from prontosched.federation.link import DECISIONS, SUMMARIES, LocalLink
+from prontosched.federation.nats_link import NatsLink
+from prontosched.federation.overview import look
+
+from .buses import Bus
+from .simulated import Simulated, Stream
+
+NAMES = [f"rack{rack}/n{node}" for rack in (1, 2) for node in (1, 2, 3)]
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Simulated:
+    fleet = Simulated(NAMES, epsilon=0.05)
+    fleet.join("rack2/odd", Stream(50, kind=9))
+    fleet.step(200)
+    return fleet
+
+
+def test_outliers_come_first(fleet: Simulated) -> None:
+    seen = look(LocalLink(fleet.board), tree=fleet.tree)
+
+    assert len(seen.nodes) == 7
+    assert seen.nodes[0].name == "rack2/odd"
+    assert seen.nodes[0].distance > 1.5 * seen.nodes[1].distance
+    assert [row.name for row in seen.rows if row.aggregator] == ["rack1", "rack2"]
+    assert seen.revision == fleet.view.revision
+
+
+def test_what_epsilon_saved_is_counted_in_messages_and_bytes(fleet: Simulated) -> None:
+    saved = look(LocalLink(fleet.board), tree=fleet.tree).saved
+
+    assert saved["messages_saved"] > 0
+    assert 0.0 < saved["share_saved"] < 1.0
+    assert saved["bytes_saved"] > 500 * saved["messages_saved"]
+
+
+def test_a_decision_that_has_expired_is_no_decision(fleet: Simulated) -> None:
+    fresh = look(LocalLink(fleet.board), tree=fleet.tree)
+    fleet.time += 3600.0
+    later = look(LocalLink(fleet.board), tree=fleet.tree)
+    fleet.time -= 3600.0
+
+    assert all(row.accept is not None for row in fresh.nodes)
+    assert all(row.accept is None for row in later.nodes)
+    assert all(row.age_seconds >= 3600.0 for row in later.nodes)
+
+
+def test_rubbish_on_the_bus_is_counted_and_hidden(fleet: Simulated) -> None:
+    stranger = LocalLink(fleet.board)
+    stranger.put(SUMMARIES, "rack1.rubbish", b"rubbish")
+    stranger.put(DECISIONS, "rack1.rubbish", b"rubbish")
+    seen = look(stranger, tree=fleet.tree)
+
+    assert seen.unreadable == 2
+    assert len(seen.nodes) == 7
+
+
+def test_a_bus_that_does_not_answer_is_said_so() -> None:
+    link = NatsLink("nats://127.0.0.1:1", timeout=0.2)
+    try:
+        with pytest.raises(FederationError, match=r"the bus must answer within 0\.3 s"):
+            look(link, seconds=0.3)
+    finally:
+        link.close()
+
+
+def test_the_command_prints_the_tree_in_words_and_as_json(
+    shared_bus: Bus, link_to: Callable[..., NatsLink], fleet: Simulated
+) -> None:
+    group = uuid.uuid4().hex[:12]
+    link = link_to(shared_bus, group=group)
+    for topic, values in fleet.board.values.items():
+        for entry in values.values():
+            link.put(topic, entry.key, entry.value)
+    assert link.flush(20)
+    address = f"{shared_bus.url}/{group}"
+
+    words = CliRunner().invoke(command, ["--nats", address, "--top", "3"])
+    assert words.exit_code == 0, words.output
+    assert words.output.startswith("7 nodes, global view")
+    assert "rack2/odd" in words.output.splitlines()[4]
+    assert "and 4 more" in words.output
+    found = json.loads(CliRunner().invoke(command, ["--nats", address, "--json"]).output)
+    assert found["nodes"] == 7
+    assert found["rows"][2]["name"] == "rack2/odd"
+
+
+def test_the_command_without_a_bus_is_asked_wrongly() -> None:
+    found = CliRunner().invoke(command, [])
+
+    assert found.exit_code == 2
+    assert "--nats must name the bus" in found.output
+
+
+def test_the_cost_of_a_view_is_counted_in_messages_and_bytes() -> None:
+    found = one_view(250, features=40)
+
+    assert found["messages"] == 250 + 3 + 1
+    assert 250 * 1000 < found["bytes"] < 250 * 2500
+    assert found["distance"] < 0.01
+    assert {row["name"].partition(":")[0] for row in scale(150, features=20)} >= {"100 nodes", "150 nodes"}
+
+
+def test_spare_directions_bring_the_view_closer_to_the_svd_of_all_data() -> None:
+    assert one_error(None, spare=4, nodes=12) < one_error(None, spare=0, nodes=12) < 0.01
+    assert one_error(4.0, spare=1, nodes=12) < 0.02
+
+
+def test_worth_compares_the_same_machine_with_and_without_the_view() -> None:
+    plan = Plan(3, 300, (((60,), 1),))
+    machines = [same_kind(index, seed=1, steps=400, nodes=3) for index in range(3)]
+    courses = _held_out(machines, plan)
+    alone, joined = courses[60]["alone"], courses[60]["view"]
+
+    assert len(alone) == len(joined) == 3
+    for one, other in zip(alone, joined, strict=True):
+        assert (one.contention == other.contention).all()
+        # No view before the first block is full: a node alone captures nothing there.
+        assert one.captured[:10].sum() == 0.0
+        assert other.captured[5:10].sum() > 0.0
+    rows = {row["name"]: row["value"] for row in _rows("x", courses, variance_floor=1.0)}
+    assert rows["x: variance captured, first 60 steps, view against alone"] > 1.0
+    assert not math.isnan(rows["x: variance captured, first 60 steps, alone"])
