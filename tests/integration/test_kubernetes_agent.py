@@ -1,0 +1,91 @@
+"""The whole way on a real control plane: a live agent taints its node, is killed, and the watchdog opens it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prontosched.integration.kubernetes import KEY
+from tests.integration.kubernetes_cluster import Cluster, free_port, wait_for
+
+
+@contextmanager
+def pronto(kubernetes: Cluster, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {
+        **os.environ,
+        "PRONTO_KUBERNETES_URL": kubernetes.url,
+        "PRONTO_KUBERNETES_TOKEN": "agent-token",
+        "PRONTO_KUBERNETES_CA": str(kubernetes.folder / "cert" / "apiserver.crt"),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from prontosched.cli import main; main()", *arguments],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def announced(port: int, cpus: float) -> bool:
+    """Tell the agent of a job that is on its way."""
+    body = json.dumps({"id": "huge", "cpus": cpus, "ttl": 60}).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/jobs",
+        data=body,
+        headers={"Content-Type": "application/json"},
+        method="POST",
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def tainted(kubernetes: Cluster, node: str) -> bool:
+    return any(taint["key"] == KEY for taint in kubernetes.admin.node(node)["spec"].get("taints") or [])
+
+
+def test_agent_taints_its_full_node_and_a_killed_agent_leaves_it_closed_no_longer_than_its_verdict(
+    kubernetes: Cluster,
+) -> None:
+    for name in ("n1", "n2"):
+        kubernetes.add_node(name)
+        kubernetes.admin.patch_node(name, {"metadata": {"labels": {"kubernetes.io/hostname": name}}})
+    port = free_port()
+    gate = [
+        "--gate=kubernetes",
+        "--enforce",
+        "--gate-option=valid_seconds=4",
+        "--gate-option=min_accept_seconds=0",
+    ]
+    options = ["--source=generated", "--name=n1", "--no-keep", "--interval=0.2", "--for=100s"]
+    with pronto(kubernetes, "agent", f"--listen=127.0.0.1:{port}", *options, *gate) as agent:
+        wait_for(lambda: announced(port, cpus=1000), seconds=40, what="an agent that takes announcements")
+        wait_for(lambda: tainted(kubernetes, "n1"), what="a taint on n1")
+        for i in range(3):
+            kubernetes.add_pod(f"job{i}")
+        wait_for(lambda: all(kubernetes.placed(f"job{i}") for i in range(3)), what="three pods placed")
+        assert {kubernetes.placed(f"job{i}") for i in range(3)} == {"n2"}
+        agent.kill()
+        agent.wait()
+
+    kubernetes.add_pod("bound", nodeSelector={"kubernetes.io/hostname": "n1"})
+    wait_for(lambda: kubernetes.unschedulable("bound"), what="a pod that waits for n1")
+    with pronto(kubernetes, "gate", "watch", "--gate=kubernetes", "--every=0.5"):
+        wait_for(lambda: kubernetes.placed("bound") == "n1", what="the pod on n1, now open")
+
+    assert not tainted(kubernetes, "n1")
