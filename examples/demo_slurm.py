@@ -27,7 +27,7 @@ from examples.slurm_cluster import SlurmCluster, missing_programs, running_clust
 BUSY, DRAINED = "n2", "n4"
 ADMIN = "disk is being replaced"
 HOGS = 10
-VALID_SECONDS = 8
+VALID_SECONDS = 6
 # So much CPU time, on the node's own core.
 JOB = """import os, sys, time
 os.sched_setaffinity(0, {int(sys.argv[1])})
@@ -159,7 +159,7 @@ class Demo:
     @contextmanager
     def running_agents(self) -> Iterator[None]:
         say("starting one agent per node, with the gate slurm and --enforce")
-        rules = {"valid_seconds": VALID_SECONDS, "min_hold_seconds": 3, "min_accept_seconds": 3}
+        rules = {"valid_seconds": VALID_SECONDS, "min_hold_seconds": 2, "min_accept_seconds": 2}
         with ExitStack() as stack:
             for node in self.slurm.nodes:
                 options = {"conf": self.slurm.conf, "node": node, "observe_seconds": 2, **rules}
@@ -245,7 +245,7 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pronto-demo-") as folder:
         os.chmod(folder, 0o711)
-        demo = Demo(Path(folder), jobs=6 if arguments.short else 16, work=0.3 if arguments.short else 0.5)
+        demo = Demo(Path(folder), jobs=6 if arguments.short else 16, work=0.25 if arguments.short else 0.5)
         story = demo.run()
     print(json.dumps(asdict(story)) if arguments.json else table(story))
     say(f"took {time.monotonic() - began:.0f} s")
