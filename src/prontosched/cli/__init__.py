@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("Replay a trace", "Replay a trace and show decisions as they come."),
     "evaluate": ("Measure", "Find out whether a signal is worth obeying, on traces."),
     "forecast": ("Measure", "Forecast CPU Ready as the paper does; answer its four questions."),
+    "simulate": ("Measure", "See what refusing does to jobs, in a simulated cluster."),
     "bench": ("Measure", "Measure speed and size against references, as ratios in one run."),
 }
 
