@@ -279,6 +279,16 @@ def test_controller_that_does_not_answer_is_an_error_within_the_timeout(
     assert time.monotonic() - started < 10
 
 
+def test_configuration_that_is_missing_is_an_error_that_says_what_to_name(tmp_path: Path) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("NotASetting=1\n")
+
+    with pytest.raises(
+        IntegrationError, match=r"onfiguration file: name slurm\.conf with the gate's option conf=PATH"
+    ):
+        SlurmGate(conf=conf).observe("n1")
+
+
 def test_missing_commands_are_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 

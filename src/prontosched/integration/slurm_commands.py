@@ -168,7 +168,11 @@ def _shown(command: list[str]) -> str:
 
 
 def _advice(words: str) -> str:
-    said = " ".join(words.split())[:300] or "no message"
+    # Slurm tells the whole way to its trouble; what ended it comes last.
+    lines = [line.removeprefix("scontrol: ") for line in words.splitlines() if line.strip()]
+    said = " ".join(lines[-1].split())[:300] if lines else "no message"
     if "permission" in said.lower() or "Invalid user id" in said:
         return f"{said}: run as root, as SlurmUser, or as a user with AdminLevel=Operator"
+    if "configuration" in said:
+        return f"{said}: name slurm.conf with the gate's option conf=PATH"
     return said
