@@ -56,6 +56,7 @@ def build_app(agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef
             web.get("/v1/stream", stream, allow_head=False),
             web.post("/v1/jobs", announce),
             web.delete("/v1/jobs/{id}", withdraw),
+            web.get("/v1/ping", ping),
             web.get("/healthz", health),
             web.get("/metrics", metrics),
             web.get("/openapi.json", openapi),
@@ -171,6 +172,11 @@ async def withdraw(request: web.Request) -> web.Response:
     """
     query(request, ())
     request.app[AGENT].withdraw(job_id(request.match_info["id"]))
+    return web.Response(status=204)
+
+
+async def ping(request: web.Request) -> web.Response:
+    """Answer with nothing: what every other answer's time is measured against."""
     return web.Response(status=204)
 
 

@@ -99,6 +99,9 @@ def _paths() -> dict[str, Any]:
         "/v1/stream": {"get": _stream()},
         "/v1/jobs": {"post": _announce()},
         "/v1/jobs/{id}": {"delete": _withdraw()},
+        "/v1/ping": {
+            "get": _operation("Nothing.", {"204": {"description": "Nothing."}, **_errors()}),
+        },
         "/healthz": {"get": _health()},
         "/metrics": {"get": _text("Metrics for Prometheus.", "text/plain")},
         "/openapi.json": {"get": _get("This description.", "Description")},

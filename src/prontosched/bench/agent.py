@@ -24,30 +24,30 @@ import numpy as np
 
 from prontosched.bench.load import Connections, closed_loop, open_loop
 from prontosched.bench.row import Row
+from prontosched.errors import ProntoError
 
 CONNECTIONS = 200
 STRETCHES = 9
 STRETCH_SECONDS = 1.5
-EMPTY, DECISION = "/empty", "/v1/decision"
+EMPTY, DECISION = "/v1/ping", "/v1/decision"
 
 
 def agent_rows() -> Iterator[Row]:
     """Measure a real agent on this machine, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
-            [sys.executable, "-c", "from prontosched.bench.agent import serve; serve()", folder],
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-m", "prontosched", "agent", "--listen", "127.0.0.1:0", "--state", folder],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
+            url = _address(process, folder)
             rate, begin, latencies = asyncio.run(_measure(int(url.rpartition(":")[2])))
             lag = max(event["loop"]["lag_seconds"] for event in _events(url) if event["time"] >= begin)
             resident = _resident_bytes(process.pid)
         finally:
             process.terminate()
-            process.communicate(timeout=30)
+            process.wait(timeout=30)
     empty, decision = (float(np.median(latencies[path])) for path in (EMPTY, DECISION))
     yield Row("requests per second, empty endpoint, closed loop", rate, float("nan"), "1/s", "more")
     yield Row("p99 of the empty endpoint at half that rate", empty * 1000, float("nan"), "ms")
@@ -70,26 +70,16 @@ async def _measure(port: int) -> tuple[float, float, dict[str, list[float]]]:
     return rate, begin, latencies
 
 
-def serve() -> None:
-    """Run an agent with one more, empty endpoint; for the process that is measured."""
-    from aiohttp import web
-
-    from prontosched.agent.access import Access
-    from prontosched.agent.assembly import make_agent
-    from prontosched.agent.running import run
-    from prontosched.agent.sources import local_source
-    from prontosched.settings import AgentSettings
-
-    async def empty(request: web.Request) -> web.Response:
-        return web.Response()
-
-    settings, source, _ = local_source(AgentSettings(state=Path(sys.argv[1])))
-    run(
-        make_agent(settings, source),
-        Access("127.0.0.1", 0),
-        extra=lambda agent: [web.get(EMPTY, empty)],
-        started=lambda url: print(url, flush=True),
-    )
+def _address(process: subprocess.Popen[bytes], folder: str) -> str:
+    """Wait until the agent has noted where it answers."""
+    note = Path(folder) / "address.json"
+    for _ in range(600):
+        if note.exists():
+            return str(json.loads(note.read_text())["url"])
+        if process.poll() is not None:
+            break
+        time.sleep(0.05)
+    raise ProntoError("an agent must start to be measured, got none: try `pronto agent`")
 
 
 def _events(url: str) -> list[dict[str, Any]]:

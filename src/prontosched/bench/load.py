@@ -37,8 +37,8 @@ class _Connection(asyncio.Protocol):
         if len(body) < length:
             return
         self._buffer = body[length:]
-        if not head.startswith(b"HTTP/1.1 200"):
-            self.answered.set_exception(ProntoError(f"expected 200, got {head[:40]!r}"))
+        if not head.startswith(b"HTTP/1.1 2"):
+            self.answered.set_exception(ProntoError(f"expected an answer, got {head[:40]!r}"))
         else:
             self.answered.set_result(None)
 
