@@ -158,12 +158,17 @@ class CondorPool:
         )
 
     def _command(self, *command: str) -> list[str]:
+        # In a mount namespace of its own: what is mounted there goes away with the process.
+        enter = (
+            'mount --bind /proc "$1/proc" && mount --bind /dev "$1/dev" && '
+            'exec chroot --userspec=tester:tester "$@"'
+        )
         settings = [
             "/usr/bin/env",
             f"CONDOR_CONFIG={self.inside}/condor_config",
             "PATH=/usr/sbin:/usr/bin:/bin",
         ]
-        return ["chroot", "--userspec=tester:tester", str(self.tree), *settings, *command]
+        return ["unshare", "--mount", "sh", "-c", enter, "sh", str(self.tree), *settings, *command]
 
     def _owner(self) -> tuple[int, int]:
         for line in (self.tree / "etc" / "passwd").read_text().splitlines():
