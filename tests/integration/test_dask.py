@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -23,8 +24,9 @@ from hypothesis import strategies as st
 
 from prontosched.decision import Decision
 from prontosched.errors import SettingsError
-from prontosched.integration.dask import ProntoPlugin, Watch
+from prontosched.integration.dask import ProntoPlugin
 from prontosched.integration.dask_floor import WorkerView, may_pause, read_workers
+from prontosched.integration.dask_watch import Watch
 from prontosched.integration.floor import places
 from prontosched.integration.gate import Census, Verdict
 from prontosched.integration.policy import Rules
@@ -41,7 +43,13 @@ EAGER = Rules(
 WISHES: dict[str, Verdict | Decision | Exception] = {}
 
 
+# While not set, no question is answered.
+HANG = threading.Event()
+HANG.set()
+
+
 def wished(address: str) -> Verdict | Decision | None:
+    HANG.wait(20)
     found = WISHES.get(address)
     if isinstance(found, Exception):
         raise found
@@ -295,10 +303,22 @@ def test_verdict_that_is_not_renewed_ends_by_itself(cluster: Running) -> None:
     cluster.wait(lambda: cluster.paused() == [], seconds=5)
 
 
+def test_verdict_ends_even_when_the_next_question_is_never_answered(cluster: Running) -> None:
+    loaded = cluster.addresses[0]
+    WISHES[loaded] = busy(seconds=1.0)
+    cluster.client.register_plugin(plugin())
+    cluster.wait(lambda: cluster.paused() == [loaded])
+    HANG.clear()
+    try:
+        cluster.wait(lambda: cluster.paused() == [], seconds=6)
+    finally:
+        HANG.set()
+
+
 def test_last_worker_is_never_paused_even_when_all_want_to(cluster: Running) -> None:
     for address in cluster.addresses:
         WISHES[address] = busy()
-    cluster.client.register_plugin(plugin(Rules(**{**_fields(EAGER), "max_refusing": 1.0})))
+    cluster.client.register_plugin(plugin(replace(EAGER, max_refusing=1.0)))
     cluster.wait(lambda: len(cluster.paused()) == 2)
     for _ in range(10):
         assert len(cluster.paused()) <= 2
@@ -310,7 +330,7 @@ def test_last_worker_is_never_paused_even_when_all_want_to(cluster: Running) -> 
 def test_more_certain_worker_takes_the_place_of_a_less_certain_one(cluster: Running) -> None:
     first, second = cluster.addresses[:2]
     WISHES[first] = busy(0.5)
-    cluster.client.register_plugin(plugin(Rules(**{**_fields(EAGER), "max_refusing": 0.25})))
+    cluster.client.register_plugin(plugin(replace(EAGER, max_refusing=0.25)))
     cluster.wait(lambda: cluster.paused() == [first])
     WISHES[second] = busy(0.9)
 
@@ -487,7 +507,3 @@ def test_too_many_paused_workers_thin_out_to_the_most_certain(
 
     assert len(staying) == room
     assert all(workers[a].score >= workers[b].score for a in staying for b in workers if b not in staying)
-
-
-def _fields(rules: Rules) -> dict[str, Any]:
-    return {name: getattr(rules, name) for name in rules.__dataclass_fields__}
