@@ -260,3 +260,22 @@ def test_the_command_joins_what_was_cut_off(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["record", str(out), "--join", "--json"])
 
     assert json.loads(result.stdout) == {"file": str(out), "rows": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--source", "vsphere"], "needs one vCenter, got 0"),
+        (["--source", "trace"], "a trace is recorded already"),
+        (["--target", "host:1"], "--target goes with --source prometheus or vsphere"),
+        (["--source", "prometheus", "--node", "x"], "--node goes with --source linux"),
+    ],
+)
+def test_options_that_do_not_fit_the_source_are_refused(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    result = CliRunner().invoke(cli, ["record", str(tmp_path / "out.csv"), *arguments])
+
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -98,7 +98,14 @@ def command(
 def _open(name: str, interval: float, targets: tuple[str, ...], root: Path | None, node: str | None) -> Any:
     from prontosched.telemetry import open_source
 
-    options: dict[str, Any] = {"interval_seconds": interval}
+    if name == "trace":
+        raise click.UsageError("a trace is recorded already: use `pronto replay` or `pronto evaluate`")
+    local = {key: value for key, value in (("root", root), ("node", node)) if value is not None}
+    if name != "linux" and local:
+        raise click.UsageError(f"--{next(iter(local))} goes with --source linux, got --source {name}")
+    if name == "linux" and targets:
+        raise click.UsageError("--target goes with --source prometheus or vsphere, got --source linux")
+    options: dict[str, Any] = {"interval_seconds": interval, **local}
     if name == "vsphere":
         # vCenter keeps one value in 20 seconds: there is nothing to choose.
         if len(targets) != 1:
@@ -108,10 +115,6 @@ def _open(name: str, interval: float, targets: tuple[str, ...], root: Path | Non
         options = {"target": targets[0]}
     elif targets:
         options["targets"] = list(targets)
-    if root is not None:
-        options["root"] = root
-    if node is not None:
-        options["node"] = node
     return open_source(name, **options)
 
 

@@ -6,7 +6,6 @@ A table is a mapping of column names to arrays or lists. Parquet needs pyarrow, 
 from __future__ import annotations
 
 import csv
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +55,7 @@ def _all_columns(headers: Sequence[Sequence[str]]) -> list[str]:
 
 
 class CsvFormat:
-    """Comma-separated text; an empty cell is unknown."""
+    """Comma-separated text; `nan` is unknown, and so is an empty cell."""
 
     suffix = ".csv"
 
@@ -88,7 +87,7 @@ class CsvFormat:
 
 
 def _texts(values: Any) -> list[str]:
-    return ["" if math.isnan(value) else repr(value) for value in map(float, values)]
+    return [repr(value) for value in map(float, values)]
 
 
 class ParquetFormat:

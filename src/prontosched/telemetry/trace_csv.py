@@ -65,9 +65,10 @@ class CsvFile:
         counts: TraceCounts,
     ) -> Iterator[Batch]:
         """Yield at most `size` rows at a time."""
-        places = [self.names.index(name) for name in wanted]
-        clock = self.names.index(timestamp) if timestamp else None
-        owner = self.names.index(node) if node else None
+        order = {name: place for place, name in enumerate(self.names)}
+        places = [order[name] for name in wanted]
+        clock = order[timestamp] if timestamp else None
+        owner = order[node] if node else None
         with self._open() as stream:
             stream.readline()
             while lines := self._lines(lambda: list(itertools.islice(stream, size))):

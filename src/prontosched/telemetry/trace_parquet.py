@@ -88,7 +88,9 @@ class ParquetFile:
         return Batch(nodes, times, without_infinity(np.ascontiguousarray(numbers), counts))
 
     def _floats(self, column: Any) -> Array:
-        floats: Array = column.cast(self._pa.float64()).to_numpy(zero_copy_only=False)
+        if column.type != self._pa.float64():
+            column = column.cast(self._pa.float64())
+        floats: Array = column.to_numpy(zero_copy_only=False)
         return floats
 
     def _times(self, column: Any) -> Array:
