@@ -113,7 +113,11 @@ class Fleet:
         embedded = self.embedding.ranks > 0
         parts = list(self._parts(here))
         for at in parts:
-            self._look(Y[at], at, embedded[at])
+            self._look(Y[at], at)
+        whole: At = slice(0, self.nodes) if present is None or here.all() else np.flatnonzero(here)
+        self._spikes[whole], self._warm[whole] = self.detector.detect(
+            self._projections[whole], whole, embedded[whole]
+        )
         evidence = FleetEvidence(
             present=here,
             timestep=self.timestep.copy(),
@@ -131,8 +135,7 @@ class Fleet:
             metrics=self.metrics,
         )
         decision = self.signal.decide(evidence)
-        for at in parts:
-            self._learn(at)
+        self._learn(parts)
         self.timestep += here
         return decision
 
@@ -146,21 +149,20 @@ class Fleet:
         for start in range(0, numbers.size, CHUNK):
             yield numbers[start : start + CHUNK]
 
-    def _look(self, Y: Array, at: At, embedded: NDArray[np.bool_]) -> None:
-        """Scale, project and detect."""
+    def _look(self, Y: Array, at: At) -> None:
+        """Scale and project."""
         Z = finite(Y, IMPLAUSIBLE) if self.scaling is None else self.scaling.scale(Y, at)
         self._vectors[at] = Z
-        P = self.embedding.project(Z, at)
-        self._projections[at] = P
-        self._spikes[at], self._warm[at] = self.detector.detect(P, at, embedded)
+        self._projections[at] = self.embedding.project(Z, at)
 
-    def _learn(self, at: At) -> None:
-        """Let the embedding learn; where directions turned, the detectors see the past on the new ones."""
-        changed = self.embedding.learn(self._vectors[at], at)
-        if changed.size:
-            for nodes in self.embedding.alike(changed):
-                window, held = self.embedding.window(nodes)
-                self.detector.refill(nodes, window, held)
+    def _learn(self, parts: list[At]) -> None:
+        """Let the embeddings learn; where directions turned, the detectors see the past on the new ones."""
+        for at in parts:
+            changed = self.embedding.learn(self._vectors[at], at)
+            if changed.size:
+                for nodes in self.embedding.alike(changed):
+                    window, held = self.embedding.window(nodes)
+                    self.detector.refill(nodes, window, held)
 
     def _each(self, value: Array | float) -> Array:
         return np.broadcast_to(np.asarray(value, dtype=np.float64), (self.nodes,))
@@ -180,9 +182,7 @@ class Member(Protocol):
     embedding: Embedding
     timestep: int
 
-    def step(
-        self, y: Array, *, ready: float = NAN, utilisation: float = NAN, time: float = NAN
-    ) -> Decision:
+    def step(self, y: Array, *, ready: float = NAN, utilisation: float = NAN, time: float = NAN) -> Decision:
         """Carry one telemetry vector all the way to a decision."""
         ...
 

@@ -141,34 +141,34 @@ class FPCAEdgeFleet:
         keep = np.minimum(self._shown[full] + self.spare, self._known[full] + block)
         keep = np.minimum(keep, rows.shape[2])
         count = self._known[full] + block
-        strengths = np.zeros((full.size, width))
-        basis = np.zeros((full.size, width, rows.shape[2]))
         trusted = (keep < count) & (count < rows.shape[2])
-        if trusted.any():
-            trusted &= self._by_gram(rows, keep, trusted, basis, strengths)
-        for i in np.flatnonzero(~trusted):
-            self._exactly(rows[i], int(self._known[full[i]]), int(keep[i]), basis[i], strengths[i])
+        basis, strengths, trusted = self._by_gram(rows, keep, trusted)
+        if not trusted.all():
+            for i in np.flatnonzero(~trusted):
+                self._exactly(rows[i], int(self._known[full[i]]), int(keep[i]), basis[i], strengths[i])
         kept = np.count_nonzero(strengths, axis=1)
-        alive = kept > 0
         if self.energy_bounds is not None:
             self._adapt(full, strengths, kept, basis)
             kept = np.count_nonzero(strengths, axis=1)
         self._known[full] = kept
         self.slab[at, :width] = basis * (self.forgetting * strengths)[:, :, None]
-        self._show(full[alive], basis[alive], strengths[alive], kept[alive])
+        alive = kept > 0
+        if alive.all():
+            self._show(full, at, basis, strengths, kept)
+            return full
         changed: Nodes = full[alive]
+        self._show(changed, changed, basis[alive], strengths[alive], kept[alive])
         return changed
 
-    def _by_gram(
-        self,
-        rows: Array,
-        keep: NDArray[np.intp],
-        wanted: NDArray[np.bool_],
-        basis: Array,
-        strengths: Array,
-    ) -> NDArray[np.bool_]:
-        """Update all nodes through their Gram matrices; return which of them may be trusted."""
+    def _by_gram(self, rows: Array, keep: Nodes, wanted: Mask) -> tuple[Array, Array, Mask]:
+        """Update nodes through their Gram matrices.
+
+        Return directions and strengths, zero where there are none, and which nodes may be trusted.
+        """
         width = self.width
+        if not wanted.any():
+            nothing = np.zeros((len(keep), width, rows.shape[2]))
+            return nothing, np.zeros((len(keep), width)), wanted
         with np.errstate(over="ignore", invalid="ignore"):
             gram = np.matmul(rows, rows.swapaxes(1, 2))
             sound: Mask = np.isfinite(np.trace(gram, axis1=1, axis2=2)) & wanted
@@ -177,14 +177,15 @@ class FPCAEdgeFleet:
         squares, vectors = np.linalg.eigh(gram)
         weakest = squares[np.arange(len(keep)), squares.shape[1] - keep]
         sound &= (GRAM_TRUST * squares[:, -1] < weakest) & (weakest < LARGEST)
-        if not sound.any():
-            return sound
-        top = squares[:, -width:][:, ::-1]
-        kept = (np.arange(width) < keep[:, None]) & sound[:, None]
-        np.sqrt(top, out=strengths, where=kept)
+        top = squares[:, : -width - 1 : -1]
         leading = np.matmul(vectors[:, :, -width:].swapaxes(1, 2), rows)[:, ::-1]
-        np.divide(leading, strengths[:, :, None], out=basis, where=kept[:, :, None])
-        return sound
+        if sound.all() and (keep == width).all():
+            strengths = np.sqrt(top)
+            return leading / strengths[:, :, None], strengths, sound
+        kept = (np.arange(width) < keep[:, None]) & sound[:, None]
+        strengths = np.sqrt(np.where(kept, top, 0.0))
+        basis = np.where(kept[:, :, None], leading / np.where(kept, strengths, 1.0)[:, :, None], 0.0)
+        return basis, strengths, sound
 
     def _exactly(self, rows: Array, known: int, keep: int, basis: Array, strengths: Array) -> None:
         """Update one node as a single node would."""
@@ -217,15 +218,18 @@ class FPCAEdgeFleet:
         strengths[dropped] = 0.0
         basis[dropped] = 0.0
 
-    def _show(self, nodes: NDArray[np.intp], basis: Array, strengths: Array, kept: NDArray[np.intp]) -> None:
+    def _show(self, nodes: Nodes, at: At, basis: Array, strengths: Array, kept: Nodes) -> None:
         """Take new directions into use, aligned with the ones before."""
         shown = np.minimum(self._shown[nodes], kept)
-        visible = np.arange(self.width) < shown[:, None]
-        along = np.einsum("mrd,mrd->mr", basis, self.rows[nodes])
-        shared = np.arange(self.width) < np.minimum(shown, self.ranks[nodes])[:, None]
-        sums = basis.sum(axis=2)
-        signs = np.where(np.where(shared, np.signbit(along), sums < 0.0), -1.0, 1.0)
-        signs[~visible] = 0.0
-        self.rows[nodes] = basis * signs[:, :, None]
-        self.strengths[nodes] = np.where(visible, strengths, 0.0)
+        directions = np.arange(self.width)
+        shared = directions < np.minimum(shown, self.ranks[nodes])[:, None]
+        signs = np.copysign(1.0, np.einsum("mrd,mrd->mr", basis, self.rows[at]))
+        if not shared.all():
+            signs = np.where(shared, signs, np.where(basis.sum(axis=2) < 0.0, -1.0, 1.0))
+        if (shown < self.width).any():
+            visible = directions < shown[:, None]
+            signs[~visible] = 0.0
+            strengths = np.where(visible, strengths, 0.0)
+        self.rows[at] = basis * signs[:, :, None]
+        self.strengths[at] = strengths
         self.ranks[nodes] = shown
