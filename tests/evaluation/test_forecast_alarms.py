@@ -33,7 +33,7 @@ def test_thresholds_come_from_the_past_window(kind: str, expected: float) -> Non
 
 
 def test_unknown_threshold_is_refused() -> None:
-    with pytest.raises(ValueError, match="threshold must be one of .*, got 'madness'"):
+    with pytest.raises(ValueError, match=r"threshold must be one of .*, got 'madness'"):
         thresholds("madness", np.ones((1, 3)))
 
 

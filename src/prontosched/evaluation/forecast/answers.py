@@ -58,6 +58,14 @@ class Comparison:
         return f"{'lower' if self.change < 0 else 'higher'} ({interval} over {self.nodes} nodes)"
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer in one sentence, and the numbers behind it."""
+
+    verdict: str
+    numbers: tuple[str, ...] = ()
+
+
 def compare(first: dict[str, float], second: dict[str, float], *, seed: int = 0) -> Comparison | None:
     """Compare the errors of the nodes that both have; None if there is none."""
     nodes = sorted(first.keys() & second.keys())
@@ -71,7 +79,7 @@ def compare(first: dict[str, float], second: dict[str, float], *, seed: int = 0)
     return Comparison(float(middle), float(low), float(high), len(nodes))
 
 
-def answer(result: StudyResult) -> dict[str, str]:
+def answer(result: StudyResult) -> dict[str, Answer]:
     """Answer the four questions; a question without numbers says so."""
     return {
         "how many": _how_many(result),
@@ -81,7 +89,7 @@ def answer(result: StudyResult) -> dict[str, str]:
     }
 
 
-def _how_many(result: StudyResult) -> str:
+def _how_many(result: StudyResult) -> Answer:
     parts = []
     for days, errors in result.daily.items():
         for method in ("arima", "svm"):
@@ -95,17 +103,17 @@ def _how_many(result: StudyResult) -> str:
         if found:
             parts.append((found, f"similar nodes ({GROUPINGS[best]}) against the cluster: {found.words()}"))
     if not parts:
-        return "Not answered: the data set is too short for daily medians."
+        return Answer("Not answered: the data set is too short for daily medians.")
     gains = [c for c, _ in parts if c.clear and c.change < 0]
     losses = [c for c, _ in parts if c.clear and c.change > 0]
     head = _verdict(gains, losses, "Using other nodes lowers the error", "Using other nodes raises the error")
-    return f"{head} Error with other nodes against without: " + "; ".join(text for _, text in parts) + "."
+    return Answer(head, ("error with other nodes against without:", *(text for _, text in parts)))
 
 
-def _how_much_past(result: StudyResult) -> str:
+def _how_much_past(result: StudyResult) -> Answer:
     short, long = PAST_DAYS
     if short not in result.daily or long not in result.daily:
-        return f"Not answered: the data set is too short for past windows of {long} days."
+        return Answer(f"Not answered: the data set is too short for past windows of {long} days.")
     near, far = result.daily[short], result.daily[long]
     parts = []
     for scope in ("same node", "same cluster"):
@@ -118,17 +126,17 @@ def _how_much_past(result: StudyResult) -> str:
             if found:
                 parts.append((found, f"{METHODS[method]}, {scope}: {found.words()}"))
     if not parts:
-        return "Not answered: too few days are forecast from both windows."
+        return Answer("Not answered: too few days are forecast from both windows.")
     gains = [c for c, _ in parts if c.clear and c.change < 0]
     losses = [c for c, _ in parts if c.clear and c.change > 0]
     head = _verdict(
         gains, losses, f"{long} days are better than {short}", f"{long} days are worse than {short}"
     )
-    shown = "; ".join(text for _, text in parts)
-    return f"{head} Error from {long} days against {short}, on the same days: {shown}."
+    title = f"error from {long} days against {short}, on the same days:"
+    return Answer(head, (title, *(text for _, text in parts)))
 
 
-def _how_far(result: StudyResult) -> str:
+def _how_far(result: StudyResult) -> Answer:
     best = {
         length: min(
             (m for m in METHODS if mean_rmse(errors, m) == mean_rmse(errors, m)),
@@ -139,7 +147,7 @@ def _how_far(result: StudyResult) -> str:
     }
     known = {length: method for length, method in best.items() if method}
     if len(known) < 2:
-        return "Not answered: the data set has fewer than two window lengths."
+        return Answer("Not answered: the data set has fewer than two window lengths.")
     longest, shortest = max(known), min(known)
     errors = {length: mean_rmse(result.windows[length], method) for length, method in known.items()}
     easiest = min(errors, key=lambda length: errors[length])
@@ -147,15 +155,17 @@ def _how_far(result: StudyResult) -> str:
         node_rmse(result.windows[shortest], known[shortest]),
         node_rmse(result.windows[longest], known[longest]),
     )
-    listed = ", ".join(
-        f"{LENGTHS[length]} {errors[length]:.4g} ({METHODS[known[length]]})"
+    lines = [
+        f"{LENGTHS[length]}: {errors[length]:.4g} ({METHODS[known[length]]})"
         for length in sorted(errors, reverse=True)
-    )
-    tail = "" if found is None else f" {LENGTHS[shortest]} against {LENGTHS[longest]}: {found.words()}."
-    return f"The error of the best method is smallest for windows of {LENGTHS[easiest]}: {listed}.{tail}"
+    ]
+    if found is not None:
+        lines.append(f"{LENGTHS[shortest]} against {LENGTHS[longest]}: {found.words()}")
+    verdict = f"The error of the best method is smallest for windows of {LENGTHS[easiest]}."
+    return Answer(verdict, ("error of the best method:", *lines))
 
 
-def _which_method(result: StudyResult) -> str:
+def _which_method(result: StudyResult) -> Answer:
     wins: dict[str, int] = dict.fromkeys(METHODS, 0)
     beats: dict[str, int] = dict.fromkeys(METHODS, 0)
     columns = 0
@@ -175,13 +185,16 @@ def _which_method(result: StudyResult) -> str:
             if method != "naive" and found is not None and found.clear and found.change < 0:
                 beats[method] += 1
     if not columns:
-        return "Not answered: there are no forecasts."
+        return Answer("Not answered: there are no forecasts.")
     best = max(wins, key=lambda m: wins[m])
     won = ", ".join(f"{METHODS[m]} {n}" for m, n in wins.items())
     clear = ", ".join(f"{METHODS[m]} {n}" for m, n in beats.items() if m != "naive")
-    return (
-        f"{METHODS[best]} has the smallest error most often: of {columns} columns {won}. "
-        f"Clearly better than the node's own last value in: {clear}."
+    return Answer(
+        f"{METHODS[best]} has the smallest error most often.",
+        (
+            f"of {columns} columns of the tables, smallest in: {won}",
+            f"clearly better than the node's own last value in: {clear}",
+        ),
     )
 
 

@@ -24,7 +24,7 @@ class Arima:
     course
         The course it is built on, `(n,)`: a node's own, or that of the average node.
     most_terms
-        Largest sum of p and q tried.
+        Largest sum of p and q tried; 2 if not given.
 
     Attributes
     ----------
@@ -37,13 +37,13 @@ class Arima:
     array([0.5, 0.5])
     """
 
-    def __init__(self, course: Array, most_terms: int = MOST_TERMS) -> None:
+    def __init__(self, course: Array, most_terms: int | None = None) -> None:
         self.order: tuple[int, int, int] | None = None
         self._fitted: Any = None
         if np.ptp(course) < 1e-9:
             return
         best = np.inf
-        for order in _orders(most_terms):
+        for order in _orders(MOST_TERMS if most_terms is None else most_terms):
             fitted = _fit(course, order)
             if fitted is not None and fitted.aic < best:
                 best, self.order, self._fitted = fitted.aic, order, fitted

@@ -63,6 +63,14 @@ class Example:
             "rmse": self.rmse(),
         }
 
+    @classmethod
+    def from_dict(cls, held: dict[str, Any]) -> Example:
+        """Return what `as_dict` gave."""
+        forecasts = {method: np.array(values) for method, values in held["forecasts"].items()}
+        return cls(
+            held["node"], held["interval_seconds"], np.array(held["actual"]), forecasts, held["metrics"]
+        )
+
 
 def memory_and_network(metrics: tuple[str, ...]) -> list[int]:
     """Return the places of the metrics about memory and network."""
@@ -98,10 +106,8 @@ def one_hour(node: str, ready: Array, values: Array, *, interval_seconds: float)
         forecasts["ExpSmo"].append(float(smooth(past[None, :])[0]))
         forecasts["naive"].append(float(past[-1]))
         # What was known at each step of the past hour, and the difference that came next.
-        known, change = conditions[at - hour : at - 1], np.diff(past)
-        for name, model in _models().items():
-            model.fit(known, change)
-            step = float(model.predict(conditions[[at - 1]])[0])
+        steps = _next_difference(conditions[at - hour : at - 1], np.diff(past), conditions[at - 1])
+        for name, step in steps.items():
             forecasts[name].append(max(0.0, float(past[-1]) + step))
     return Example(
         node,
@@ -112,19 +118,24 @@ def one_hour(node: str, ready: Array, values: Array, *, interval_seconds: float)
     )
 
 
-def _models() -> dict[str, Any]:
-    from sklearn.compose import TransformedTargetRegressor
+def _next_difference(known: Array, change: Array, now: Array) -> dict[str, float]:
+    """Forecast the next difference from what is known now, by two models trained on the hour."""
+    from sklearn import config_context
     from sklearn.neighbors import KNeighborsRegressor
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import MinMaxScaler, StandardScaler
+    from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVR
 
-    return {
-        "Cond. Diff KNN": make_pipeline(StandardScaler(), KNeighborsRegressor(NEIGHBOURS)),
-        "Cond. Diff SVR": TransformedTargetRegressor(
-            make_pipeline(StandardScaler(), SVR(C=1.0, epsilon=0.02)), transformer=MinMaxScaler()
-        ),
-    }
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        scaler = StandardScaler().fit(known)
+        features, asked = scaler.transform(known), scaler.transform(now[None, :])
+        neighbours = KNeighborsRegressor(min(NEIGHBOURS, len(change))).fit(features, change)
+        # The margin of the regression is relative to the range of the differences.
+        span = float(np.ptp(change)) or 1.0
+        regression = SVR(C=1.0, epsilon=0.02).fit(features, change / span)
+        return {
+            "Cond. Diff KNN": float(neighbours.predict(asked)[0]),
+            "Cond. Diff SVR": span * float(regression.predict(asked)[0]),
+        }
 
 
 def _filled(course: Array) -> Array:

@@ -128,15 +128,18 @@ def _with_share(result: StudyResult, kind: str) -> str:
 
 def draw_all(result: StudyResult, example: Example | None, unit: str, example_unit: str) -> dict[str, Any]:
     """Draw every figure there are numbers for, by name."""
+    import matplotlib as mpl
+
     figures: dict[str, Any] = {}
-    if example is not None:
-        figures["example"] = draw_example(example, example_unit)
-    if result.daily:
-        figures["daily"] = draw_daily(result, unit)
-    if result.windows:
-        figures["windows"] = draw_windows(result, unit)
-    if result.alarms:
-        figures["alarms"] = draw_alarms(result)
+    with mpl.rc_context(STYLE):
+        if example is not None:
+            figures["example"] = draw_example(example, example_unit)
+        if result.daily:
+            figures["daily"] = draw_daily(result, unit)
+        if result.windows:
+            figures["windows"] = draw_windows(result, unit)
+        if result.alarms:
+            figures["alarms"] = draw_alarms(result)
     return figures
 
 
@@ -156,12 +159,9 @@ def save(figures: dict[str, Any], folder: Path) -> dict[str, str]:
 
 
 def _figure(height: float, columns: int = 1) -> tuple[Any, Any]:
-    import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(8.4, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots(1, columns)
-    return figure, axes
+    figure = Figure(figsize=(8.4, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(1, columns)

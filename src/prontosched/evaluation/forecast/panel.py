@@ -137,7 +137,7 @@ class PanelBuilder:
     steps
         Samples to come per node.
     windows
-        How many windows of each length to choose for scoring, spread evenly; None takes all.
+        How many windows of each length to choose for scoring, spread over the trace; None takes all.
 
     Notes
     -----
@@ -229,7 +229,10 @@ def median(values: Array) -> Array:
 def _spread(count: int, wanted: int | None) -> NDArray[np.intp]:
     if wanted is None or wanted >= count:
         return np.arange(count)
-    return np.unique(np.linspace(0, count - 1, wanted).round().astype(np.intp))
+    # One at random out of each of so many equal stretches: an even step would always meet the same hours.
+    edges = np.linspace(0, count, wanted + 1)
+    places = np.random.default_rng([count, wanted]).uniform(edges[:-1], edges[1:])
+    return np.unique(places.astype(np.intp))
 
 
 def filled_histories(points: Array) -> Iterator[tuple[int, Array]]:

@@ -42,12 +42,7 @@ def as_plain_text(outcome: Outcome) -> str:
         for grid in table.ours:
             lines += [f"[{grid.origin}]", as_text(grid)]
         if table.paper is not None:
-            lines += [
-                f"[{table.paper.origin}, in ms]"
-                if "rmse" in table.title.lower()
-                else f"[{table.paper.origin}]"
-            ]
-            lines.append(as_text(table.paper))
+            lines += [f"[{table.paper.origin}]", as_text(table.paper)]
         blocks.append("\n".join(lines))
     if outcome.example is not None:
         errors = ", ".join(f"{name} {value:.4g}" for name, value in outcome.example.rmse().items())
@@ -61,7 +56,12 @@ def _answers(one: Studied) -> list[str]:
     given = answer(one.result)
     lines = []
     for number, (key, question) in enumerate(QUESTIONS.items(), start=1):
-        lines += [f"Q{number} {question}", f"   {given[key]}", f"   The paper: {published.ANSWERS[key]}"]
+        lines += [
+            f"Q{number} {question}",
+            f"   {given[key].verdict}",
+            f"   The paper: {published.ANSWERS[key]}",
+        ]
+        lines += [f"     - {line}" for line in given[key].numbers]
     return lines
 
 

@@ -114,7 +114,10 @@ class Outcome:
                     "warnings": list(one.panel.warnings),
                     "too_short_for": one.lacks,
                     "results": one.result.as_dict(),
-                    "answers": answer(one.result),
+                    "answers": {
+                        key: {"answer": given.verdict, "numbers": list(given.numbers)}
+                        for key, given in answer(one.result).items()
+                    },
                 }
                 for one in self.studied
             ],
@@ -126,6 +129,14 @@ class Outcome:
 
 def run_forecast(settings: ForecastSettings, progress: Progress) -> Outcome:
     """Do the study on all data sets that take part."""
+    from threadpoolctl import threadpool_limits
+
+    # All pieces are small: threads inside them only wait for each other. Processes share the work.
+    with threadpool_limits(1):
+        return _run(settings, progress)
+
+
+def _run(settings: ForecastSettings, progress: Progress) -> Outcome:
     studied: list[Studied] = []
     example: Example | None = None
     example_unit, example_of = "ms", ""
@@ -153,7 +164,7 @@ def run_forecast(settings: ForecastSettings, progress: Progress) -> Outcome:
         identity = repr((settings.study, settings.shape))
         studied.append(_study(panel, settings, identity, progress))
         if example is None:
-            example, example_unit, example_of = load.generated_example(settings.shape), "ms", panel.name
+            example, example_unit, example_of = _generated_example(settings), "ms", panel.name
     return Outcome(studied, example, example_unit, example_of)
 
 
@@ -175,6 +186,15 @@ def _study(panel: Panel, settings: ForecastSettings, identity: str, progress: Pr
     with progress(f"forecasting {panel.name}", size) as advance:
         result = run_study(panel, settings.study, jobs=settings.jobs, cache=cache, advance=advance)
     return Studied(panel, result, describe_lack(panel))
+
+
+def _generated_example(settings: ForecastSettings) -> Example:
+    cache = Cache(settings.cache, repr(("example", settings.shape)))
+    held = cache.get("example")
+    if held is None:
+        held = load.generated_example(settings.shape).as_dict()
+        cache.put("example", held)
+    return Example.from_dict(held)
 
 
 def _collect_one(shape: PaperShape, index: int, windows: int | None) -> Any:

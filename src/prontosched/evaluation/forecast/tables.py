@@ -13,6 +13,7 @@ from prontosched.evaluation.forecast.panel import LENGTHS
 from prontosched.evaluation.forecast.study import StudyResult, mean_rmse
 from prontosched.evaluation.forecast.values import PAST_DAYS
 
+PAPER_MS = f"{published.SOURCE}, in ms"
 SCOPES = ("same node", "same cluster")
 SPIKE_TABLES = {
     "fixed": ("a fixed threshold, in ms", ("500ms", "800ms", "1000ms")),
@@ -41,6 +42,8 @@ class Grid:
         Label and numbers; NaN where there is none.
     footer
         A row apart, such as the share of spikes.
+    groups
+        Headings over the headings, each with the number of columns it spans.
     best
         Whether the smallest ("low") or largest ("high") number of a column is the best.
     digits
@@ -53,6 +56,7 @@ class Grid:
     best: str
     digits: int
     footer: tuple[str, tuple[float, ...]] | None = None
+    groups: tuple[tuple[str, int], ...] = ()
 
     def is_best(self, row: int, column: int) -> bool:
         """Tell whether a cell is the best of its column."""
@@ -101,15 +105,23 @@ def digits_for(values: list[float]) -> int:
     return 2 if not known else min(6, max(1, 3 - math.floor(math.log10(max(known)))))
 
 
-def rmse_grid(origin: str, columns: tuple[str, ...], rows: dict[str, list[float]]) -> Grid:
+def rmse_grid(
+    origin: str,
+    columns: tuple[str, ...],
+    rows: dict[str, list[float]],
+    *,
+    digits: int | None = None,
+    groups: tuple[tuple[str, int], ...] = (),
+) -> Grid:
     """Return a grid of errors, the smallest best."""
-    digits = digits_for([v for row in rows.values() for v in row])
-    return Grid(origin, columns, tuple((k, tuple(v)) for k, v in rows.items()), "low", digits)
+    shown = digits_for([v for row in rows.values() for v in row]) if digits is None else digits
+    return Grid(origin, columns, tuple((k, tuple(v)) for k, v in rows.items()), "low", shown, groups=groups)
 
 
 def daily_table(results: dict[str, StudyResult]) -> Table:
     """Table of daily medians from the same node and from the same cluster."""
-    columns = tuple(f"{scope}, {days} days" for scope in SCOPES for days in PAST_DAYS)
+    columns = tuple(f"{days} days" for _ in SCOPES for days in PAST_DAYS)
+    groups = tuple((scope, len(PAST_DAYS)) for scope in SCOPES)
     ours = []
     for origin, result in results.items():
         rows = {
@@ -120,10 +132,9 @@ def daily_table(results: dict[str, StudyResult]) -> Table:
             ]
             for method, title in METHODS.items()
         }
-        ours.append(rmse_grid(origin, columns, rows))
-    paper = rmse_grid(
-        published.SOURCE, columns, {METHODS[m]: list(row.values()) for m, row in published.DAILY.items()}
-    )
+        ours.append(rmse_grid(origin, columns, rows, groups=groups))
+    printed = {METHODS[m]: list(row.values()) for m, row in published.DAILY.items()}
+    paper = rmse_grid(PAPER_MS, columns, printed, digits=2, groups=groups)
     return Table(
         "daily",
         "Average RMSE of daily medians, from the same node and from all nodes of its cluster",
@@ -148,9 +159,8 @@ def similar_table(results: dict[str, StudyResult]) -> Table:
         )
         for origin, result in results.items()
     )
-    paper = rmse_grid(
-        published.SOURCE, columns, {GROUPINGS[k]: list(v.values()) for k, v in published.SIMILAR.items()}
-    )
+    printed = {GROUPINGS[k]: list(v.values()) for k, v in published.SIMILAR.items()}
+    paper = rmse_grid(PAPER_MS, columns, printed, digits=2)
     note = "SVM regression on the nodes of the same group; groups of about ten nodes."
     return Table(
         "similar", "Average RMSE of daily medians, from similar nodes", ours, paper, note, ("Q1", "Q2")
@@ -172,9 +182,8 @@ def windows_table(results: dict[str, StudyResult]) -> Table:
         )
         for origin, result in results.items()
     )
-    paper = rmse_grid(
-        published.SOURCE, columns, {titles[m]: list(row) for m, row in published.WINDOWS.items()}
-    )
+    printed = {titles[m]: list(row) for m, row in published.WINDOWS.items()}
+    paper = rmse_grid(PAPER_MS, columns, printed, digits=2)
     note = "The median of the next window is forecast from the inside of the window before it, as long."
     return Table("windows", "Average RMSE for different forecasting windows", ours, paper, note, ("Q3", "Q4"))
 
@@ -193,7 +202,7 @@ def alarm_tables(results: dict[str, StudyResult], measure: str = "accuracy") -> 
             share = tuple(100.0 * published.ALARMS["share of spikes"][k] for k in printed)
             columns = tuple(THRESHOLDS[k] for k in printed)
             paper = Grid(published.SOURCE, columns, rows, "high", 4, ("% of spikes", share))
-        note = MEASURES[measure].capitalize() + "."
+        note = MEASURES[measure][0].upper() + MEASURES[measure][1:] + "."
         if key == "statistical" and measure == "accuracy":
             note += (
                 " A share of 49.1 % for xbar and 24.91 % for the median is as printed; they may be swapped."
@@ -225,7 +234,8 @@ def all_tables(results: dict[str, StudyResult]) -> list[Table]:
 def as_text(grid: Grid) -> str:
     """Return a grid as plain text; the best of each column is starred."""
     footer = [grid.footer] if grid.footer else []
-    lines = [["", *grid.columns]]
+    above = ["", *(label if not place else "" for label, span in grid.groups for place in range(span))]
+    lines = [above, ["", *grid.columns]] if grid.groups else [["", *grid.columns]]
     for row, (label, cells) in enumerate(grid.rows):
         marks = ["*" if grid.is_best(row, column) else " " for column in range(len(cells))]
         lines.append([label, *(f"{grid.show(v)}{mark}" for v, mark in zip(cells, marks, strict=True))])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 # Part of every key: answers of another version of the methods are not taken up.
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ def run_tasks(
     from joblib import Parallel, delayed, parallel_config
 
     inner = {} if jobs == 1 else {"inner_max_num_threads": 1}
-    with parallel_config(backend="sequential" if jobs == 1 else "loky", n_jobs=jobs, **inner):
+    backend = "sequential" if jobs == 1 else "loky"
+    with parallel_config(backend=backend, n_jobs=jobs, **inner):
         finished = Parallel(return_as="generator_unordered", batch_size=1)(
             delayed(_do)(task) for task in missing
         )
