@@ -113,6 +113,16 @@ def test_scheduler_that_is_away_is_asked_less_and_less_often() -> None:
     assert 6 <= len(gate.calls) <= 12
 
 
+def test_clock_set_back_does_not_put_off_the_next_try() -> None:
+    gate = MemoryGate("n1")
+    gate.broken = IntegrationError("slurmctld is away")
+    keeper = Keeper(gate, "n1", rules=EAGER)
+    keeper.settle(busy(3600), 3600.0)
+    gate.broken = None
+
+    assert keeper.settle(busy(0), 0.0).state == "closed-by-us"
+
+
 def test_scheduler_that_comes_back_is_used_again() -> None:
     gate = MemoryGate("n1")
     gate.broken = IntegrationError("slurmctld is away")

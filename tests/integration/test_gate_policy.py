@@ -70,6 +70,31 @@ def test_mark_is_renewed_from_half_its_time_on() -> None:
     assert policy.choose(busy(30), ours(60), 30.0).action == "renew"
 
 
+def test_mark_that_outlives_its_verdict_is_renewed_at_once() -> None:
+    """A clock that ran ahead made it, and nobody would open the node in time."""
+    policy = Policy(Rules())
+    refused(policy, 3600.0)
+
+    assert policy.choose(busy(0), ours(3660), 0.0).action == "renew"
+
+
+@pytest.mark.parametrize("step", ["accepting", "refusing", "overridden"])
+def test_clock_set_back_stretches_no_time(step: str) -> None:
+    policy = Policy(Rules(min_hold_seconds=20, min_accept_seconds=20, override_seconds=300))
+    refused(policy, 3600.0)
+    if step == "accepting":
+        assert policy.choose(idle(0), ours(60), 0.0).action == "leave"
+        assert policy.choose(idle(20), ours(60), 20.0).action == "accept"
+        return
+    if step == "refusing":
+        policy.done("accept", 3600.0)
+    wait = 20.0 if step == "refusing" else 300.0
+    assert policy.choose(busy(3601), OPEN, 3601.0).action == "leave"
+
+    assert policy.choose(busy(0), OPEN, 0.0).action == "leave"
+    assert policy.choose(busy(wait), OPEN, wait).action == "refuse"
+
+
 def test_damaged_mark_is_renewed_at_once() -> None:
     policy = Policy(Rules())
     refused(policy, 0.0)

@@ -141,7 +141,7 @@ class Keeper:
         self._count_time(now)
         wanted = verdict is not None and verdict.refuse and not verdict.expired(now)
         self._standing = replace(self._standing, wanted=wanted)
-        if now < self._retry_at:
+        if now < self._retry_at <= now + _LONGEST_RETRY_SECONDS:
             return self._standing
         try:
             self._carry(verdict, now)

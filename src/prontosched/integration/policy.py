@@ -119,6 +119,10 @@ class Policy:
 
     def choose(self, verdict: Verdict | None, observed: Observed, now: float) -> Step:
         """Return the next step; `done` then tells whether it was taken."""
+        # A clock that was set back must not stretch what has begun.
+        self._closed_at = min(self._closed_at, now)
+        self._opened_at = min(self._opened_at, now)
+        self._overridden_until = min(self._overridden_until, now + self.rules.override_seconds)
         if observed.state == "closed-by-other":
             self._closed_at = math.nan
             return Step("leave", f"closed by someone else: {observed.detail or 'no reason given'}")
@@ -148,9 +152,10 @@ class Policy:
 
     def _refuse(self, verdict: Verdict, observed: Observed, now: float) -> Step:
         if observed.ours:
-            # Half-way through, so that one lost call does not let the mark lapse.
+            # Half-way through, so that one lost call does not let the mark lapse. A mark that
+            # outlives its verdict was made by a clock that ran ahead.
             half = (verdict.valid_until - now) / 2
-            due = not observed.valid_until - now > half
+            due = not now + half < observed.valid_until <= verdict.valid_until + 1.0
             if not self.holding:  # left by an earlier run of this agent
                 self._closed_at, self._marked_until = now, observed.valid_until
             return Step("renew" if due else "leave", verdict.reason)
