@@ -81,6 +81,17 @@ def test_refusing_node_gets_no_job_until_it_accepts(slurm: SlurmCluster) -> None
     wait_for(lambda: finished(slurm, [waiting]), 30, "the job that waits for n2", slurm.logs)
 
 
+@pytest.mark.parametrize(
+    "reason", ["a Comment=b Extra=c", "x (score 9, until 2001-01-01T00:00:00Z) y", "[root@2026]"]
+)
+def test_no_reason_makes_a_valid_mark_look_ended(slurm: SlurmCluster, reason: str) -> None:
+    gate = SlurmGate(conf=slurm.conf)
+    gate.refuse("n2", Verdict(True, 0.5, reason, time.time() + 60))
+    subprocess.run([str(HEALTHCHECK)], env={**slurm.env, "SLURMD_NODENAME": "n2"}, check=True, timeout=20)
+
+    assert sweep(gate, now=time.time()).kept == ["n2"]
+
+
 def test_running_job_finishes_on_a_node_that_refuses(slurm: SlurmCluster) -> None:
     number = slurm.submit("sleep 1", "-w", "n3")
     wait_for(lambda: slurm.jobs()[number]["state"] == "RUNNING", 20, "the job to start", slurm.logs)

@@ -232,5 +232,5 @@ def read_label(text: str) -> Observed | None:
 
 
 def _printable(text: str) -> str:
-    """Blank out control characters and quotes: schedulers store reasons in files of lines."""
-    return "".join(c if c.isprintable() and c not in "\"'`\\" else " " for c in text)
+    """Blank out what could end a line, a string or a `name=value` field where a reason is stored."""
+    return "".join(c if c.isprintable() and c not in "\"'`\\=" else " " for c in text)
