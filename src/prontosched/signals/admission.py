@@ -22,7 +22,7 @@ class Verdict(NamedTuple):
     raised
         Whether the step is refused.
     wanted
-        Whether the learned rule would refuse it, whatever is done.
+        Whether the learned rule refuses it, before exceptions; kept up while it has given way.
     threshold
         The score above which the learned rule refuses.
     counts
@@ -92,8 +92,7 @@ class Admission(Held):
         wanted = score > threshold
         act = wanted
         if not policy.quota:
-            affordable = self.budget.downtime <= policy.budget
-            act = ops.where(demoted, ops.both(u >= 1.0, affordable), wanted)
+            act = ops.both(ops.where(demoted, u >= 1.0, wanted), self.budget.affords())
         if policy.hold:
             self.held = ops.both(self.holding > 0, ops.no(act))
             fresh = act
@@ -113,7 +112,7 @@ class Admission(Held):
         self.budget.spend(raised)
         if not policy.quota:
             self.limit.spend(raised, clock.interval)
-        return Verdict(raised, wanted, threshold, counts)
+        return Verdict(raised, ops.where(demoted, wanted, act), threshold, counts)
 
     def _threshold(self) -> Value:
         """Return the score above which to refuse: what the budget affords, but nothing unlikely."""

@@ -14,6 +14,8 @@ from prontosched.signals.history import weight
 from prontosched.signals.quantiles import samples
 
 DOWNTIME_WEIGHT = weight(5000.0)
+# Unspent budget is kept for a bad day, up to what this many steps earn.
+SAVED_STEPS = 7200.0
 FIRST_SCORES = 20
 MINUTES = 61
 
@@ -30,7 +32,7 @@ class Budget(Held):
     Memory: two rows of 1,024 floats per node.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = ("sample", "downtime")
+    HELD: ClassVar[tuple[str, ...]] = ("sample", "downtime", "saved")
 
     def __init__(self, ops: Operations, share: float) -> None:
         self.ops = ops
@@ -38,6 +40,7 @@ class Budget(Held):
         self.sample = samples(ops)
         # As if the budget had been spent so far: neither thrift nor debt to begin with.
         self.downtime = ops.full(share)
+        self.saved = ops.full(0.5 * share * SAVED_STEPS)
 
     def threshold(self) -> Value:
         """Return the score above which a step is refused; infinite before there are any."""
@@ -52,8 +55,17 @@ class Budget(Held):
         """Take in the score of a step."""
         self.sample.add(score)
 
+    def affords(self) -> Value:
+        """Tell whether enough is saved to refuse one more step.
+
+        The threshold aims at the budget; this holds to it, even where the score only
+        ever rises and so is always above its past.
+        """
+        return self.saved >= 1.0
+
     def spend(self, raised: Value) -> None:
         """Take in whether the step was refused."""
+        self.saved = self.ops.minimum(self.saved + self.share - raised, self.share * SAVED_STEPS)
         self.downtime = self.downtime + DOWNTIME_WEIGHT * (raised * 1.0 - self.downtime)
 
 

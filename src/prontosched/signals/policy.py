@@ -124,7 +124,7 @@ class Tolerance(Held):
     Memory: nothing for a fixed value; two rows of 4,096 floats for a percentile, of the whole past.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = ()
+    HELD: ClassVar[tuple[str, ...]] = ("level",)
 
     def __init__(self, ops: Operations, text: str | float) -> None:
         self.ops = ops

@@ -1,0 +1,238 @@
+"""The learned signal of one node: cold start, gaps, flat streams, state, words."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from prontosched.codec import decode, encode
+from prontosched.decision import Evidence
+from prontosched.errors import StateError
+from prontosched.node import Node
+from prontosched.presets import make_node
+from prontosched.signals.learned import LearnedSignal
+
+from .runs import run, run_node
+from .streams import announced, average_precision, calibration_error, calm, labels, lasting, roc_area
+
+
+def test_probabilities_are_calibrated(rng):
+    ready = lasting(rng, 15_000)
+
+    said = run(LearnedSignal(), ready)
+
+    assert calibration_error(said.probability[500:-5], labels(ready)[500:-5]) <= 0.02
+
+
+def test_it_ranks_better_than_the_present_value(rng):
+    ready = lasting(rng, 6000)
+
+    said = run(LearnedSignal(), ready)
+
+    label = labels(ready)[1000:]
+    assert average_precision(said.score[1000:], label) > 1.02 * average_precision(ready[1000:], label)
+
+
+def test_cold_start_ranks_as_the_present_value_does(rng):
+    ready = lasting(rng, 500, level=3.0)
+
+    said = run(LearnedSignal(), ready)
+
+    label = labels(ready)[20:]
+    assert average_precision(said.score[20:], label) >= 0.95 * average_precision(ready[20:], label)
+
+
+def test_the_learned_score_takes_over_without_a_jump(rng):
+    ready = lasting(rng, 3000, level=3.0)
+    signal = LearnedSignal()
+    trusts = []
+    for t, value in enumerate(ready.tolist()):
+        signal.decide(Evidence(t, ready=value))
+        trusts.append(signal.learner.trust())
+
+    assert trusts[0] == 0.0
+    assert trusts[-1] == 1.0
+    assert max(np.diff(trusts)) < 0.03
+
+
+def test_a_node_without_contention_never_rejects(rng):
+    said = run(LearnedSignal(), calm(rng, 8000))
+
+    assert not said.raised.any()
+
+
+def test_an_idle_node_never_rejects():
+    for value in (0.0, 3.0):
+        for tolerance in ("5%", "p95"):
+            said = run(LearnedSignal(tolerance=tolerance), np.full(1500, value))
+
+            assert not said.raised.any()
+            assert np.isfinite(said.probability).all()
+
+
+def test_contention_that_never_ends_stays_within_budget():
+    said = run(LearnedSignal(), np.full(12_000, 50.0))
+
+    # What is saved up at the start, half of what 7,200 steps earn, may be spent once.
+    assert said.raised.sum() <= 0.1 * (12_000 + 3600)
+
+
+def test_gaps_in_cpu_ready_are_bridged_for_a_horizon_and_then_accepted(rng):
+    ready = lasting(rng, 1500, level=3.0)
+    ready[rng.random(1500) < 0.3] = math.nan
+    signal = LearnedSignal()
+    run(signal, ready)
+    run(signal, np.full(3, 40.0), first=1500)
+
+    said = run(signal, np.full(8, math.nan), first=1503)
+
+    assert "going by the last known value" in said.reasons[0]
+    assert said.reasons[-1] == "CPU Ready unknown for 8 steps: accepting"
+    assert not said.raised[5:].any()
+
+
+def test_without_cpu_ready_it_accepts_and_says_so():
+    said = run(LearnedSignal(), np.full(50, math.nan))
+
+    assert not said.raised.any()
+    assert said.reasons[-1] == "CPU Ready unknown for 50 steps: accepting"
+
+
+def test_infinite_and_missing_values_leave_finite_scores(rng):
+    signal = LearnedSignal(tolerance="p90")
+    for t, value in enumerate(lasting(rng, 1200).tolist()):
+        strange = rng.choice([value, math.nan, math.inf, -math.inf, -3.0, 0.0, 1e300])
+        evidence = Evidence(
+            t,
+            ready=strange,
+            utilisation=rng.choice([0.4, math.nan, math.inf]),
+            time=rng.choice([1e9 + 20.0 * t, math.nan, math.inf]),
+        )
+        decision = signal.decide(evidence)
+
+        assert math.isfinite(decision.score)
+        assert 0.0 <= decision.probability <= 1.0
+
+
+def test_precursors_in_other_metrics_are_found_where_cpu_ready_is_blind(rng):
+    vectors, ready = announced(rng, 5000)
+
+    said, _ = run_node(vectors, ready)
+
+    quiet = (ready < 5.0) & (np.arange(5000) >= 1000) & (np.arange(5000) < 4995)
+    label = labels(ready)[quiet]
+    assert 0.4 <= roc_area(ready[quiet], label) <= 0.6
+    assert roc_area(said.score[quiet], label) >= 0.75
+
+
+def test_the_reason_names_the_metrics_that_announce_contention(rng):
+    vectors, ready = announced(rng, 4000, which=(3, 11))
+
+    said, _ = run_node(vectors, ready)
+
+    drivers = [r for r, up, c in zip(said.reasons, said.raised, ready, strict=True) if up and c < 5.0][-20:]
+    assert sum("metric 3" in r or "metric 11" in r for r in drivers) >= 15
+
+
+def test_metrics_that_say_nothing_change_nothing(rng):
+    ready = lasting(rng, 6000)
+    noise = rng.normal(size=(6000, 24))
+
+    with_metrics, signal = run_node(noise, ready)
+    without = run(LearnedSignal(), ready)
+
+    assert signal.learner.sight.heard() == 0.0
+    same = with_metrics.raised == without.raised
+    assert same.mean() > 0.999
+
+
+def test_a_changed_regime_is_relearned_within_two_thousand_steps(rng):
+    before, ready_before = announced(rng, 4000, which=(3, 11, 17))
+    after, ready_after = announced(rng, 5000, which=(1, 5, 20))
+    ready = np.concatenate([ready_before, ready_after])
+
+    said, _ = run_node(np.vstack([before, after]), ready)
+
+    late = (np.arange(9000) >= 6000) & (np.arange(9000) < 8995) & (ready < 5.0)
+    assert roc_area(said.score[late], labels(ready)[late]) >= 0.75
+
+
+def test_a_restored_signal_goes_on_bit_for_bit(rng):
+    vectors, ready = announced(rng, 900)
+    options = {"tolerance": "p95", "hold": 2, "enforcing": True, "explore": 0.3, "seed": 4}
+    node = make_node("default", **options)
+    for y, value in zip(vectors[:600], ready[:600], strict=True):
+        node.step(y, ready=float(value), utilisation=0.3)
+
+    twin = Node.from_bytes(node.to_bytes())
+
+    for y, value in zip(vectors[600:], ready[600:], strict=True):
+        assert node.step(y, ready=float(value)) == twin.step(y, ready=float(value))
+    state, other = node.signal.state(), twin.signal.state()
+    for name, value in state.items():
+        assert np.array_equal(value, other[name]), name
+
+
+def test_state_is_below_200_kb_whatever_the_options(rng):
+    vectors = rng.normal(size=(40, 134))
+    node = make_node("default", tolerance="p95", horizon=5)
+    for y in vectors:
+        node.step(y, ready=1.0)
+
+    assert len(encode("signal", 1, node.signal.state())) < 200_000
+
+
+def test_state_does_not_grow_with_the_stream(rng):
+    signal = LearnedSignal(tolerance="p95")
+    run(signal, lasting(rng, 100))
+    early = len(encode("signal", 1, signal.state()))
+    run(signal, lasting(rng, 6000))
+
+    assert len(encode("signal", 1, signal.state())) <= 1.02 * early
+
+
+def test_state_survives_the_codec(rng):
+    signal = LearnedSignal()
+    run(signal, lasting(rng, 200))
+    fields = decode(encode("signal", 1, signal.state()), kind="signal", version=1)
+    twin = LearnedSignal()
+    twin.restore(fields)
+
+    assert twin.decide(Evidence(200, ready=4.0)) == signal.decide(Evidence(200, ready=4.0))
+
+
+def test_state_of_another_horizon_is_refused():
+    signal = LearnedSignal(horizon=3)
+
+    with pytest.raises(StateError, match="made with other options"):
+        LearnedSignal(horizon=5).restore(signal.state())
+
+
+def test_incomplete_state_is_refused():
+    state = LearnedSignal().state()
+    del state["clock.now"]
+
+    with pytest.raises(StateError, match="must hold 'now'"):
+        LearnedSignal().restore(state)
+
+
+def test_a_change_in_the_number_of_metrics_is_refused():
+    signal = LearnedSignal()
+    signal.decide(Evidence(0, ready=1.0, vector=np.zeros(3)))
+
+    with pytest.raises(ValueError, match="must have 3 metrics, got 4"):
+        signal.decide(Evidence(1, ready=1.0, vector=np.zeros(4)))
+
+
+def test_the_reason_gives_seconds_when_the_clock_is_known(rng):
+    said = run(LearnedSignal(horizon=6), lasting(rng, 20), interval=10.0)
+
+    assert "expected within 60 s" in said.reasons[-1]
+
+
+def test_settings_make_the_same_signal_again():
+    signal = LearnedSignal(budget=0.2, tolerance="p90", hold=3, seed=9, enforcing=True)
+
+    assert LearnedSignal(**signal.settings()).settings() == signal.settings()

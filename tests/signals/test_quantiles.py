@@ -1,0 +1,78 @@
+"""The self-thinning sample, for one stream and for many."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prontosched.signals.arithmetic import Many, One
+from prontosched.signals.quantiles import ManySamples, OneSample
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=60), st.floats(0.0, 1.0))
+def test_few_values_are_ranked_exactly(values, level):
+    sample = OneSample()
+    for value in values:
+        sample.add(value)
+
+    assert sample.quantile(level) == sorted(values)[min(int(level * len(values)), len(values) - 1)]
+
+
+def test_a_thinned_sample_covers_the_whole_past_evenly():
+    sample = OneSample(64, longest_stride=1 << 40)
+    for value in range(10_000):
+        sample.add(float(value))
+
+    for level in (0.1, 0.5, 0.9):
+        assert sample.quantile(level) == pytest.approx(10_000 * level, abs=600)
+
+
+def test_a_sample_with_a_longest_stride_forgets_the_old():
+    sample = OneSample(64, longest_stride=2)
+    for value in [1000.0] * 500 + [1.0] * 500:
+        sample.add(value)
+
+    assert sample.quantile(0.99) == 1.0
+
+
+def test_many_samples_answer_as_single_ones(rng):
+    ones = [OneSample(16, 4) for _ in range(3)]
+    many = ManySamples(Many(3), 16, 4)
+    for t in range(300):
+        values = rng.normal(size=3).round(1)
+        nodes = np.flatnonzero(rng.random(3) < 0.8)
+        if not nodes.size:
+            continue
+        part = many.take(nodes)
+        changed = part.add(values[nodes])
+        many.put(nodes, part)
+        for k, node in enumerate(nodes):
+            assert ones[node].add(float(values[node])) == changed[k]
+        if t > 40:
+            assert many.quantile(0.7).tolist() == [one.quantile(0.7) for one in ones]
+            assert many.exceeding(0.2).tolist() == [one.exceeding(0.2) for one in ones]
+
+
+def test_one_value_over_and_over_is_never_exceeded():
+    sample = OneSample()
+    for _ in range(100):
+        sample.add(3.0)
+
+    assert sample.exceeding(0.95) == np.inf
+
+
+def test_uniform_numbers_agree_between_one_and_many():
+    seeds, counters = np.array([0, 7, 2**40]), np.array([0, 12, 99_999])
+
+    together = Many(3).uniform(seeds, counters)
+
+    assert together.tolist() == [One().uniform(int(s), int(c)) for s, c in zip(seeds, counters, strict=True)]
+
+
+def test_uniform_numbers_are_uniform():
+    drawn = Many(1).uniform(np.full(20_000, 3), np.arange(20_000))
+
+    assert np.histogram(drawn, bins=10, range=(0.0, 1.0))[0] == pytest.approx(2000, abs=200)
+    assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 0.03
