@@ -11,7 +11,7 @@ from examples.slurm_cluster import wait_for
 from prontosched.decision import Decision
 from prontosched.errors import IntegrationError
 from prontosched.integration.gate import Observed, Verdict
-from prontosched.integration.keeper import Keeper
+from prontosched.integration.keeper import Keeper, Standing
 from prontosched.integration.policy import Rules
 from tests.integration.memory_gate import MemoryGate
 
@@ -157,6 +157,27 @@ def test_slow_scheduler_does_not_hold_up_the_loop() -> None:
 
     wait_for(lambda: keeper.standing.state == "open", 5, "an answer")
     assert len(gate.calls) < 12
+    assert keeper.close()
+
+
+def test_node_that_goes_on_accepting_wakes_nobody() -> None:
+    settled = []
+
+    class Counting(Keeper):
+        def settle(self, verdict: Verdict | None, now: float) -> Standing:
+            settled.append(now)
+            return super().settle(verdict, now)
+
+    keeper = Counting(MemoryGate("n1"), "n1", rules=EAGER)
+    keeper.apply(idle(time.time()), time.time())
+    wait_for(lambda: keeper.standing.state == "open", 5, "the first look")
+    for _ in range(500):
+        keeper.apply(idle(time.time()), time.time())
+    time.sleep(0.05)
+    assert len(settled) <= 2
+
+    keeper.apply(busy(time.time()), time.time())
+    wait_for(lambda: keeper.standing.state == "closed-by-us", 5, "the refusal")
     assert keeper.close()
 
 

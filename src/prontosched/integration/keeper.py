@@ -129,11 +129,15 @@ class Keeper:
         dropped rather than queued.
         """
         with self._wake:
-            self._verdict, self._fresh = verdict, True
+            seen = self._seen
+            # A node that goes on accepting needs no one: its thread looks up by itself.
+            idle = not (verdict.refuse or self._standing.wanted or seen is None or seen.ours)
+            self._verdict, self._fresh = verdict, not idle
             self._given = (now, time.monotonic())
             if self._thread is None and not self._closing:
                 self._start()
-            self._wake.notify()
+            if not idle:
+                self._wake.notify()
         return self._standing
 
     def settle(self, verdict: Verdict | None, now: float) -> Standing:
