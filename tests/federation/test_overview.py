@@ -126,7 +126,7 @@ def test_spare_directions_bring_the_view_closer_to_the_svd_of_all_data() -> None
 
 def test_worth_compares_the_same_machine_with_and_without_the_view() -> None:
     plan = Plan(3, 300, (((60,), 1),))
-    machines = [same_kind(index, seed=1, steps=400, nodes=3) for index in range(3)]
+    machines = same_kind(3, seed=1, steps=400)
     courses = _held_out(machines, plan)
     alone, joined = courses[60]["alone"], courses[60]["view"]
 

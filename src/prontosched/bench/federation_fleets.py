@@ -32,15 +32,15 @@ class Machine(NamedTuple):
         return timestep * self.interval_seconds
 
 
-def same_kind(index: int, *, seed: int, steps: int, nodes: int = 8) -> Machine:
-    """Return machine `index` of a synthetic fleet whose machines resemble each other."""
-    fleet = SyntheticFleet(nodes, FEATURES, seed=seed, burst_every=120.0, announced=4)
+def same_kind(machines: int, *, seed: int, steps: int) -> list[Machine]:
+    """Return the machines of a synthetic fleet, which resemble each other."""
+    fleet = SyntheticFleet(machines, FEATURES, seed=seed, burst_every=120.0, announced=4)
     steps += 64
-    vectors, ready, busy = np.zeros((steps, FEATURES)), np.zeros(steps), np.zeros(steps)
+    vectors = np.zeros((machines, steps, FEATURES))
+    ready, busy = np.zeros((machines, steps)), np.zeros((machines, steps))
     for t in range(steps):
-        step = fleet.step()
-        vectors[t], ready[t], busy[t] = step.vectors[index], step.ready[index], step.utilisation[index]
-    return Machine(fleet.metrics, vectors, ready, busy, 5.0, 1.0)
+        vectors[:, t], ready[:, t], busy[:, t], _ = fleet.step()
+    return [Machine(fleet.metrics, vectors[i], ready[i], busy[i], 5.0, 1.0) for i in range(machines)]
 
 
 def smd_machines(folder: Path, *, limit: int) -> list[Machine]:

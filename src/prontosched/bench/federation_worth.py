@@ -52,7 +52,7 @@ class Plan(NamedTuple):
 
 
 QUICK = Plan(5, 1_500, (((100, 500), 3),))
-FULL = Plan(7, 4_000, (((100, 500), 12), ((5_000,), 2)))
+FULL = Plan(7, 4_000, (((100, 500), 8), ((5_000,), 1)))
 
 
 class Course(NamedTuple):
@@ -71,8 +71,8 @@ def worth(smd: Path | None = None, *, quick: bool = False) -> list[Row]:
     """Return variance captured and average precision, alone and with the view, as rows."""
     plan = QUICK if quick else FULL
     length = plan.train + plan.room
-    kind = [same_kind(index, seed=1, steps=length) for index in range(plan.machines)]
-    other = [same_kind(index, seed=2, steps=length) for index in range(plan.machines)]
+    kind = same_kind(plan.machines, seed=1, steps=length)
+    other = same_kind(plan.machines, seed=2, steps=length)
     rows = _rows("one kind", _held_out(kind, plan), variance_floor=1.0)
     rows += _rows("a stranger", _strangers(kind, other, plan), variance_floor=HARM)
     if smd is not None:

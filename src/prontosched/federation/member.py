@@ -104,6 +104,7 @@ class Member:
         self._adopted_view: GlobalView | None = None
         self._adopted_when = -np.inf
         self._adopted_step = 0
+        self._adopted_blind = False
 
     def step(self, node: Contributor, decision: Decision) -> bool:
         """Take part for one timestep; True when the node adopted a view.
@@ -180,10 +181,13 @@ class Member:
         # A young node's units change as its scale settles, and so does how far the view fits it.
         due = view is not self._adopted_view and now - self._adopted_when >= self.adopt_seconds
         due = due or node.timestep >= 1.5 * self._adopted_step + 10
+        # Trusted blindly until now: the first own block says whether that was right.
+        due = due or (self._adopted_blind and node.embedding.subspace is not None)
         metrics = self._metrics(node) if due else None
         if metrics is None:
             return False
         self._adopted_view, self._adopted_when, self._adopted_step = view, now, node.timestep
+        self._adopted_blind = node.embedding.subspace is None
         mine = for_node(view, metrics, own_deviation(node), rank=self.rank)
         if mine is None:
             return False
