@@ -133,7 +133,7 @@ def test_status_can_tell_by_its_exit_code(start, agent):
     out, _ = process.communicate(timeout=30)
 
     assert process.returncode == 75
-    assert "2 CPUs announced" in out
+    assert "3 CPUs announced" in out
 
 
 def test_status_without_an_agent_watches_by_itself(start):
@@ -152,7 +152,7 @@ def block(url):
     """Announce a job that fills the node for a minute."""
     import urllib.request
 
-    body = json.dumps({"id": "blocker", "cpus": 2, "ttl": 60}).encode()
+    body = json.dumps({"id": "blocker", "cpus": 3, "ttl": 60}).encode()
     request = urllib.request.Request(
         f"{url}/v1/jobs", data=body, headers={"Content-Type": "application/json"}
     )

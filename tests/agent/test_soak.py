@@ -26,8 +26,9 @@ async def go(folder):
     settings = AgentSettings(source=source, state=Path(folder), interval=0.001, log_megabytes=1, log_days=0.01)
     agent = make_agent(settings, open_source(settings))
     sizes = []
-    while agent.pace.ticks < 2 * steps:
-        if agent.pace.ticks == 2 * steps - steps:
+    warm = min(steps, 2000)
+    while agent.pace.ticks < warm + steps:
+        if agent.pace.ticks == warm:
             sizes.append(resident())
         await agent.pace.wait()
         await agent.tick()
@@ -47,7 +48,7 @@ print(json.dumps({"before": sizes[0], "after": sizes[1], "faults": faults, "deci
 
 
 def grow(steps: int, source: str) -> dict:
-    """Run `steps` timesteps to warm up and `steps` more; return what was resident between and after, in kB."""
+    """Run up to 2,000 timesteps to warm up and `steps` more; return what was resident between and after, in kB."""
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(steps), source],
         capture_output=True,
@@ -63,7 +64,7 @@ def grow(steps: int, source: str) -> dict:
 def test_memory_does_not_grow_after_the_warm_up():
     found = grow(3600, "generated")
 
-    assert found["decisions"] == 7200
+    assert found["decisions"] == 5600
     assert not found["faults"]
     # A page here and there is the allocator's; a leak of one small object per timestep would be more.
     assert found["after"] - found["before"] <= 256, found
@@ -75,5 +76,5 @@ def test_memory_does_not_grow_after_the_warm_up():
 def test_memory_does_not_grow_over_36000_timesteps(source):
     found = grow(36_000, source)
 
-    assert found["decisions"] == 72_000
+    assert found["decisions"] == 38_000
     assert found["after"] - found["before"] <= 256, found

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.agent.answer import Known
-from prontosched.agent.nodes import Insight
+from prontosched.agent.nodes import Insight, Overview
 from prontosched.agent.schema import MAX_METRICS, Schema
 from prontosched.agent.tally import Tally
 from prontosched.decision import Decision, FleetDecision
@@ -96,7 +96,12 @@ class Crowd:
         )
         self._note(decision, present, timestamps, now)
 
-    def known(self, name: str) -> Known:
+    def overview(self) -> Overview:
+        """Return all nodes at a glance."""
+        count = len(self._place)
+        return Overview(self._raised[:count].tolist(), self._ready[:count].tolist())
+
+    def known(self, name: str, *, words: bool = True) -> Known:
         """Return the newest that is known of a node."""
         if name not in self._place:
             raise KeyError(f"no node {name!r} among {len(self._place)}")
@@ -110,7 +115,7 @@ class Crowd:
                 bool(self._raised[at]),
                 float(numbers[0]),
                 float(numbers[1]),
-                self.fleet.reason(at),
+                self.fleet.reason(at) if words else "",
                 int(self._decision.timestep[at]),
                 float(numbers[2]),
                 float(numbers[3]),
@@ -125,7 +130,7 @@ class Crowd:
 
     def insight(self, name: str) -> Insight | None:
         """Return what the last decision of a node was made from."""
-        self.known(name)
+        self.known(name, words=False)
         at = self._place[name]
         if self.fleet is None or not self._decided[at]:
             return None

@@ -45,16 +45,17 @@ class Memory:
                 if last is not None and last.features == insight.subspace.features:
                     self._before[name] = last
                 self._now[name] = insight.subspace
-            decision = agent.nodes.known(name).decision
+            decision = agent.nodes.known(name, words=False).decision
             if decision is not None and decision.raised and insight.vector is not None:
+                known = agent.nodes.known(name)
                 parts = drivers(
                     insight.vector, insight.subspace, insight.metrics, spikes=insight.spikes, top=TOP
                 )
                 self.rejections[name] = {
                     "time": plain(agent.wall()),
-                    "reason": decision.reason,
+                    "reason": "" if known.decision is None else known.decision.reason,
                     "score": plain(float(decision.score)),
-                    "cpu_ready_percent": plain(float(agent.nodes.known(name).ready)),
+                    "cpu_ready_percent": plain(float(known.ready)),
                     "drivers": _parts(parts),
                     "words": sentence(parts[:3]),
                 }

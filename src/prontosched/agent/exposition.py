@@ -74,7 +74,7 @@ def _nodes(agent: Agent) -> Iterator[Metric]:
     announced = GaugeMetricFamily("pronto_announced_cpus", "CPUs announced and not yet seen.", labels=labels)
     names = agent.nodes.names or [agent.nodes.fallback_name]
     for name in names:
-        found, label = agent.answer(name), [name]
+        found, label = agent.answer(name, words=False), [name]
         accepting.add_metric(label, float(found.accept))
         raised.add_metric(label, float(bool(found.raised)))
         age.add_metric(label, found.age_seconds)

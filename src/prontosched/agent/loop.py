@@ -84,6 +84,7 @@ class Agent:
         self.events = Events()
         self.memory = Memory()
         self._announced: dict[str, Announced] = {}
+        self._nothing_announced = Announced(capacity=capacity, factor=capacity_factor)
         self._quiet_until: dict[str, float] = {}
 
     @property
@@ -141,25 +142,25 @@ class Agent:
             except Exception as error:
                 self.fault(follower.name, error)
 
-    def answer(self, node: str | None = None, *, cpus: float = 0.0) -> Answer:
-        """Answer for one node, by default the only one.
+    def answer(self, node: str | None = None, *, cpus: float = 0.0, words: bool = True) -> Answer:
+        """Answer for one node, by default the only one; without `words` perhaps without a reason.
 
         Raises
         ------
         KeyError
             There is no such node, or there are several and none is named.
         """
-        known = self.known(node)
+        known = self.known(node, words=words)
         return answer(
             known,
-            self.announced(known.name),
+            self._announced.get(known.name, self._nothing_announced),
             self.silence,
             now=self.pace.clock(),
             clock=self.wall(),
             cpus=cpus,
         )
 
-    def known(self, node: str | None = None) -> Known:
+    def known(self, node: str | None = None, *, words: bool = True) -> Known:
         """Return the newest that is known of one node, by default the only one."""
         if node is None:
             names = self.nodes.names
@@ -170,15 +171,12 @@ class Agent:
             node = names[0]
         elif not self.nodes.names and node == self.nodes.fallback_name:
             return Known(node, self.started_at, self.started_at)
-        return self.nodes.known(node)
+        return self.nodes.known(node, words=words)
 
     def announced(self, node: str) -> Announced:
         """Return the announced jobs of one node."""
         if node not in self._announced:
-            announced = Announced(capacity=self.capacity, factor=self.capacity_factor)
-            if node in self.nodes.names:
-                announced.saw(self.nodes.known(node).utilisation)
-            self._announced[node] = announced
+            self._announced[node] = Announced(capacity=self.capacity, factor=self.capacity_factor)
         return self._announced[node]
 
     def announce(
@@ -196,8 +194,10 @@ class Agent:
         Nothing else runs between the question and the announcement, so of several
         that ask at once each one meets those admitted before it.
         """
-        name = self.known(node).name
-        announced = self.announced(name)
+        known = self.known(node)
+        name, announced = known.name, self.announced(known.name)
+        if not len(announced):
+            announced.saw(known.utilisation)
         now = self.pace.clock()
         announced.expire(now)
         met = self.answer(name, cpus=cpus)
@@ -228,8 +228,8 @@ class Agent:
 
     def _weigh_jobs(self, now: float) -> None:
         for name, announced in self._announced.items():
-            if self.nodes.fresh(name, now):
-                announced.saw(self.nodes.known(name).utilisation)
+            if len(announced) and self.nodes.fresh(name, now):
+                announced.saw(self.nodes.known(name, words=False).utilisation)
             announced.expire(now)
 
     def _publish(self, now: float) -> None:

@@ -50,6 +50,21 @@ class Insight(NamedTuple):
     spikes: Sequence[int] | None
 
 
+class Overview(NamedTuple):
+    """All nodes at a glance, in the order of their names.
+
+    Attributes
+    ----------
+    raised
+        Whether each one's signal is raised.
+    ready
+        CPU Ready of each, NaN where unknown.
+    """
+
+    raised: list[bool]
+    ready: list[float]
+
+
 class Nodes(Protocol):
     """The nodes behind one agent."""
 
@@ -75,8 +90,15 @@ class Nodes(Protocol):
         """Carry one sample per node to a decision."""
         ...
 
-    def known(self, name: str) -> Known:
-        """Return the newest that is known of a node; KeyError where there is none."""
+    def known(self, name: str, *, words: bool = True) -> Known:
+        """Return the newest that is known of a node; KeyError where there is none.
+
+        Without `words` the reason may be empty: sentences for thousands cost more than decisions.
+        """
+        ...
+
+    def overview(self) -> Overview:
+        """Return all nodes at a glance."""
         ...
 
     def fresh(self, name: str | None, now: float) -> bool:
@@ -179,7 +201,13 @@ class OneNode:
         self.tally.add(raised, self._changed, sample.ready, self.tolerance)
         self.record.note(raised, sample.ready)
 
-    def known(self, name: str) -> Known:
+    def overview(self) -> Overview:
+        """Return the node at a glance."""
+        if self._known is None or self._known.decision is None:
+            return Overview([], [])
+        return Overview([bool(self._known.decision.raised)], [self._known.ready])
+
+    def known(self, name: str, *, words: bool = True) -> Known:
         """Return the newest that is known of the node."""
         if self._known is None or name != self._known.name:
             raise KeyError(f"no node {name!r}: this agent watches {self.names or [self.fallback_name]}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prontosched.agent.answer import Known
-from prontosched.agent.nodes import Insight, OneNode
+from prontosched.agent.nodes import Insight, OneNode, Overview
 from prontosched.agent.tally import Tally
 from prontosched.errors import StateError
 from prontosched.telemetry.source import Sample
@@ -75,7 +75,12 @@ class SeveralNodes:
         """Return one of them."""
         return self._members[name]
 
-    def known(self, name: str) -> Known:
+    def overview(self) -> Overview:
+        """Return all nodes at a glance."""
+        parts = [self._members[name].overview() for name in self.names]
+        return Overview([r for part in parts for r in part.raised], [r for part in parts for r in part.ready])
+
+    def known(self, name: str, *, words: bool = True) -> Known:
         """Return the newest that is known of a node."""
         if name not in self._members:
             raise KeyError(f"no node {name!r} among {len(self._members)}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MAPPED_NODES = 5000
 SHOWN_NOTES = 20
+WORDED_NODES = 200
+LISTED = ("node", "accept", "raised", "score", "reason", "since", "valid_until", "stale", "cpu_ready_percent")
 
 
 def timestep_event(agent: Agent) -> dict[str, Any]:
@@ -35,9 +37,8 @@ def timestep_event(agent: Agent) -> dict[str, Any]:
             event["projections"] = [plain(float(p)) for p in insight.projections]
             event["spikes"] = None if insight.spikes is None else [int(s) for s in insight.spikes]
         return event
-    knowns = [agent.nodes.known(name) for name in names]
-    raised = [known.decision is not None and bool(known.decision.raised) for known in knowns]
-    ready = [known.ready for known in knowns if not math.isnan(known.ready)]
+    raised, every = agent.nodes.overview()
+    ready = [value for value in every if not math.isnan(value)]
     event = {
         "time": plain(agent.wall()),
         "nodes": len(names),
@@ -48,7 +49,7 @@ def timestep_event(agent: Agent) -> dict[str, Any]:
     }
     if len(names) <= MAPPED_NODES:
         event["raised_map"] = "".join("1" if one else "0" for one in raised)
-        event["ready_map"] = [None if math.isnan(k.ready) else round(k.ready, 1) for k in knowns]
+        event["ready_map"] = [None if math.isnan(value) else round(value, 1) for value in every]
     return event
 
 
@@ -99,21 +100,13 @@ def status(agent: Agent) -> dict[str, Any]:
     return found
 
 
-def node_list(agent: Agent) -> list[dict[str, Any]]:
-    """Return the answer of every node, shortest form."""
-    keep = (
-        "node",
-        "accept",
-        "raised",
-        "score",
-        "reason",
-        "since",
-        "valid_until",
-        "stale",
-        "cpu_ready_percent",
-    )
-    answers = (agent.answer(name).as_json() for name in agent.nodes.names)
-    return [{key: found[key] for key in keep} for found in answers]
+def node_rows(agent: Agent) -> Iterator[dict[str, Any]]:
+    """Yield the answer of every node in its shortest form; of many, only those that reject say why."""
+    names = agent.nodes.names
+    few = len(names) <= WORDED_NODES
+    for name, raised in zip(names, agent.nodes.overview().raised, strict=True):
+        found = agent.answer(name, words=few or raised).as_json()
+        yield {key: found[key] for key in LISTED}
 
 
 def disk_status(agent: Agent) -> dict[str, Any] | None:
