@@ -172,3 +172,18 @@ def test_many_nodes_in_one_file_are_told_apart(tmp_path: Path) -> None:
 
     assert found.outcome["data"]["names"] == ["n1", "n2"]
     assert found.outcome["data"]["steps"] == 2 * ROWS
+
+
+def test_traces_without_any_spike_leave_nothing_to_foretell(tmp_path: Path) -> None:
+    calm = [[row[0], "0.0", row[2], row[3]] for row in rows()]
+
+    assert "no spike in these traces" in run(write(tmp_path / "calm.csv", calm)).outcome["verdict"]
+
+
+def test_cpu_ready_is_a_metric_only_when_asked(tmp_path: Path) -> None:
+    plan = plan_traces([write(tmp_path / "a.csv", rows())], Columns())
+
+    leaky = evaluate(plan, Setting(methods=("paper",), with_ready=True), workers=1)
+
+    assert leaky.outcome["data"]["metrics"] == [3]
+    assert evaluate(plan, Setting(methods=("paper",)), workers=1).outcome["data"]["metrics"] == [2]

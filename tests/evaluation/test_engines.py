@@ -21,6 +21,7 @@ from prontosched.evaluation.inputs import Part
 from prontosched.evaluation.record import Record, Shape
 from prontosched.evaluation.replay import PartResult, evaluate_part
 from prontosched.evaluation.setting import Setting
+from prontosched.presets import make_fleet
 
 SETTING = Setting(methods=("ready", "random"), truth="5%")
 
@@ -151,3 +152,27 @@ def test_memory_does_not_grow_with_the_length_of_the_trace() -> None:
         return float(done.stdout)
 
     assert peak(160_000) < 1.25 * peak(40_000)
+
+
+@pytest.mark.soak
+def test_evaluating_the_published_signal_costs_at_most_three_bare_fleets() -> None:
+    """Ratio within one run, of processor time: a busy machine slows both."""
+    steps, nodes, features = 4000, 64, 24
+    part = Control("negative", 1, 0, nodes, steps)
+    blocks = list(part.aligned(256))
+    vectors = np.stack([np.concatenate([block[k].vectors for block in blocks]) for k in range(nodes)], axis=1)
+
+    def bare() -> float:
+        fleet = make_fleet("paper", nodes=nodes, features=features)
+        began = time.process_time()
+        for row in vectors:
+            fleet.step(row)
+        return time.process_time() - began
+
+    def whole() -> float:
+        began = time.process_time()
+        evaluate_part(part, Setting(methods=("paper",), truth="5%"))
+        return time.process_time() - began
+
+    ratios = [whole() / bare() for _ in range(3)]
+    assert min(ratios) <= 3.0

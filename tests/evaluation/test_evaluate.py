@@ -121,6 +121,14 @@ def test_a_generated_node_is_the_same_in_any_chunk() -> None:
     assert all(np.array_equal(a[0].vectors, b[2].vectors) for a, b in zip(alone, among, strict=True))
 
 
+def test_what_is_generated_does_not_depend_on_how_much_is_asked_for_at_once() -> None:
+    whole = list(Control("positive", 3, 0, 1, 300).aligned(300))[0][0]
+    pieces = [chunks[0] for chunks in Control("positive", 3, 0, 1, 300).aligned(64)]
+
+    assert np.allclose(whole.vectors, np.concatenate([piece.vectors for piece in pieces]))
+    assert np.allclose(whole.ready, np.concatenate([piece.ready for piece in pieces]))
+
+
 def test_few_nodes_one_by_one_and_many_as_arrays_decide_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     one_by_one = run("positive", ("learned", "paper"), nodes=3, steps=400)
     monkeypatch.setattr("prontosched.evaluation.methods.FEW", 0)

@@ -80,6 +80,11 @@ def test_a_unit_without_an_interval_is_refused() -> None:
         Truth.parse("5%").in_unit_of("ms", interval_seconds=float("nan"))
 
 
+def test_percent_of_a_trace_in_a_unit_of_its_own_is_refused() -> None:
+    with pytest.raises(SettingsError, match="give a plain number or a percentile"):
+        Truth.parse("5%").learner(1, trace_unit="other")
+
+
 @pytest.mark.parametrize("text", ["p0", "p100", "often", "", "-5", "5 apples", "nan"])
 def test_an_unknown_definition_is_named_in_the_error(text: str) -> None:
     with pytest.raises(SettingsError, match=f"got '{text}'"):

@@ -85,6 +85,11 @@ def _sweeps(
     show_default=True,
     help="Downtime at which methods are compared.",
 )
+@click.option(
+    "--with-ready",
+    is_flag=True,
+    help="Let CPU Ready be one of the metrics too; the answer is then among the questions.",
+)
 @click.option("--tolerance", default=None, help="What signals are told contention is; the truth by default.")
 @click.option(
     "--quota/--no-quota",
@@ -181,7 +186,7 @@ def _setting(methods: str | None, truth: str, options: dict[str, Any]) -> Settin
         raise click.UsageError(
             "--methods must name at least one method, got none: `--methods list` names them"
         )
-    keys = ("horizon", "window", "budget", "tolerance", "quota", "seed", "sweeps")
+    keys = ("horizon", "window", "budget", "tolerance", "quota", "seed", "with_ready", "sweeps")
     try:
         choose(names, options["sweeps"])
         Truth.parse(truth)

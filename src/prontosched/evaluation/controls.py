@@ -94,7 +94,7 @@ class Control:
 
 
 def _generate(control: Control, number: int, rows: int) -> Iterator[Chunk]:
-    """Generate one node, some rows at a time; what is generated does not depend on `rows`."""
+    """Generate one node, some rows at a time; up to rounding, what is generated does not depend on `rows`."""
     generator = np.random.default_rng([control.seed, number])
     mixing = generator.normal(size=(3, METRICS))
     announcing = generator.choice(METRICS, ANNOUNCING, replace=False)
@@ -104,10 +104,8 @@ def _generate(control: Control, number: int, rows: int) -> Iterator[Chunk]:
     for start in range(0, control.steps, rows):
         size = min(rows, control.steps - start)
         noise = generator.normal(size=(size, 3 + METRICS + 2))
-        levels = np.zeros((size, 3))
-        for step in range(size):
-            factors = 0.9 * factors + 0.436 * noise[step, :3]
-            levels[step] = factors
+        levels = _autoregressive(noise[:, :3], factors)
+        factors = levels[-1]
         vectors = levels @ mixing + 0.5 * noise[:, 3 : 3 + METRICS]
         vectors[:, announcing] += 4.0 * _ramp(ramps, start, size)[:, None]
         burst = bursts[start : start + size]
@@ -120,6 +118,15 @@ def _generate(control: Control, number: int, rows: int) -> Iterator[Chunk]:
             utilisation=np.clip(50.0 + 8.0 * levels[:, 0] + noise[:, -2], 0.0, 100.0),
             vectors=vectors,
         )
+
+
+def _autoregressive(noise: Array, before: Array) -> Array:
+    """Return `x[t] = 0.9 x[t - 1] + 0.436 noise[t]`, going on from `before`: of variance 1."""
+    ages = np.subtract.outer(np.arange(len(noise)), np.arange(len(noise)))
+    weights = np.where(ages >= 0, 0.9 ** np.maximum(ages, 0), 0.0)
+    fading = 0.9 ** np.arange(1, len(noise) + 1)
+    found: Array = weights @ (0.436 * noise) + fading[:, None] * before
+    return found
 
 
 def _ramp(events: Mask, start: int, size: int) -> Array:

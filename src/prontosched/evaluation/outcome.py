@@ -51,6 +51,7 @@ def setting_of(study: Study) -> dict[str, Any]:
         "quota": setting.quota,
         "hourly_limit": setting.hourly_limit,
         "seed": setting.seed,
+        "with_ready": setting.with_ready,
         "sweeps": {name: list(values) for name, values in setting.sweeps},
     }
 

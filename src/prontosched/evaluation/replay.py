@@ -104,15 +104,17 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
         interval = feed.interval_seconds
         learner = truth.learner(len(nodes), trace_unit=unit, interval_seconds=interval)
         tolerance = setting.tolerance or _tolerance(truth, unit, interval)
-        chunk = Chunked(nodes, len(feed.metrics), interval, tolerance, setting)
+        extra = (feed.ready_column or "ready",) if setting.with_ready else ()
+        metrics = (*feed.metrics, *extra)
+        chunk = Chunked(nodes, len(metrics), interval, tolerance, setting)
         methods = choose(setting.methods, setting.sweeps)
-        record, steps = _stream(feed, chunk, methods, learner, progress)
+        record, steps = _stream(feed, metrics, chunk, methods, learner, progress)
     finally:
         feed.close()
     record.finish()
     result = PartResult(
         counts=feed.counts,
-        metrics=feed.metrics,
+        metrics=metrics,
         ready_column=feed.ready_column or "",
         ready_unit=unit,
         interval_seconds=interval,
@@ -144,9 +146,14 @@ def _tolerance(truth: Truth, unit: str, interval: float) -> str:
 
 
 def _stream(
-    feed: Feed, chunk: Chunked, methods: list[Method], learner: Learner, progress: Progress | None
+    feed: Feed,
+    metrics: tuple[str, ...],
+    chunk: Chunked,
+    methods: list[Method],
+    learner: Learner,
+    progress: Progress | None,
 ) -> tuple[Record, int]:
-    runners = make_runners(methods, chunk, feed.metrics)
+    runners = make_runners(methods, chunk, metrics)
     place = {method.name: k for k, method in enumerate(methods)}
     order = [np.array([place[method.name] for method in runner.methods]) for runner in runners]
     loop = _Loop(chunk, len(methods), runners, order)
@@ -229,7 +236,10 @@ def _block(
     present, gap = np.zeros((steps, nodes), bool), np.zeros((steps, nodes), bool)
     for chunk in chunks:
         node, size = index[chunk.node], len(chunk)
-        vectors[:size, node] = chunk.vectors
+        given = chunk.vectors.shape[1]
+        vectors[:size, node, :given] = chunk.vectors
+        if given < features:
+            vectors[:size, node, given] = chunk.ready
         ready[:size, node] = chunk.ready
         utilisation[:size, node] = chunk.utilisation
         clock[:size, node] = chunk.timestamps

@@ -35,6 +35,8 @@ class Setting:
         Downtime allowed in any one hour, whose price is reported.
     seed
         Of everything drawn.
+    with_ready
+        CPU Ready is one of the metrics too, though the answer is then among the questions.
     sweeps
         `(name, values)`: variants of the published signal.
     """
@@ -48,6 +50,7 @@ class Setting:
     quota: bool = True
     hourly_limit: float = 0.4
     seed: int = 7
+    with_ready: bool = False
     sweeps: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
     def __post_init__(self) -> None:

@@ -85,8 +85,13 @@ class Truth:
     def in_unit_of(self, trace_unit: str, *, interval_seconds: float) -> float:
         """Return a fixed threshold in the trace's unit: `percent` of one CPU, `ms` per interval, or other."""
         asked = {"%": "percent", "ms": "ms"}.get(self.unit, trace_unit)
-        if asked == trace_unit or trace_unit not in ("percent", "ms"):
+        if asked == trace_unit:
             return self.value
+        if trace_unit not in ("percent", "ms"):
+            raise SettingsError(
+                f"a threshold of {self} needs CPU Ready in percent or milliseconds, got a trace in a unit of its own: "
+                "give a plain number or a percentile such as p95"
+            )
         one_percent = interval_seconds * 10.0
         if not one_percent > 0:
             raise SettingsError(

@@ -12,6 +12,8 @@ def verdict(study: Study) -> str:
     """Say which methods are better than their null, and which better than current CPU Ready."""
     if not study.nodes:
         return "Nothing could be scored: no node has enough moments whose future is known."
+    if not any(node.spikes for node in study.nodes):
+        return "There is no spike in these traces: nothing to foretell, and every refusal was one too many."
     found = study.better_than_null["recall"]
     beats = _listed([method.label for method in named(study) if method.name in found])
     at = f"{study.setting.budget:.0%} downtime"
