@@ -122,7 +122,7 @@ def test_a_generated_node_is_the_same_in_any_chunk() -> None:
 
 
 def test_what_is_generated_does_not_depend_on_how_much_is_asked_for_at_once() -> None:
-    whole = list(Control("positive", 3, 0, 1, 300).aligned(300))[0][0]
+    whole = next(Control("positive", 3, 0, 1, 300).aligned(300))[0]
     pieces = [chunks[0] for chunks in Control("positive", 3, 0, 1, 300).aligned(64)]
 
     assert np.allclose(whole.vectors, np.concatenate([piece.vectors for piece in pieces]))
