@@ -261,6 +261,27 @@ def test_cores_beyond_a_limit_are_only_in_the_totals(machine: Machine) -> None:
     assert "cpu32_user_percent" not in names
 
 
+def test_the_cgroup_of_a_container_shows_its_throttling_and_its_memory(machine: Machine) -> None:
+    cgroup = machine.root / "sys/fs/cgroup"
+    cpu = "usage_usec {0}\nnr_periods {1}\nnr_throttled {1}\nthrottled_usec {0}\n"
+    (cgroup / "cpu.stat").write_text(cpu.format(0, 0))
+    (cgroup / "memory.current").write_text("4096\n")
+    (cgroup / "memory.events").write_text("low 0\nhigh 2\nmax 0\noom 0\noom_kill 0\n")
+    (cgroup / "pids.current").write_text("17\n")
+    source = machine.source()
+    source.read()
+    machine.now += 2.0
+    (cgroup / "cpu.stat").write_text(cpu.format(500_000, 20))
+
+    sample = read(source)
+
+    assert value(sample, "cgroup_cpu_throttled_percent") == pytest.approx(25.0)
+    assert value(sample, "cgroup_cpu_nr_throttled_per_second") == 10.0
+    assert value(sample, "cgroup_memory_bytes") == 4096.0
+    assert value(sample, "cgroup_memory_high_events_per_second") == 0.0
+    assert value(sample, "cgroup_threads") == 17.0
+
+
 class TestReady:
     def test_a_thread_that_exits_gives_no_negative_waiting(self, machine: Machine) -> None:
         source = machine.source()
