@@ -151,6 +151,9 @@ def _one_node(agent: Agent, nodes: OneNode) -> dict[str, Any]:
     found: dict[str, Any] = {"record": record_figures(nodes), "rebuilds": nodes.rebuilds}
     if not nodes.names:
         return found
+    if nodes.node is not None:
+        signal = nodes.node.signal
+        found["signal"] = {"name": signal.name, "settings": signal.settings()}
     name = nodes.names[0]
     announced = agent.announced(name)
     found["jobs"] = {"ids": announced.ids[:100], "count": len(announced), "cpus": plain(announced.cpus)}
