@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,7 @@ from prontosched.federation.link import (
     LinkDownError,
     LocalLink,
 )
+from prontosched.federation.member import Member
 from prontosched.federation.nats_link import NatsLink
 from prontosched.federation.seat import Seat
 from prontosched.federation.tree import Tree
@@ -186,11 +188,21 @@ def test_groups_on_one_bus_do_not_hear_each_other(shared_bus: Bus, link_to: Call
         ("nats://h:1?shards=0", "shards must be from 1 to 4096, got 0"),
         ("nats://h:1?creds=/nowhere/node.creds", "creds must name a credentials file"),
         ("tls://h:1?ca=/nowhere/ca.pem", "must be readable PEM files"),
+        ("nats://h:1?names=/nowhere/key", "names must be a readable file"),
+        ("nats://h:1?names=/dev/null", "must hold a key of 16 to 1024 bytes, got 0"),
     ],
 )
 def test_an_address_that_cannot_be_right_is_refused(address: str, message: str) -> None:
     with pytest.raises(FederationError, match=message):
         NatsLink(address)
+
+
+def test_the_address_can_name_a_key_for_metric_names(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("a key of more than sixteen bytes\n")
+    link = NatsLink(f"nats://127.0.0.1:1?names={tmp_path / 'key'}", timeout=0.2)
+    link.close()
+
+    assert Member(link, "n1").name_key == b"a key of more than sixteen bytes"
 
 
 def test_an_address_says_everything_in_one_setting() -> None:

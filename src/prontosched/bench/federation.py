@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,14 @@ FAN_OUT = 100
 FLAT = 1.5
 
 Row = dict[str, Any]
+
+
+def federation_rows() -> Iterator[Row]:
+    """Yield how exact a tree is, and what it costs as the fleet grows."""
+    from prontosched.bench.federation_error import error
+
+    yield from error()
+    yield from scale()
 
 
 def scale(largest: int = 10_000, *, features: int = FEATURES, seed: int = 7) -> list[Row]:

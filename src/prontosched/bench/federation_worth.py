@@ -206,10 +206,5 @@ def _mean(values: Any) -> float:
 
 
 def _row(name: str, value: float, unit: str, goal: float | None = None) -> Row:
-    return {
-        "name": name,
-        "value": value,
-        "goal": goal,
-        "unit": unit,
-        "met": None if goal is None else value >= goal,
-    }
+    met = None if goal is None else value >= goal
+    return {"name": name, "value": value, "goal": goal, "unit": unit, "met": met, "better": "more"}

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from prontosched.errors import FederationError
 from prontosched.federation.tree import Tree
 
-KEYS = ("creds", "ca", "cert", "key", "depth", "shards")
+KEYS = ("creds", "ca", "cert", "key", "names", "depth", "shards")
 _GROUP = re.compile(r"^[A-Za-z0-9_-]{1,32}$")
 
 
@@ -30,6 +31,9 @@ class Address:
         Name of the federation on that bus.
     credentials, authority, certificate, key
         Files; None for none.
+    names
+        File with a key of at least 16 bytes under which metric names are hashed; None
+        sends them as they are.
     user, password
         Given before the host, where there is no credentials file.
     tree
@@ -48,9 +52,22 @@ class Address:
     authority: str | None = None
     certificate: str | None = None
     key: str | None = None
+    names: str | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     tree: Tree = field(default_factory=Tree)
+
+    def name_key(self) -> bytes | None:
+        """Return the key for metric names, or None where they are sent as they are."""
+        if self.names is None:
+            return None
+        try:
+            key = Path(self.names).read_bytes().strip()
+        except OSError as error:
+            raise FederationError(f"names must be a readable file, got {error}: check the path") from error
+        if not 16 <= len(key) <= 1024:
+            raise FederationError(f"{self.names} must hold a key of 16 to 1024 bytes, got {len(key)}")
+        return key
 
     @classmethod
     def parse(cls, text: str) -> Address:
@@ -82,6 +99,7 @@ class Address:
             options.get("ca"),
             options.get("cert"),
             options.get("key"),
+            options.get("names"),
             unquote(parts.username) if parts.username else None,
             unquote(parts.password) if parts.password else None,
             tree,

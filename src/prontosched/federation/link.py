@@ -115,7 +115,14 @@ class Link(Protocol):
 
     Only `get` and `compare_and_set` may wait, and not longer than the link's
     timeout; they raise `LinkDownError` when the bus does not answer.
+
+    Attributes
+    ----------
+    name_key
+        Key under which members hash the names of metrics; None sends them as they are.
     """
+
+    name_key: bytes | None
 
     @property
     def connected(self) -> bool:
@@ -236,6 +243,7 @@ class LocalLink:
 
     def __init__(self, board: Board) -> None:
         self.board = board
+        self.name_key: bytes | None = None
         self.closed = False
         self._feeds: list[Feed] = []
 

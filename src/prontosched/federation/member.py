@@ -55,7 +55,8 @@ class Member:
     adopt_seconds
         How often a newer global view is adopted.
     name_key
-        Sends the names of metrics as hashes under this key, at least 16 bytes.
+        Sends the names of metrics as hashes under this key, at least 16 bytes; None
+        takes the link's.
     rank
         Directions of the global view that are adopted.
 
@@ -86,7 +87,7 @@ class Member:
         self.name = name
         self.decision_seconds = decision_seconds
         self.adopt_seconds = adopt_seconds
-        self.name_key = name_key
+        self.name_key = name_key or link.name_key
         self.rank = rank
         self.book = SchemaBook(link)
         self.voice = Voice(

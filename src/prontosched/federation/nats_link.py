@@ -66,6 +66,7 @@ class NatsLink:
         place = Address.parse(address) if isinstance(address, str) else address
         self.address = place if group is None else dataclasses.replace(place, group=group)
         self.group = self.address.group
+        self.name_key = self.address.name_key()
         self.timeout = timeout
         self.sessions = 0
         self.last_error = ""
