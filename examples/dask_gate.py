@@ -116,6 +116,9 @@ def run() -> Outcome:
         def paused() -> list[str]:
             return [address for address, status in listed().items() if status == "paused"]
 
+        def changes() -> int:
+            return len(client.get_events("pronto"))
+
         def tasks() -> Counter[str]:
             return Counter(client.gather(client.map(place, range(TASKS), pure=False)))
 
@@ -124,11 +127,12 @@ def run() -> Outcome:
             client.run(pin, cpu, workers=[address])
         client.register_plugin(ProntoPlugin(decide=measured, enforce=True, rules=RULES, interval_seconds=0.1))
         with load_on(cpus[0]):
-            wait_until(lambda: len(paused()) == 1)
-            held, during = paused(), tasks()
-            # On a machine that is busy anyway the other CPU may be the worse one at times.
-            while len(held) != 1 or paused() != held:
-                held, during = paused(), tasks()
+            # On a machine that is busy anyway the other CPU may be the worse one at times, and
+            # the two take turns: only tasks between two changes tell something.
+            held, before, during = [""], -1, Counter[str]()
+            while changes() != before or len(held) != 1:
+                wait_until(lambda: len(paused()) == 1)
+                before, held, during = changes(), paused(), tasks()
         wait_until(lambda: not paused())
         after = tasks()
         wait_until(lambda: len(after) == 2 or bool(after.update(tasks())))
