@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("On this machine", "Watch this machine now: agent, API and dashboard in one."),
     "status": ("On this machine", "Say whether this node accepts, and why."),
     "run": ("On this machine", "Wait until this node accepts, then run a command."),
+    "explain": ("On this machine", "Say what this node is made of, and what drove its last refusal."),
     "agent": ("On this machine", "Run this node live, as a service."),
     "check": ("On this machine", "Explain what this machine can measure, and what not."),
     "record": ("Traces", "Record what a source sees to a file."),
