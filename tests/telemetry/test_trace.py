@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from prontosched.errors import TelemetryError
 from prontosched.telemetry.source import samples
@@ -322,3 +324,60 @@ def test_production_servers_are_read_whole(shared_data: Path) -> None:
     assert rows == {"machine-1-2": 47388, "machine-1-3": 47405}
     assert len(source.metrics) == 35
     assert source.counts.warnings() == []
+
+
+CELLS = st.sampled_from(
+    ["1", "-2.5", "", "nan", "inf", "x", '"', '"a,b"', "1e999", "0x1", "\u00e9", "2020-01-01"]
+)
+
+
+@given(
+    header=st.lists(st.sampled_from(["a", "b", "timestamp", "node", "ready", "", "7"]), max_size=5),
+    rows=st.lists(st.lists(CELLS, max_size=6), max_size=12),
+    separator=st.sampled_from([",", ";", "\t"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_text_is_read_with_every_row_accounted_for_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, header: list[str], rows: list[list[str]], separator: str
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "t.csv"
+    path.write_text("\n".join(separator.join(cells) for cells in [header, *rows]) + "\n")
+    try:
+        source = open_trace(path)
+        kept = sum(len(chunk) for chunk in source.chunks())
+    except TelemetryError as error:
+        refusal = str(error)
+    else:
+        refusal = ""
+
+    if refusal:
+        assert "t.csv" in refusal
+    else:
+        assert kept == source.counts.kept
+        assert source.counts.rows == kept + source.counts.dropped.total()
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=60, deadline=None)
+def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    for name in ("t.csv", "t.csv.gz", "t.parquet"):
+        (folder / name).write_bytes(data)
+        refusal = name
+        try:
+            everything(open_trace(folder / name))
+        except TelemetryError as error:
+            refusal = str(error)
+
+        assert name in refusal
+
+
+def test_a_damaged_gzip_file_is_refused(tmp_path: Path) -> None:
+    whole = gzip.compress(b"a,b\n" + b"1,2\n3,4\n" * 20_000)
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 0xFF
+    for data in (whole[: len(whole) // 2], bytes(damaged)):
+        (tmp_path / "t.csv.gz").write_bytes(data)
+
+        with pytest.raises(TelemetryError, match=r"t\.csv\.gz: cannot be read"):
+            everything(open_trace(tmp_path / "t.csv.gz"))

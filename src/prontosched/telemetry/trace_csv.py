@@ -9,6 +9,7 @@ import csv
 import gzip
 import itertools
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -117,7 +118,7 @@ class CsvFile:
     def _lines(self, read: Any, *arguments: Any) -> Any:
         try:
             return read(*arguments)
-        except (OSError, EOFError) as error:  # a truncated or foreign .gz shows only here
+        except (OSError, EOFError, zlib.error) as error:  # a truncated or foreign .gz shows only here
             raise TelemetryError(f"{self.path}: cannot be read ({error})") from error
 
 
