@@ -25,8 +25,9 @@ def resident():
 async def go(folder):
     settings = AgentSettings(source=source, state=Path(folder), interval=0.001, log_megabytes=1, log_days=0.01)
     agent = make_agent(settings, open_source(settings))
+    agent.disk.log.max_bytes = 150_000  # full, and pruned, before the warm-up ends
     sizes = []
-    warm = min(steps, 2000)
+    warm = 2000 if steps < 10_000 else 18_000
     while agent.pace.ticks < warm + steps:
         if agent.pace.ticks == warm:
             sizes.append(resident())
@@ -48,7 +49,7 @@ print(json.dumps({"before": sizes[0], "after": sizes[1], "faults": faults, "deci
 
 
 def grow(steps: int, source: str) -> dict:
-    """Run up to 2,000 timesteps to warm up and `steps` more; return what was resident between and after, in kB."""
+    """Run some timesteps to warm up and `steps` more; return what was resident between and after, in kB."""
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(steps), source],
         capture_output=True,
@@ -76,5 +77,5 @@ def test_memory_does_not_grow_after_the_warm_up():
 def test_memory_does_not_grow_over_36000_timesteps(source):
     found = grow(36_000, source)
 
-    assert found["decisions"] == 38_000
-    assert found["after"] - found["before"] <= 256, found
+    assert found["decisions"] == 54_000
+    assert found["after"] - found["before"] <= 128, found
