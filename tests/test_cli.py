@@ -108,7 +108,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 
 def test_bench_prints_a_list_of_rows() -> None:
-    from prontosched.bench.core import node_rows
+    from prontosched.bench.numerics import node_rows
 
     rows = [row.as_json() for row in node_rows()]
 

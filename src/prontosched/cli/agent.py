@@ -12,7 +12,7 @@ from prontosched.cli.agent_options import agent_options, settings_of
 @click.command()
 @agent_options
 def command(seconds: float | None, verbose: bool, as_json: bool, **options: Any) -> None:
-    r"""Watch this machine and decide every second whether it can take another job.
+    """Watch this machine and decide every second whether it can take another job.
 
     Answers on HTTP (port 7077 of the loopback unless told otherwise) and keeps what it
     learned across restarts. See `pronto up` for the same with a page to look at.

@@ -15,7 +15,7 @@ import click
 
 # Section: module and function that yields its rows.
 SECTIONS = {
-    "core": ("prontosched.bench.core", "core_rows"),
+    "core": ("prontosched.bench.numerics", "core_rows"),
     "federation": ("prontosched.bench.federation", "federation_rows"),
     "agent": ("prontosched.bench.agent", "agent_rows"),
 }

@@ -10,8 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from prontosched.evaluation.forecast.run import ForecastSettings
 
 PATH = click.Path(path_type=Path)
 
@@ -79,27 +83,8 @@ PATH = click.Path(path_type=Path)
 @click.option("--cache", type=PATH, metavar="FOLDER", help="Where finished pieces are kept, to go on later.")
 @click.option("--fresh", is_flag=True, help="Neither use nor keep finished pieces.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(
-    traces: tuple[Path, ...],
-    ready: str | None,
-    unit: str | None,
-    interval: float | None,
-    report: Path | None,
-    targets: int,
-    windows: int,
-    alarm_days: int,
-    clusters: int,
-    vms: int,
-    days: int,
-    full: bool,
-    no_generated: bool,
-    jobs: int | None,
-    seed: int,
-    cache: Path | None,
-    fresh: bool,
-    as_json: bool,
-) -> None:
-    r"""Forecast CPU Ready of TRACES as the paper does, and answer its four questions.
+def command(report: Path | None, as_json: bool, **options: Any) -> None:
+    """Forecast CPU Ready of TRACES as the paper does, and answer its four questions.
 
     Four methods, from the same node, its cluster and similar nodes; windows from 15 minutes to a day; spikes by
     the alarm method. Numbers stand beside the paper's. Traces are files or folders: Pronto's own, SMD,
@@ -114,28 +99,9 @@ def command(
     _need_extra()
     from prontosched.evaluation.forecast.report import as_json as to_json
     from prontosched.evaluation.forecast.report import as_plain_text, write_report
-    from prontosched.evaluation.forecast.run import ForecastSettings, run_forecast
-    from prontosched.evaluation.forecast.study import StudySettings
-    from prontosched.evaluation.paper_shape import PaperShape
+    from prontosched.evaluation.forecast.run import run_forecast
 
-    if no_generated and not traces:
-        raise click.UsageError("--no-generated needs TRACES: there is nothing else to forecast")
-    study = StudySettings(targets, windows, alarm_days, seed)
-    shape = PaperShape(clusters, hosts=max(1, vms // 20), vms=vms, days=days, seed=seed)
-    if full:
-        study = StudySettings(None if traces else 3, None, None, seed)
-        shape = PaperShape(clusters, hosts=14, vms=350, days=28, seed=seed)
-    settings = ForecastSettings(
-        traces,
-        ready,
-        unit,
-        interval,
-        shape,
-        not no_generated,
-        study,
-        jobs=jobs or os.cpu_count() or 1,
-        cache=None if fresh else cache or _cache_folder(),
-    )
+    settings = _settings(**options)
     began = time.monotonic()
     outcome = run_forecast(settings, _bar)
     line = shlex.join(["pronto", *sys.argv[1:]])
@@ -146,6 +112,50 @@ def command(
         for written in write_report(outcome, report, command=line, seconds=time.monotonic() - began):
             click.echo(f"wrote {written}", err=True)
     click.echo(json.dumps(to_json(outcome, line)) if as_json else as_plain_text(outcome))
+
+
+def _settings(
+    *,
+    traces: tuple[Path, ...],
+    targets: int,
+    windows: int,
+    alarm_days: int,
+    clusters: int,
+    vms: int,
+    days: int,
+    full: bool,
+    seed: int,
+    no_generated: bool,
+    fresh: bool,
+    cache: Path | None,
+    jobs: int | None,
+    interval: float | None,
+    ready: str | None,
+    unit: str | None,
+) -> ForecastSettings:
+    """Turn options into settings."""
+    from prontosched.evaluation.forecast.run import ForecastSettings
+    from prontosched.evaluation.forecast.study import StudySettings
+    from prontosched.evaluation.paper_shape import PaperShape
+
+    if no_generated and not traces:
+        raise click.UsageError("--no-generated needs TRACES: there is nothing else to forecast")
+    study = StudySettings(targets, windows, alarm_days, seed)
+    shape = PaperShape(clusters, hosts=max(1, vms // 20), vms=vms, days=days, seed=seed)
+    if full:
+        study = StudySettings(None if traces else 3, None, None, seed)
+        shape = PaperShape(clusters, hosts=14, vms=350, days=28, seed=seed)
+    return ForecastSettings(
+        traces=traces,
+        ready=ready,
+        unit=unit,
+        interval_seconds=interval,
+        shape=shape,
+        generated=not no_generated,
+        study=study,
+        jobs=jobs or os.cpu_count() or 1,
+        cache=None if fresh else cache or _cache_folder(),
+    )
 
 
 @contextmanager

@@ -35,7 +35,7 @@ STEPS_PER_DAY = 4320
 def command(
     kind: str, folder: Path, clusters: int, nodes: int, days: float, suffix: str, seed: int, as_json: bool
 ) -> None:
-    r"""Write generated traces to FOLDER, one file per cluster, never holding more than an hour.
+    """Write generated traces to FOLDER, one file per cluster, never holding more than an hour.
 
     `vms` (52 metrics) and `hosts` (134 metrics) have the shape of the paper's data set: 20 s, CPU Ready in ms.
     `positive` is a fleet whose contention other metrics announce, `negative` one where they do not: a sound

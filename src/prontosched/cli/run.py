@@ -66,7 +66,7 @@ def command(
     quiet: bool,
     words: tuple[str, ...],
 ) -> None:
-    r"""Wait until this node accepts, announce COMMAND, and become it.
+    """Wait until this node accepts, announce COMMAND, and become it.
 
     Its exit code and signals are its own. When the time is over before the node accepts,
     exits with 75 without running it. Asks the agent where one runs, and otherwise

@@ -40,7 +40,7 @@ def command(
     exit_code: bool,
     as_json: bool,
 ) -> None:
-    r"""Say whether this node accepts another job, and why.
+    """Say whether this node accepts another job, and why.
 
     Asks the agent where one runs, and otherwise watches this machine for a few seconds.
 

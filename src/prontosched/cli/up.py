@@ -12,7 +12,7 @@ from prontosched.cli.agent_options import agent_options, settings_of
 @click.command()
 @agent_options
 def command(seconds: float | None, verbose: bool, as_json: bool, **options: Any) -> None:
-    r"""Watch this machine now: agent, API and dashboard in one, no root and no configuration.
+    """Watch this machine now: agent, API and dashboard in one, no root and no configuration.
 
     Takes the next free port where 7077 is taken, and says where to look. Stops on Ctrl-C
     or after `--for`, with a summary. Where this machine cannot be read it says so and
