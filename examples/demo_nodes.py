@@ -74,7 +74,8 @@ class DemoNodes:
         environment = {**os.environ, BELONGS: node}
         command = [sys.executable, "-S", "-c", HOG, str(self.cores[node]), str(os.getpid())]
         for _ in range(processes):
-            self._hogs.append(subprocess.Popen(command, env=environment))
+            # A session each: many kernels share the CPU between sessions, not processes.
+            self._hogs.append(subprocess.Popen(command, env=environment, start_new_session=True))
 
     def relax(self) -> None:
         """End what `load` started."""

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ BUSY, DRAINED = "n2", "n4"
 ADMIN = "disk is being replaced"
 HOGS = 10
 VALID_SECONDS = 6
+# So many jobs at a time: one for each node that is in service.
+WAVE = 3
 # So much CPU time, on the node's own core.
 JOB = """import os, sys, time
 os.sched_setaffinity(0, {int(sys.argv[1])})
@@ -94,7 +97,7 @@ class Demo:
             self.round("busy, with Pronto", self.jobs)
             self.nodes.relax()
             self.story.accepted_after = self.wait_open("the load has ended")
-            self.round("idle again, with Pronto", max(4, self.jobs // 2))
+            self.round("idle again, with Pronto", 2 * WAVE)
 
             self.refusal()
             self.killed()
@@ -129,15 +132,18 @@ class Demo:
         return "DRAIN" in self.slurm.state(BUSY)
 
     def round(self, title: str, count: int) -> None:
-        """Submit jobs one after the other, wait for all, and note where they ran."""
+        """Submit jobs in waves, wait for all, and note where they ran."""
         script = self.folder / "job.py"
         script.write_text(JOB)
         cores = " ".join(f"{node}) core={core};;" for node, core in self.nodes.cores.items())
         line = f"case $SLURMD_NODENAME in {cores} esac; {sys.executable} -S {script} $core {self.work}"
         submitted = {}
-        for _ in range(count):
-            submitted[self.slurm.submit(line)] = time.time()
-            time.sleep(2 * self.work)  # one core keeps up with this
+        with ThreadPoolExecutor(WAVE) as together:
+            for _ in range(count // WAVE):
+                at = time.time()
+                for number in together.map(self.slurm.submit, [line] * WAVE):
+                    submitted[number] = at
+                time.sleep(2 * WAVE * self.work)  # one core keeps up with this
         wait_for(lambda: self.finished(submitted), 60, "the jobs to finish", self.slurm.logs)
         done = Round(title, dict.fromkeys(self.slurm.nodes, 0))
         jobs = self.slurm.jobs()
@@ -245,7 +251,7 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pronto-demo-") as folder:
         os.chmod(folder, 0o711)
-        demo = Demo(Path(folder), jobs=6 if arguments.short else 16, work=0.25 if arguments.short else 0.5)
+        demo = Demo(Path(folder), jobs=6 if arguments.short else 15, work=0.25 if arguments.short else 0.5)
         story = demo.run()
     print(json.dumps(asdict(story)) if arguments.json else table(story))
     say(f"took {time.monotonic() - began:.0f} s")
