@@ -268,6 +268,18 @@ def test_explain_names_what_drove_the_last_rejection():
     assert found["change"]["rank"] >= 1
 
 
+def test_a_rejection_while_warming_up_is_remembered_with_its_reason():
+    async def ask(client):
+        known = client.agent.known()
+        known.decision = known.decision._replace(raised=True, reason="CPU Ready is high now")
+        client.agent.memory.follow(client.agent)
+        return await get(client, "/v1/explain")
+
+    _, found = asking(ask, ticks=2)
+    assert found["last_rejection"]["reason"] == "CPU Ready is high now"
+    assert found["last_rejection"]["drivers"] == []
+
+
 def test_every_metric_of_the_page_parses_and_agrees_with_the_status():
     async def ask(client):
         text = await (await client.get("/metrics")).text()

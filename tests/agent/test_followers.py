@@ -123,6 +123,37 @@ def test_a_bus_that_is_not_there_stops_no_decision():
     assert found["connected"] is False
 
 
+def test_a_node_on_the_bus_is_heard_by_others(tmp_path):
+    from prontosched.federation.link import DECISIONS
+    from prontosched.federation.message import DecisionMessage
+    from prontosched.federation.nats_link import NatsLink
+    from tests.federation.buses import Bus
+
+    bus = Bus(tmp_path).start()
+    try:
+        settings = AgentSettings(nats=bus.url, name="site/rack/n1")
+        agent = make_agent(Machine(), interval=0.02, followers=make_followers(settings))
+        other = NatsLink(bus.url, name="other")
+        feed = other.subscribe(DECISIONS, ">")
+        heard = []
+
+        async def go():
+            for _ in range(300):
+                await agent.pace.wait()
+                await agent.tick()
+                heard.extend(entry for entry in feed.drain() if entry.value)
+                if heard:
+                    break
+            await agent.abandon()
+
+        asyncio.run(go())
+        other.close()
+    finally:
+        bus.kill()
+
+    assert DecisionMessage.from_bytes(heard[0].value).node == "site/rack/n1"
+
+
 def test_an_unknown_gate_is_refused_with_those_there_are():
     with pytest.raises(SettingsError, match="no gate is called 'slrum'"):
         make_followers(AgentSettings(gate="slrum"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from prontosched.agent.answer import plain
+from prontosched.agent.nodes import Insight
 from prontosched.explain import Change, Part, changes, directions, drivers, sentence
 from prontosched.subspace import Subspace
 
@@ -38,27 +39,33 @@ class Memory:
         """Look at the timestep just made."""
         for name in agent.nodes.names[: self.MOST]:
             insight = agent.nodes.insight(name)
-            if insight is None or insight.subspace is None:
-                continue
-            last = self._now.get(name)
-            if insight.subspace is not last:
-                if last is not None and last.features == insight.subspace.features:
-                    self._before[name] = last
-                self._now[name] = insight.subspace
+            if insight is not None and insight.subspace is not None:
+                self._note_block(name, insight.subspace)
             decision = agent.nodes.known(name, words=False).decision
-            if decision is not None and decision.raised and insight.vector is not None:
-                known = agent.nodes.known(name)
-                parts = drivers(
-                    insight.vector, insight.subspace, insight.metrics, spikes=insight.spikes, top=TOP
-                )
-                self.rejections[name] = {
-                    "time": plain(agent.wall()),
-                    "reason": "" if known.decision is None else known.decision.reason,
-                    "score": plain(float(decision.score)),
-                    "cpu_ready_percent": plain(float(known.ready)),
-                    "drivers": _parts(parts),
-                    "words": sentence(parts[:3]),
-                }
+            if decision is not None and decision.raised:
+                self._note_rejection(agent, name, insight)
+
+    def _note_block(self, name: str, subspace: Subspace) -> None:
+        last = self._now.get(name)
+        if subspace is last:
+            return
+        if last is not None and last.features == subspace.features:
+            self._before[name] = last
+        self._now[name] = subspace
+
+    def _note_rejection(self, agent: Agent, name: str, insight: Insight | None) -> None:
+        known = agent.nodes.known(name)
+        parts: list[Part] = []
+        if insight is not None and insight.subspace is not None and insight.vector is not None:
+            parts = drivers(insight.vector, insight.subspace, insight.metrics, spikes=insight.spikes, top=TOP)
+        self.rejections[name] = {
+            "time": plain(agent.wall()),
+            "reason": "" if known.decision is None else known.decision.reason,
+            "score": None if known.decision is None else plain(float(known.decision.score)),
+            "cpu_ready_percent": plain(float(known.ready)),
+            "drivers": _parts(parts),
+            "words": sentence(parts[:3]),
+        }
 
     def change(self, name: str, metrics: tuple[str, ...]) -> Change | None:
         """Say what the last block changed, or None where there was only one."""

@@ -87,7 +87,8 @@ def summary(agent: Agent) -> str:
     """Say in a few lines how it went: decisions, downtime, what CPU Ready did."""
     tally, pace = agent.nodes.tally, agent.pace
     took = pace.clock() - agent.started_at
-    lines = [f"{tally.decisions} decisions in {_time(took)} ({len(agent.nodes.names)} nodes)"]
+    count = len(agent.nodes.names)
+    lines = [f"{tally.decisions} decisions in {_time(took)} for {count} node{'s' if count != 1 else ''}"]
     if tally.decisions:
         lines[0] += f", {tally.raised} rejecting: downtime {tally.downtime:.1%}, {tally.flips} changes"
     if tally.ready_count:
@@ -100,7 +101,7 @@ def summary(agent: Agent) -> str:
     if isinstance(agent.nodes, OneNode) and agent.nodes.record.onsets:
         figures = agent.nodes.record.figures()
         lines.append(
-            f"of {figures.contentions} contentions {figures.preceded:.0%} were preceded by a rejection "
+            f"contentions: {figures.contentions}, {figures.preceded:.0%} preceded by a rejection "
             f"(a coin of that downtime: {figures.coin_preceded:.0%})"
         )
     lines.append(
