@@ -56,7 +56,7 @@ def list_gates(as_json: bool) -> None:
     \b
     Example:
         pronto gate list
-    """  # noqa: D301
+    """
     from prontosched.integration.registry import gate_names, present_gates
 
     present = set(present_gates())
@@ -76,7 +76,7 @@ def status(names: tuple[str, ...], options: tuple[str, ...], nodes: tuple[str, .
     \b
     Example:
         pronto gate status --gate slurm --node n2
-    """  # noqa: D301
+    """
     failed = False
     for gate in _gates(names, options):
         try:
@@ -108,7 +108,7 @@ def release(names: tuple[str, ...], options: tuple[str, ...], as_json: bool) -> 
     \b
     Example:
         pronto gate release
-    """  # noqa: D301
+    """
     from prontosched.integration.sweep import release as release_all
 
     _report_each(_gates(names, options), release_all, as_json)
@@ -140,7 +140,7 @@ def watch(
     \b
     Example:
         pronto gate watch --gate slurm --every 10
-    """  # noqa: D301
+    """
     from prontosched.integration.sweep import sweep
 
     gates = _gates(names, options)
