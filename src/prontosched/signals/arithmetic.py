@@ -92,19 +92,14 @@ class One:
         return x == x
 
     @staticmethod
-    def index(x: Value, size: int) -> Value:
-        """Return the whole part of x, wrapped around into a table of `size`."""
-        return int(x) % size
+    def whole(x: Value) -> Value:
+        """Return the whole part of a positive number."""
+        return int(x)
 
     @staticmethod
-    def gather(table: Table, index: Value) -> Value:
-        """Return one entry of a table."""
-        return table[index]
-
-    @staticmethod
-    def scatter(table: Table, index: Value, value: Value) -> None:
-        """Set one entry of a table."""
-        table[index] = value
+    def place(x: Value, size: int, first: int = 0) -> Any:
+        """Return what to index a table with: the whole part of x, wrapped around, from `first` on."""
+        return first + int(x) % size
 
     @staticmethod
     def stack(values: Sequence[Value]) -> Array:
@@ -216,17 +211,13 @@ class Many:
         return x == x
 
     @staticmethod
-    def index(x: Value, size: int) -> Value:
+    def whole(x: Value) -> Value:
         """As in `One`."""
-        return x.astype(np.int64) % size
+        return x.astype(np.int64)
 
-    def gather(self, table: Table, index: Value) -> Value:
+    def place(self, x: Value, size: int, first: int = 0) -> Any:
         """As in `One`."""
-        return table[self.rows, index]
-
-    def scatter(self, table: Table, index: Value, value: Value) -> None:
-        """As in `One`."""
-        table[self.rows, index] = value
+        return self.rows, first + x.astype(np.int64) % size
 
     @staticmethod
     def stack(values: Sequence[Value]) -> Array:

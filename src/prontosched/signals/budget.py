@@ -92,27 +92,27 @@ class HourLimit(Held):
     def advance(self, now: Value) -> None:
         """Go to a clock time, in seconds; what lies over an hour back no longer counts."""
         ops = self.ops
-        minute = ops.index(now / 60.0, 1 << 53)
+        minute = ops.whole(now / 60.0)
         # A clock set back by more than the hour starts the count there.
         self.minute = ops.where(minute + MINUTES < self.minute, minute, self.minute)
         passed = ops.maximum(minute - self.minute, 0)
+        if not ops.any(passed > 0):
+            return
         for i in range(min(ops.top(passed), MINUTES)):
-            left = ops.where(passed > i, 0.0, 1.0)
-            slot = (self.minute + 1 + i) % MINUTES
-            ops.scatter(self.minutes, slot, left * ops.gather(self.minutes, slot))
+            slot = ops.place(self.minute + 1 + i, MINUTES)
+            self.minutes[slot] = ops.where(passed > i, 0.0, self.minutes[slot])
         self.minute = self.minute + passed
-        if ops.any(passed > 0):
-            # Summed afresh: a running difference would never quite return to zero.
-            self.refused = sum(self.minutes) if not ops.lead else self.minutes.sum(axis=1)
+        # Summed afresh: a running difference would never quite return to zero.
+        total = self.minutes.sum(axis=1) if ops.lead else sum(self.minutes)
+        self.refused = ops.where(passed > 0, total, self.refused)
 
     def allows(self, seconds: Value) -> Value:
         """Tell whether `seconds` more may be refused."""
-        return self.refused + seconds <= self.allowed
+        return self.refused + seconds <= self.allowed + 1e-6
 
     def spend(self, raised: Value, seconds: Value) -> None:
         """Take in whether the step, which lasts `seconds`, was refused."""
         ops = self.ops
         cost = raised * seconds
-        slot = self.minute % MINUTES
-        ops.scatter(self.minutes, slot, ops.gather(self.minutes, slot) + cost)
+        self.minutes[ops.place(self.minute, MINUTES)] += cost
         self.refused = self.refused + cost

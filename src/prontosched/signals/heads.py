@@ -16,8 +16,8 @@ from prontosched.subspace import Array
 
 RIDGE = 10.0
 FORGETTING = 0.9998
-# Labels overlap over a horizon, so learning from a few of them at a time loses nothing, and costs a fifth.
-BATCH = 16
+# Labels overlap over a horizon, so learning from a few of them at a time loses nothing, and costs a tenth.
+BATCH = 32
 PLACES = np.arange(BATCH)
 
 

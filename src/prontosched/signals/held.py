@@ -19,6 +19,12 @@ from prontosched.errors import StateError
 from prontosched.signals.arithmetic import Many, Operations
 
 
+def push(ring: list[Any], newest: Any) -> None:
+    """Put a value in front of a list of fixed length; the last one falls out."""
+    ring.insert(0, newest)
+    ring.pop()
+
+
 class Held:
     """A part of a signal that keeps state.
 

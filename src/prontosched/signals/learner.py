@@ -16,7 +16,7 @@ import numpy as np
 from prontosched.signals.admission import Admission
 from prontosched.signals.arithmetic import One, Operations, Value
 from prontosched.signals.heads import Heads
-from prontosched.signals.held import Held
+from prontosched.signals.held import Held, push
 from prontosched.signals.history import NAMES as HISTORY_NAMES
 from prontosched.signals.history import OFFSET, History, weight
 from prontosched.signals.policy import Policy, Tolerance
@@ -155,7 +155,7 @@ class Learner(Held):
         self.clock.advance(now.time)
         u = self._contention(now.ready) if known else ops.full(-1.0)
         spike = u >= 1.0
-        self.contention = [u, *self.contention[:-1]]
+        push(self.contention, u)
         self._learn(spike)
         if known:
             self.unknown = ops.full(0)
@@ -171,8 +171,8 @@ class Learner(Held):
         verdict = self.admission.decide(
             score, u, self.clock, self.record.demoted, known=known, enforcing=enforcing
         )
-        self.wanted = [verdict.wanted, *self.wanted[:-1]]
-        self.counts = [verdict.counts if known else ops.full(0.0), *self.counts[:-1]]
+        push(self.wanted, verdict.wanted)
+        push(self.counts, verdict.counts if known else ops.full(0.0))
         return Answer(
             raised=verdict.raised,
             score=score,
@@ -196,9 +196,8 @@ class Learner(Held):
         complete = ops.either(hit, ops.smallest(self.contention) >= 0.0)
         counts = ops.where(complete, self.counts[-1], 0.0)
         learns = counts > 0.0
-        onset = ops.both(spike, ops.largest(self.contention[1:] or [ops.full(0.0)]) < 1.0)
-        if ops.any(onset):
-            self._learn_onset(onset)
+        if ops.any(spike):
+            self._learn_onset(spike)
         self.record.learn(self.wanted[-1], hit, counts)
         if not ops.any(learns):
             return
@@ -214,8 +213,11 @@ class Learner(Held):
         self.heads.learn(x, [ops.where(hit, 1.0, 0.0) - p, off], [curvature, ops.full(1.0)], learns)
         self.positives = self.positives + ops.where(ops.both(learns, hit), 1, 0)
 
-    def _learn_onset(self, onset: Value) -> None:
+    def _learn_onset(self, spike: Value) -> None:
         ops = self.ops
+        onset = ops.both(spike, ops.largest(self.contention[1:] or [ops.full(0.0)]) < 1.0)
+        if not ops.any(onset):
+            return
         lead = ops.full(0)
         undisturbed = ops.full(True)
         for back, (wanted, counts) in enumerate(zip(self.wanted, self.counts, strict=True), start=1):
@@ -236,7 +238,7 @@ class Learner(Held):
         )
         self._learn_usual(x)
         logit, level = self.heads.predict(x)
-        self.logits = [logit, *self.logits[:-1]]
+        push(self.logits, logit)
         self._remember(x, seen, now.vector)
         correction = self.sight.correction(seen)
         apart = (level - LEAST_SQUARES_EDGE) / ops.sqrt(self.error + 1e-6)
@@ -272,7 +274,7 @@ class Learner(Held):
         return ops.clip((labels - FIRST_LABELS) / (ENOUGH_LABELS - FIRST_LABELS), 0.0, 1.0)
 
     def _remember(self, x: Array, seen: Array, vector: Array) -> None:
-        self.inputs = [x, *self.inputs[:-1]]
-        self.sights = [seen, *self.sights[:-1]]
+        push(self.inputs, x)
+        push(self.sights, seen)
         # Copied: a source may reuse its buffer.
-        self.vectors = [vector.copy(), *self.vectors[:-1]]
+        push(self.vectors, vector.copy())

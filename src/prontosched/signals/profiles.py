@@ -87,20 +87,21 @@ class Profiles(Held):
         ops = self.ops
         hit = spike * 1.0
         now, interval = clock.now, clock.interval
+        visits_of, levels, spikes = self.visits, self.levels, self.spikes
         for (_, width, bins, fast, unsure), first in zip(PERIODS, FIRST_BINS, strict=True):
-            at = first + ops.index(now / width, bins)
+            at = ops.place(now / width, bins, first)
             share = ops.minimum(interval / width, 1.0)
-            visits = ops.gather(self.visits, at) + share
-            k = ops.minimum(share * ops.maximum(fast, 1.0 / visits), 1.0)
-            level, rate = ops.gather(self.levels, at), ops.gather(self.spikes, at)
+            visits = visits_of[at] + share
+            k = share * ops.minimum(ops.maximum(fast, 1.0 / visits), 1.0)
             trust = visits / (visits + unsure)
+            level, rate = levels[at], spikes[at]
             level = level + k * (apart - level)
             rate = rate + k * (hit - rate)
-            ops.scatter(self.visits, at, visits)
-            ops.scatter(self.levels, at, level)
-            ops.scatter(self.spikes, at, rate)
-            ops.scatter(self.trusted_levels, at, trust * level)
-            ops.scatter(self.trusted_spikes, at, trust * rate)
+            visits_of[at] = visits
+            levels[at] = level
+            spikes[at] = rate
+            self.trusted_levels[at] = trust * level
+            self.trusted_spikes[at] = trust * rate
 
     def inputs(self, clock: Clock) -> list[Value]:
         """Return level, spike rate and greatest rise over the next steps, for each period."""
@@ -109,14 +110,14 @@ class Profiles(Held):
         levels, spikes = self.trusted_levels, self.trusted_spikes
         found: list[Value] = []
         for width, first, bins, ahead, share in self.looks:
-            here = ops.gather(levels, first + ops.index(now / width, bins))
             level = spike = 0.0
             highest = -9.0
             for k in ahead:
-                at = first + ops.index((now + k * interval) / width, bins)
-                there = ops.gather(levels, at)
+                at = ops.place((now + k * interval) / width, bins, first)
+                there = levels[at]
                 level = level + there
-                spike = spike + ops.gather(spikes, at)
+                spike = spike + spikes[at]
                 highest = ops.maximum(there, highest)
+            here = levels[ops.place(now / width, bins, first)]
             found += [share * level, ops.sqrt(share * spike), highest - here]
         return found

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prontosched.signals.learner import INPUTS, Learner
+from prontosched.signals.learner import Learner
 from prontosched.signals.sight import DIRECTIONS
 from prontosched.subspace import Array
 
-# Inputs that are one thing to a reader, by their place in `INPUTS`.
+# Inputs that are one thing to a reader: its name, and the first of them in `INPUTS`.
 SUBJECTS = (
-    ("CPU Ready now", slice(1, 9)),
-    ("its level lately", slice(9, 12)),
-    ("its recent peaks", slice(12, 21)),
-    ("utilisation", slice(21, 25)),
-    ("the time of day", slice(25, len(INPUTS))),
+    ("CPU Ready now", 1),
+    ("its level lately", 9),
+    ("its recent peaks", 12),
+    ("utilisation", 21),
+    ("the time of day", 25),
 )
 NAMED = 2
 # A subject is named if it adds at least this share of the largest contribution.
@@ -83,15 +83,14 @@ def _drivers(learner: Learner, seen: Seen | None, node: int | None) -> str:
     """Name what sets the present apart from this node's usual state, strongest first."""
     at: Any = ... if node is None else node
     weights, x, usual = learner.heads.weights[at], learner.inputs[0][at], learner.usual[at]
-    parts = weights[0] * (x - usual)
-    found = [(float(parts[where].sum()), name) for name, where in SUBJECTS]
-    heard = learner.sight.heard()
-    if node is not None:
-        heard = heard[node]
+    parts = np.add.reduceat(weights[0] * (x - usual), [first for _, first in SUBJECTS]).tolist()
+    found = [(part, name) for part, (name, _) in zip(parts, SUBJECTS, strict=True)]
+    heard = learner.sight.heard() if node is None else learner.sight.heard()[node]
     coefficients, inputs = learner.sight.heads.weights[at][0], learner.sights[0][at]
-    correction = float(heard * coefficients.dot(inputs))
-    metrics = _metrics(learner, seen, coefficients, inputs, at) if correction > 0.0 else []
-    found += [(correction / (1 + i), name) for i, name in enumerate(metrics)]
+    correction = float(heard * coefficients.dot(inputs)) if heard > 0.0 else 0.0
+    if correction > 0.0:
+        metrics = _metrics(learner, seen, coefficients, inputs, at)
+        found += [(correction / (1 + i), name) for i, name in enumerate(metrics)]
     found.sort(reverse=True)
     strongest = found[0][0]
     if strongest <= 0.0:

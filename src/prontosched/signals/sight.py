@@ -163,6 +163,8 @@ class Sight(Held):
 
     def project(self, vector: Array) -> Value:
         """Return the vector along the direction that went with contention, in its own units."""
+        if not vector.size:
+            return self.ops.full(0.0)
         if isinstance(self.ops, One):
             length = math.sqrt(float(self.along.dot(self.along)))
             return float(self.along.dot(vector)) / length if length > 0.0 else 0.0
