@@ -6,7 +6,10 @@ connection to what it should foretell. What it still scores is the null.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
 from prontosched.subspace import Array
 
@@ -41,6 +44,45 @@ def draw_shifts(steps: int, draws: int, guard: int, generator: np.random.Generat
     return generator.integers(guard, steps - guard, size=draws).astype(np.float64)
 
 
+@dataclass(slots=True)
+class NullTotal:
+    """A statistic and its nulls, added up over nodes: what is kept does not grow with them.
+
+    Attributes
+    ----------
+    shifted
+        Sum over nodes, `(methods, shifts)`.
+    seen
+        Sum of the statistic as it is, `(methods,)`.
+    nodes
+        How many were added, `(methods,)`.
+    """
+
+    shifted: Array
+    seen: Array
+    nodes: Array
+
+    @classmethod
+    def empty(cls, methods: int, shifts: int) -> NullTotal:
+        """Return a total of nothing."""
+        return cls(np.zeros((methods, shifts)), np.zeros(methods), np.zeros(methods))
+
+    def add(self, shifted: NDArray[np.float32], seen: Array) -> None:
+        """Add one node, for the methods where it has both; nodes too short to shift are passed over."""
+        if shifted.shape != self.shifted.shape:
+            return
+        used = np.isfinite(shifted).all(axis=1) & np.isfinite(seen)
+        self.shifted += np.where(used[:, None], shifted, 0.0)
+        self.seen += np.where(used, seen, 0.0)
+        self.nodes += used
+
+    def merge(self, other: NullTotal) -> None:
+        """Add the total of other nodes."""
+        self.shifted += other.shifted
+        self.seen += other.seen
+        self.nodes += other.nodes
+
+
 def p_value(observed: float, null: Array) -> float:
     """Return the share of the null at least as high as observed, counting the observed one itself."""
     null = null[np.isfinite(null)]
@@ -49,12 +91,12 @@ def p_value(observed: float, null: Array) -> float:
     return float((1 + np.sum(null >= observed - 1e-12)) / (1 + null.size))
 
 
-def holm(p_values: dict[str, float], level: float = 0.05) -> set[str]:
+def holm(p_values: dict[str, float], level: float = 0.01) -> set[str]:
     """Return which claims stand when many are tested at once, by Holm's step-down rule.
 
     Examples
     --------
-    >>> sorted(holm({"a": 0.001, "b": 0.03, "c": 0.04}))
+    >>> sorted(holm({"a": 0.001, "b": 0.006, "c": 0.04}))
     ['a']
     """
     tested = sorted((p, name) for name, p in p_values.items() if np.isfinite(p))

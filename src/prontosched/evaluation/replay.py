@@ -16,11 +16,12 @@ from prontosched.errors import TelemetryError
 from prontosched.evaluation.budget import BudgetThresholds
 from prontosched.evaluation.inputs import Feed, Part, TracePart
 from prontosched.evaluation.methods import Chunked, Method, choose
+from prontosched.evaluation.nulls import NullTotal
 from prontosched.evaluation.quantiles import Mask
 from prontosched.evaluation.record import Record, Shape
 from prontosched.evaluation.runners import Runner, make_runners
 from prontosched.evaluation.setting import Setting
-from prontosched.evaluation.summary import NodeSummary, summarise_node
+from prontosched.evaluation.summary import FEWEST_SCORED, SHIFTS, NodeSummary, summarise_node
 from prontosched.evaluation.truth import Learner, Truth
 from prontosched.subspace import Array
 from prontosched.telemetry.trace import Chunk, TraceCounts
@@ -41,6 +42,8 @@ class PartResult:
         Rows read and dropped, with causes.
     refused
         Files that could not be evaluated, with the reason.
+    nulls
+        What the shifted signals score, added up over the nodes.
     node_steps, seconds
         Work done, and the processor time it took.
     """
@@ -48,6 +51,7 @@ class PartResult:
     nodes: list[NodeSummary] = field(default_factory=list)
     counts: TraceCounts = field(default_factory=TraceCounts)
     refused: dict[str, str] = field(default_factory=dict)
+    nulls: dict[str, NullTotal] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
     ready_column: str = ""
     ready_unit: str = "percent"
@@ -134,8 +138,20 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
             )
             for place, name in enumerate(nodes)
         ]
+        result.nulls = _total_nulls(result.nodes, len(methods))
     result.seconds = time.process_time() - began
     return result
+
+
+def _total_nulls(nodes: list[NodeSummary], methods: int) -> dict[str, NullTotal]:
+    """Add up the nulls of the nodes that count, and let go of each."""
+    totals: dict[str, NullTotal] = {}
+    for node in nodes:
+        if node.scored >= FEWEST_SCORED:
+            for name, shifted in node.nulls.items():
+                totals.setdefault(name, NullTotal.empty(methods, SHIFTS)).add(shifted, node.seen[name])
+        node.nulls = {}
+    return totals
 
 
 def _tolerance(truth: Truth, unit: str, interval: float) -> str:

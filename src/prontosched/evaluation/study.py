@@ -13,14 +13,13 @@ import numpy as np
 from prontosched.evaluation.honest import calibration_error
 from prontosched.evaluation.intervals import Interval, mean_interval, ratio_interval
 from prontosched.evaluation.methods import Method
-from prontosched.evaluation.nulls import holm, p_value
+from prontosched.evaluation.nulls import NullTotal, holm, p_value
 from prontosched.evaluation.replay import PartResult
 from prontosched.evaluation.setting import Setting
-from prontosched.evaluation.summary import STATISTICS, NodeSummary
+from prontosched.evaluation.summary import FEWEST_SCORED, STATISTICS, NodeSummary
 from prontosched.subspace import Array
 
-# A node must have at least this many scored moments to take part in the comparison.
-FEWEST_SCORED = 50
+VARIANTS = ("learned-policy", "learned-blind")
 NULL_STATISTICS = ("recall", "quiet", "success")
 
 
@@ -96,23 +95,28 @@ class Study:
     def null_test(self, name: str, statistic: str) -> NullTest:
         """Return whether chance, in the shape of the shifted signal, could have done as well."""
         k = self._at(name)
-        observed = np.array([node.seen[statistic][k] for node in self.nodes])
-        shifted = [getattr(node, f"null_{statistic}")[k] for node in self.nodes]
-        used = [
-            place
-            for place, draws in enumerate(shifted)
-            if draws.size and np.isfinite(draws).all() and np.isfinite(observed[place])
-        ]
-        if not used:
+        total = self._nulls.get(statistic)
+        if total is None or not total.nodes[k]:
+            observed = np.array([node.seen[statistic][k] for node in self.nodes])
             return NullTest(_mean(observed), float("nan"), float("nan"))
-        null = np.mean([shifted[place] for place in used], axis=0)
-        seen = float(np.mean(observed[used]))
+        null, seen = total.shifted[k] / total.nodes[k], float(total.seen[k] / total.nodes[k])
         return NullTest(seen, float(np.mean(null)), p_value(seen, null))
+
+    @cached_property
+    def _nulls(self) -> dict[str, NullTotal]:
+        totals: dict[str, NullTotal] = {}
+        for result in self.results:
+            for name, part in result.nulls.items():
+                totals.setdefault(name, NullTotal.empty(*part.shifted.shape)).merge(part)
+        return totals
 
     @cached_property
     def better_than_null(self) -> dict[str, set[str]]:
         """Methods that chance cannot explain, for each statistic, all methods tested together."""
-        tested = [method.name for method in self.methods if method.family != "null"]
+        # Variants of a method are no claims of their own.
+        tested = [
+            m.name for m in self.methods if m.family not in ("null", "sweep") and m.name not in VARIANTS
+        ]
         return {
             statistic: holm({name: self.null_test(name, statistic).p for name in tested})
             for statistic in NULL_STATISTICS

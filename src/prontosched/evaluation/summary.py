@@ -30,7 +30,9 @@ from prontosched.evaluation.windows import any_within
 from prontosched.subspace import Array
 
 DRAWS = 200
-SHIFTS = 1000
+SHIFTS = 3000
+# A node must have at least this many scored moments to take part in the comparison.
+FEWEST_SCORED = 50
 BINS = 128
 COLD = (20, 500)
 STATISTICS = (
@@ -63,9 +65,8 @@ class NodeSummary:
         The paper's figures by name, `(methods,)` each.
     leads
         Onsets by lead time, own decisions and at the chosen budget, `(methods, 2, w)`.
-    null_recall, null_quiet, null_success
-        The same statistic of the circularly shifted signal, `(methods, shifts)`; the observed ones are in
-        `seen`, by name.
+    nulls, seen
+        Statistics of the circularly shifted signal by name, `(methods, shifts)`, and of the signal as it is.
     """
 
     node: str
@@ -83,9 +84,7 @@ class NodeSummary:
     paper: dict[str, Array]
     leads: Array
     calibration: Array | None
-    null_recall: NDArray[np.float32]
-    null_quiet: NDArray[np.float32]
-    null_success: NDArray[np.float32]
+    nulls: dict[str, NDArray[np.float32]]
     seen: dict[str, Array]
     cold_average_precision: Array
     limit: dict[str, Array] = field(default_factory=dict)
@@ -184,9 +183,7 @@ def summarise_node(
         paper=paper_scores({key[6:]: value for key, value in total.items() if key.startswith("paper_")}),
         leads=record.leads[:, node][:, [0, 1 + shape.chosen]],
         calibration=None if record.calibration is None else record.calibration[:, node],
-        null_recall=nulls["recall"],
-        null_quiet=nulls["quiet"],
-        null_success=nulls["success"],
+        nulls=nulls,
         seen=seen,
         cold_average_precision=_cold(tape),
         limit=_limited(tape, steps_per_hour, hourly_limit),
