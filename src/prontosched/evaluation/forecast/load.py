@@ -75,7 +75,7 @@ def read_traces(
     found: TraceSet | None = None
     problems: list[ProntoError] = []
     warnings: list[str] = []
-    for path in _whole_traces(paths):
+    for path in whole_traces(paths):
         tell(str(path))
         try:
             one = _read_one(path, ready, unit, interval_seconds)
@@ -100,7 +100,7 @@ def read_traces(
     return found
 
 
-def _whole_traces(paths: Sequence[Path]) -> list[Path]:
+def whole_traces(paths: Sequence[Path]) -> list[Path]:
     """Return files, and folders that are parts of one trace."""
     found: list[Path] = []
     for path in paths:

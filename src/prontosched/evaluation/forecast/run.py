@@ -141,14 +141,15 @@ def _run(settings: ForecastSettings, progress: Progress) -> Outcome:
     example: Example | None = None
     example_unit, example_of = "ms", ""
     if settings.traces:
-        with progress("reading traces", len(settings.traces)) as advance:
+        files = load.whole_traces(settings.traces)
+        with progress("reading traces", len(files)) as advance:
             traces = load.read_traces(
-                settings.traces,
+                files,
                 ready=settings.ready,
                 unit=settings.unit,
                 interval_seconds=settings.interval_seconds,
+                tell=lambda file: advance(1),
             )
-            advance(len(settings.traces))
         panel = load.trace_panel(traces, windows=settings.study.windows)
         if not panel.lengths() and not settings.generated:
             raise TelemetryError(
