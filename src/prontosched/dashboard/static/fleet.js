@@ -182,6 +182,9 @@ async function refresh() {
     readies = nodes.map((node) => node.cpu_ready_percent);
     put("version", status.version);
     $("map").setAttribute("aria-label", `${nodes.length} nodes, ${raised.filter(Boolean).length} refusing`);
+    const known = readies.filter((value) => value != null);
+    const mean = known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
+    showCounts(nodes.length, raised.filter(Boolean).length, mean, status.tally.downtime);
     showRefusers();
     showFederation((status.followers || {}).federation);
     drawMap();
