@@ -10,6 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
 from prontosched.agent.access import Access
+from prontosched.agent.answer import Silence
 from prontosched.agent.api import build_app
 from prontosched.agent.disk import Disk
 from prontosched.agent.requests import MAX_BODY_BYTES
@@ -60,6 +61,44 @@ def test_the_decision_has_what_a_scheduler_needs():
     assert found["accept"] is True
     assert set(found) >= {"score", "reason", "since", "valid_until", "age_seconds", "node"}
     assert found["since"] <= time.time() <= found["valid_until"]
+
+
+def test_asked_again_only_the_age_is_another():
+    async def ask(client):
+        first = await get(client, "/v1/decision")
+        await asyncio.sleep(0.05)
+        second = await get(client, "/v1/decision")
+        await client.agent.tick()
+        third = await get(client, "/v1/decision")
+        return first[1], second[1], third[1]
+
+    first, second, third = asking(ask)
+    assert second.pop("age_seconds") >= first.pop("age_seconds") + 0.04
+    assert first == second
+    assert third["timestep"] == first["timestep"] + 1
+
+
+def test_what_was_said_does_not_outlive_its_time():
+    async def ask(client):
+        first = await get(client, "/v1/decision")
+        await asyncio.sleep(0.3)
+        return first[1], (await get(client, "/v1/decision"))[1]
+
+    first, second = asking(ask, silence=Silence(0.2))
+    assert not first["stale"]
+    assert second["stale"]
+    assert second["reason"].startswith("no telemetry for")
+
+
+def test_an_announcement_is_in_the_very_next_answer():
+    async def ask(client):
+        await get(client, "/v1/decision")
+        await post(client, {"id": "a", "cpus": 9, "ttl": 60})
+        full = await get(client, "/v1/decision")
+        await client.delete("/v1/jobs/a")
+        return full[1]["accept"], (await get(client, "/v1/decision"))[1]["accept"]
+
+    assert asking(ask) == (False, True)
 
 
 def test_a_surge_is_refused_with_its_reason():

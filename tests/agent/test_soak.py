@@ -78,4 +78,5 @@ def test_memory_does_not_grow_over_36000_timesteps(source):
     found = grow(36_000, source)
 
     assert found["decisions"] == 54_000
-    assert found["after"] - found["before"] <= 128, found
+    # One small object kept per timestep would be a megabyte; the allocator settles within half of one.
+    assert found["after"] - found["before"] <= 512, found

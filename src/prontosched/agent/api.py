@@ -30,8 +30,10 @@ from prontosched.agent.requests import (
     query_whole,
     read_job,
 )
+from prontosched.agent.spoken import Spoken
 
 AGENT: web.AppKey[Agent] = web.AppKey("agent", Agent)
+SPOKEN: web.AppKey[Spoken] = web.AppKey("spoken", Spoken)
 HOUR_SECONDS = 3600.0
 SLACK_TICKS = 10
 HEARTBEAT_SECONDS = 15.0
@@ -45,6 +47,7 @@ def build_app(agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef
     """Return the application; `extra` routes stand under the same rules as the API's own."""
     app = web.Application(middlewares=[errors_as_json, guard(access)], client_max_size=MAX_BODY_BYTES)
     app[AGENT] = agent
+    app[SPOKEN] = Spoken(agent)
     app.on_response_prepare.append(_add_headers)
     app.add_routes(
         [
@@ -69,8 +72,9 @@ def build_app(agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef
 
 async def decision(request: web.Request) -> web.Response:
     """Answer "may I send a job here?"."""
-    node = query_node(request)
-    return answer_json(_of_node(lambda: request.app[AGENT].answer(node)).as_json())
+    node = query_node(request) if request.query_string else None
+    body = _of_node(lambda: request.app[SPOKEN].decision(node))
+    return web.Response(body=body, content_type="application/json")
 
 
 async def status(request: web.Request) -> web.Response:

@@ -53,6 +53,11 @@ class Agent:
         Told of every timestep, in this order.
     wall
         Seconds since 1970. Shown to people and never compared, for it may jump.
+
+    Attributes
+    ----------
+    version
+        Changes whenever an answer may be another one, apart from its age.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class Agent:
         self.faults: Counter[str] = Counter()
         self.last_fault = ""
         self.ended = False
+        self.version = 0
         self.events = Events()
         self.memory = Memory()
         self._announced: dict[str, Announced] = {}
@@ -126,6 +132,7 @@ class Agent:
         if samples is None:
             self.fault("source", TimeoutError(f"no answer within {self.reader.timeout:.3g} s"))
         now = self.pace.clock()
+        self.version += 1
         if samples:
             try:
                 self.watched.step(samples, now)
@@ -200,6 +207,7 @@ class Agent:
             announced.saw(known.utilisation)
         now = self.pace.clock()
         announced.expire(now)
+        self.version += 1
         met = self.answer(name, cpus=cpus)
         if only_if_accepted and not met.accept:
             return False, met
@@ -208,6 +216,7 @@ class Agent:
 
     def withdraw(self, job: str) -> bool:
         """Forget an announced job, on whichever node; return whether there was one."""
+        self.version += 1
         return any(announced.remove(job) for announced in self._announced.values())
 
     def fault(self, kind: str, error: BaseException) -> None:

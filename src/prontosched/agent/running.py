@@ -20,6 +20,7 @@ from prontosched.agent.serve import Server
 from prontosched.agent.state import remove_address, write_address
 
 LOG = logging.getLogger("prontosched.agent")
+SWITCH_SECONDS = 0.0005
 
 
 def run(
@@ -42,6 +43,8 @@ def run(
     started
         Called with the address once it answers.
     """
+    # A source's thread would otherwise keep the loop waiting for 5 ms at a time.
+    sys.setswitchinterval(SWITCH_SECONDS)
     asyncio.run(_run(agent, access, seconds, next_free, extra, started))
 
 
