@@ -44,10 +44,17 @@ def carried(
             out, err = process.communicate(timeout=seconds + 120)
             assert process.returncode == 0, err.decode()
             sent.append(json.loads(out))
+        shown = subprocess.run(
+            [*pronto, "federation", "--nats", address, "--json"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+            timeout=120,
+        )
         above.terminate()
         out, err = above.communicate(timeout=30)
         assert above.returncode == 0, err.decode()
-        return json.loads(out), sent
+        return {**json.loads(out), "rows": json.loads(shown.stdout)["rows"]}, sent
     finally:
         if above.poll() is None:
             above.kill()
@@ -55,10 +62,14 @@ def carried(
 
 
 def check(found: dict, sent: list[dict], agents: int) -> None:
+    """Every message was heard, and of every agent the last one is held."""
     inner = [state for state in found["aggregators"] if state["aggregator"] != "root"]
-    assert all(one["arrived"] and not one["refused"] and one["sessions"] == 1 for one in sent)
+    total = sum(one["summaries"] for one in sent)
+    assert all(one["arrived"] and not one["refused"] for one in sent)
     assert sum(state["children"] for state in inner) == agents
-    assert sum(state["heard"] for state in inner) == sum(one["summaries"] for one in sent)
+    # A slow acknowledgement makes a sender repeat itself, so more than all may be heard.
+    assert sum(state["heard"] for state in inner) >= total
+    assert sum(row["sent"] for row in found["rows"] if not row["aggregator"]) == total
     assert sum(state["rejected"] for state in inner) == 0
 
 

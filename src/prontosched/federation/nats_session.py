@@ -39,6 +39,7 @@ from prontosched.federation.link import (
 log = logging.getLogger(__name__)
 
 WRONG_REVISION = (10071, 10164)
+PUT_ATTEMPTS = 3
 # How long a value stays without being renewed, in seconds; 0 for ever.
 KEPT_SECONDS = {SUMMARIES: 3600.0, DECISIONS: 600.0, SCHEMAS: 0.0, LEASES: 0.0}
 MEMORY_TOPICS = (DECISIONS,)
@@ -110,17 +111,24 @@ class Session:
     async def put(self, topic: str, key: str, value: bytes) -> bool:
         """Store a value; False when the bus will never take it (too long, or not allowed)."""
         subject = self._subject(topic, key)
-        try:
-            await self._js.publish(subject, value, timeout=self.timeout)
-        except APIError as error:
-            log.warning("the bus must take %d bytes on %s, got %s", len(value), subject, error.description)
-            return False
-        except (TimeoutError, NatsError):
-            # A forbidden subject answers with an error on the side and with silence here.
-            if subject.lower() in self.denied:
+        for attempt in range(PUT_ATTEMPTS):
+            try:
+                await self._js.publish(subject, value, timeout=self.timeout)
+                return True
+            except APIError as error:
+                log.warning(
+                    "the bus must take %d bytes on %s, got %s", len(value), subject, error.description
+                )
                 return False
-            raise
-        return True
+            except (NatsError, TimeoutError):
+                # A forbidden subject answers with an error on the side and with silence here.
+                if subject.lower() in self.denied:
+                    return False
+                if attempt == PUT_ATTEMPTS - 1:
+                    raise
+                # Slow or gone? A bus that still answers a ping is only slow.
+                await self._client.flush(timeout=max(1, round(self.timeout)))
+        return False
 
     async def get(self, topic: str, key: str) -> Entry | None:
         """Return the newest value of a key, or None."""
