@@ -107,7 +107,7 @@ def test_without_an_agent_it_watches_by_itself_for_a_few_seconds(start, tmp_path
         "run", "--timeout", "100s", "--anyway", "--agent", "http://127.0.0.1:9", "--", "echo", "ran"
     )
     _, refused = process.communicate(timeout=30)
-    alone = start("run", "--timeout", "8s", "--anyway", "--", "echo", "ran")
+    alone = start("run", "--agent", "none", "--timeout", "8s", "--anyway", "--", "echo", "ran")
     out, err = alone.communicate(timeout=60)
 
     assert process.returncode == 1
@@ -137,7 +137,7 @@ def test_status_can_tell_by_its_exit_code(start, agent):
 
 
 def test_status_without_an_agent_watches_by_itself(start):
-    process = start("status", "--json")
+    process = start("status", "--agent", "none", "--json")
     out, err = process.communicate(timeout=40)
     found = json.loads(out)
 

@@ -124,11 +124,15 @@ def find_agent(
 ) -> Client | None:
     """Return the agent at `url`, or the one of this machine, or None where none answers.
 
+    `none` for `url` asks nobody.
+
     Raises
     ------
     UnreachableError
         `url` was given and nobody answers there.
     """
+    if url == "none":
+        return None
     if url is not None:
         client = Client(url, token, certificate)
         client.get("/healthz")

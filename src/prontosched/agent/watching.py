@@ -51,7 +51,6 @@ def look(
     settings: AgentSettings,
     folder: Path,
     *,
-    cpus: float = 0.0,
     seconds: float = WATCH_SECONDS,
     every: float = READ_EVERY_SECONDS,
 ) -> Look:
@@ -59,11 +58,6 @@ def look(
 
     Rejects when CPU Ready over that time is above the tolerance, or when a warm node
     raises its signal at the end of it.
-
-    Parameters
-    ----------
-    cpus
-        CPUs of the job asked for; a node without that many to spare rejects.
     """
     settings, source, instead = local_source(settings)
     watched = make_watched(settings, source)

@@ -39,7 +39,7 @@ REMIND_SECONDS = 30.0
     show_default=True,
     help="How long to count the command before telemetry shows it.",
 )
-@click.option("--agent", "url", metavar="URL", help="Agent to ask.  [default: this machine's]")
+@click.option("--agent", "url", metavar="URL", help="Agent to ask, or none.  [default: this machine's]")
 @click.option(
     "--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Token to send."
 )
@@ -86,7 +86,7 @@ def command(
         url, folder, token=None if token_file is None else read_token(token_file), certificate=ca
     )
     if client is None:
-        _run_alone(waiting, folder, cpus)
+        _run_alone(waiting, folder)
     else:
         _run_with(waiting, client, cpus, ttl)
 
@@ -152,7 +152,7 @@ def _run_with(waiting: _Waiting, client: Client, cpus: float, ttl: float) -> NoR
         waiting.wait(met["reason"], POLL_SECONDS * random.uniform(0.8, 1.2))
 
 
-def _run_alone(waiting: _Waiting, folder: Path, cpus: float) -> NoReturn:
+def _run_alone(waiting: _Waiting, folder: Path) -> NoReturn:
     from prontosched.agent.watching import look, one_at_a_time
     from prontosched.settings import AgentSettings
 
@@ -161,7 +161,7 @@ def _run_alone(waiting: _Waiting, folder: Path, cpus: float) -> NoReturn:
         if not turn:
             waiting.wait("another `pronto run` is watching", 0.0)
         while True:
-            seen = look(AgentSettings(), folder, cpus=cpus)
+            seen = look(AgentSettings(), folder)
             if seen.accept:
                 waiting.go(seen.reason)
                 become(waiting.words)

@@ -15,7 +15,7 @@ REJECTING = 75
 
 
 @click.command()
-@click.option("--agent", "url", metavar="URL", help="Agent to ask.  [default: this machine's]")
+@click.option("--agent", "url", metavar="URL", help="Agent to ask, or none.  [default: this machine's]")
 @click.option("--node", metavar="NAME", help="Which node, where the agent watches several.")
 @click.option(
     "--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Token to send."
