@@ -65,14 +65,15 @@ def make_agent(
     clock: Callable[[], float] = time.monotonic,
     interval: float = 0.01,
     patience: int = 5,
+    preset: str = "paper",
     **given: Any,
 ) -> Agent:
     def one(name: str) -> OneNode:
-        return OneNode(lambda metrics: make_node("paper", metrics=metrics), name=name, patience=patience)
+        return OneNode(lambda metrics: make_node(preset, metrics=metrics), name=name, patience=patience)
 
     def crowd() -> Crowd:
         return Crowd(
-            lambda size, metrics: make_fleet("paper", nodes=size, features=len(metrics), metrics=metrics),
+            lambda size, metrics: make_fleet(preset, nodes=size, features=len(metrics), metrics=metrics),
             name=source.node,
         )
 

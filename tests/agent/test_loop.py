@@ -282,7 +282,8 @@ def test_a_node_that_was_alone_goes_on_when_a_second_appears():
     assert agent.nodes.tally.decisions == 30
 
 
-def test_a_crowd_decides_for_each_and_tolerates_those_that_come_and_go():
+@pytest.mark.parametrize("preset", ["paper", "default"])
+def test_a_crowd_decides_for_each_and_tolerates_those_that_come_and_go(preset):
     rng = np.random.default_rng(5)
     names = [f"n{k:03d}" for k in range(150)]
 
@@ -290,7 +291,7 @@ def test_a_crowd_decides_for_each_and_tolerates_those_that_come_and_go():
         here = names[:100] if i < 10 else [n for n in names if rng.random() < 0.9]
         return [Sample(n, METRICS, rng.normal(size=5), 1000.0 + i, 1.0, 10.0) for n in here]
 
-    agent = run(make_agent(Machine(give)), ticks=40)
+    agent = run(make_agent(Machine(give), preset=preset), ticks=40)
 
     assert len(agent.nodes.names) == 150
     assert not agent.faults
