@@ -127,7 +127,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 def test_every_number_in_the_evaluation_page_names_the_command_that_made_it() -> None:
     text = (ROOT / "docs" / "evaluation.md").read_text()
     for section in re.split(r"\n## ", text)[1:]:
-        if re.search(r"\|\s*-?\d*\.\d+", section):
+        if re.search(r"\|\s*-?\d*\.\d+\s*\|", section):
             assert "pronto " in section, section.splitlines()[0]
 
 
