@@ -38,6 +38,12 @@ def children() -> list[int]:
     return [int(pid) for pid in folder.read_text().split()] if folder.exists() else []
 
 
+def alive(pid: int) -> bool:
+    """Tell whether a process runs; one that has ended but was not yet fetched does not."""
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
 def test_a_killed_process_does_not_change_the_numbers() -> None:
     parts: list[Part] = plan_control("positive", nodes=9, steps=1200, seed=2).parts
     before = set(children())
@@ -63,6 +69,38 @@ def test_a_killed_process_does_not_change_the_numbers() -> None:
 
     assert killed
     assert same(found, expected)
+
+
+LONG = """
+import sys
+from prontosched.cli import main
+main(["evaluate", "--control", "negative", "--nodes", "8", "--steps", "400000", "--methods", "ready", "--workers", "2"])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_no_worker_outlives_an_evaluation_that_is_stopped(number: signal.Signals) -> None:
+    going = subprocess.Popen(
+        [sys.executable, "-c", LONG], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    folder = Path(f"/proc/{going.pid}/task/{going.pid}/children")
+    deadline = time.monotonic() + 90
+    workers: list[int] = []
+    while len(workers) < 2 and time.monotonic() < deadline:
+        workers = [
+            int(pid)
+            for pid in folder.read_text().split()
+            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        time.sleep(0.1)
+    time.sleep(1.0)
+    going.send_signal(number)
+    going.wait(timeout=60)
+
+    while any(map(alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert workers
+    assert not [pid for pid in workers if alive(pid)]
 
 
 def test_a_killed_dask_worker_does_not_change_the_numbers() -> None:

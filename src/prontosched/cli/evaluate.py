@@ -171,7 +171,7 @@ def command(
         raise click.UsageError("--scheduler needs --engine dask")
     setting = _setting(methods, truth or ("5%" if control in ("positive", "negative") else "p95"), options)
     plan = _plan(traces, control, options)
-    _run(plan, setting, options, shipped=not traces and not control)
+    _run(plan, setting, options, data=control or ("traces" if traces else "shipped"))
 
 
 def _setting(methods: str | None, truth: str, options: dict[str, Any]) -> Setting:
@@ -208,7 +208,7 @@ def _plan(traces: tuple[str, ...], control: str | None, options: dict[str, Any])
     return plan
 
 
-def _run(plan: Plan, setting: Setting, options: dict[str, Any], *, shipped: bool) -> None:
+def _run(plan: Plan, setting: Setting, options: dict[str, Any], *, data: str) -> None:
     from prontosched.evaluation.evaluate import evaluate
     from prontosched.evaluation.printing import print_outcome
 
@@ -220,7 +220,7 @@ def _run(plan: Plan, setting: Setting, options: dict[str, Any], *, shipped: bool
             workers=options["workers"],
             scheduler=options["scheduler"],
             progress=progress,
-            shipped=shipped,
+            data=data,
             command=_command_line(),
         )
     for line in evaluation.warnings:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -24,6 +25,8 @@ ATTEMPTS = 3
 # Small matrices: threads of the BLAS only get in each other's way.
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 POLL_SECONDS = 0.2
+WATCH_SECONDS = 1.0
+STOP = -(2**62)
 Progress = Callable[[int], None]
 
 _done: Any = None
@@ -78,7 +81,7 @@ def _run_processes(
         counter = context.Value("q", 0)
         left = [place for place in range(len(parts)) if place not in results]
         base = sum(result.node_steps for result in results.values())
-        with _one_thread(), ProcessPoolExecutor(workers, context, _begin, (counter,)) as pool:
+        with _one_thread(), ProcessPoolExecutor(workers, context, _begin, (counter, os.getpid())) as pool:
             waiting = {pool.submit(_work, parts[place], setting): place for place in left}
             try:
                 while waiting:
@@ -90,6 +93,11 @@ def _run_processes(
                         reported = done
                     if waiting:
                         time.sleep(POLL_SECONDS)
+            except KeyboardInterrupt:
+                # Workers look at the counter as they go on: a negative one sends them home.
+                counter.value = STOP
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
             except BrokenProcessPool as error:
                 if attempt == ATTEMPTS:
                     raise SettingsError(
@@ -101,9 +109,17 @@ def _run_processes(
     return [results[place] for place in range(len(parts))]
 
 
-def _begin(counter: Any) -> None:
+def _begin(counter: Any, parent: int) -> None:
     global _done
     _done = counter
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+
+
+def _leave_with(parent: int) -> None:
+    """End this process once its parent has gone: nobody is left to report to, or to end it."""
+    while os.getppid() == parent:
+        time.sleep(WATCH_SECONDS)
+    os._exit(1)
 
 
 def _work(part: Part, setting: Setting) -> PartResult:
@@ -112,7 +128,11 @@ def _work(part: Part, setting: Setting) -> PartResult:
 
 def _report(rows: int) -> None:
     with _done.get_lock():
-        _done.value += rows
+        stopped = _done.value < 0
+        if not stopped:
+            _done.value += rows
+    if stopped:
+        raise KeyboardInterrupt
 
 
 def _run_dask(

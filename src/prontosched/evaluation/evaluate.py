@@ -52,9 +52,16 @@ def evaluate(
     scheduler: str | None = None,
     progress: engines.Progress | None = None,
     command: str = "",
-    shipped: bool = False,
+    data: str = "traces",
 ) -> Evaluation:
     """Evaluate all parts of a plan.
+
+    Parameters
+    ----------
+    data
+        What they are: `traces`, `shipped` for Pronto's own, or the name of a generated fleet.
+    command
+        How this was asked for, to be written down.
 
     Raises
     ------
@@ -74,8 +81,8 @@ def evaluate(
         raise TelemetryError(_nothing(study, plan))
     found = outcome(study)
     found["data"]["refused"] = plan.refused
-    found["development"] = shipped or _developed_on(study)
-    found["goals"] = goals(study)
+    found["development"] = data == "shipped" or _developed_on(study)
+    found["goals"] = goals(study, data)
     found["command"] = command
     found["version"] = version("prontosched")
     steps = sum(result.node_steps for result in results)

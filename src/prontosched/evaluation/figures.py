@@ -144,7 +144,8 @@ def recall_against_downtime(study: Study) -> Picture:
     _label_ends(axis, ends)
     for target in study.setting.targets:
         axis.axvline(target, color=GRID, lw=6, zorder=0)
-    axis.set_xlim(0, limit * 1.42)
+    widest = max([limit, *[end[0] for end in ends]])
+    axis.set_xlim(0, widest * 1.36)
     axis.set_ylim(0, None)
     axis.set_xticks([0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
     axis.xaxis.set_major_formatter(_percent())

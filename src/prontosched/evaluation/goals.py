@@ -17,22 +17,39 @@ POLICY = "learned-policy"
 BLIND = "learned-blind"
 
 
-def goals(study: Study) -> list[dict[str, Any]]:
-    """Return one row per goal that can be measured here."""
+def goals(study: Study, data: str = "traces") -> list[dict[str, Any]]:
+    """Return one row per goal that can be measured here.
+
+    Parameters
+    ----------
+    data
+        What was evaluated: `traces`, `shipped` for Pronto's own, or the name of a generated fleet. Each has
+        goals of its own; the other rows are measured all the same.
+    """
     if LEARNED not in study or not study.nodes:
         return []
     rows: list[dict[str, Any]] = []
     low, chosen = study.setting.targets
+    real = data == "traces"
     for other, label, least in (("ready", "current CPU Ready", 1.10), ("ewma", "its EWMA", 1.05)):
         if other in study:
             for statistic, downtime in (("recall", chosen), ("recall_low", low)):
                 found = study.ratio(LEARNED, other, statistic)
+                goal = (
+                    least
+                    if real
+                    else 1.0
+                    if (data, other, statistic) == ("shipped", "ready", "recall")
+                    else None
+                )
                 rows.append(
-                    _ratio(f"recall at {downtime:.0%} downtime against {label}", found, least, sure=True)
+                    _ratio(f"recall at {downtime:.0%} downtime against {label}", found, goal, sure=real)
                 )
     if "ready" in study:
         found = study.ratio(LEARNED, "ready", "quiet_average_precision")
-        rows.append(_ratio("quiet-state average precision against current CPU Ready", found, 1.25))
+        rows.append(
+            _ratio("quiet-state average precision against current CPU Ready", found, 1.25 if real else None)
+        )
         cold = (
             study.cold_start(LEARNED) / study.cold_start("ready")
             if study.cold_start("ready") > 0
@@ -48,7 +65,8 @@ def goals(study: Study) -> list[dict[str, Any]]:
         )
     rows.append(_row("expected calibration error", study.calibration_error(LEARNED), 0.02, "at most"))
     quiet = study.interval(LEARNED, "quiet_roc")
-    rows.append({**_row("quiet-state ROC area", quiet.value, None, ""), **_limits(quiet)})
+    least_quiet = 0.75 if data == "positive" else None
+    rows.append({**_row("quiet-state ROC area", quiet.value, least_quiet, "at least"), **_limits(quiet)})
     if BLIND in study:
         found = study.ratio(LEARNED, BLIND, "recall")
         rows.append(_ratio("recall with the embedding's inputs against without", found, 0.99))
@@ -64,7 +82,7 @@ def goals(study: Study) -> list[dict[str, Any]]:
     return rows
 
 
-def _ratio(what: str, found: Interval, least: float, *, sure: bool = False) -> dict[str, Any]:
+def _ratio(what: str, found: Interval, least: float | None, *, sure: bool = False) -> dict[str, Any]:
     row = {**_row(what, found.value, least, "at least"), **_limits(found)}
     if sure:
         row["goal_in_words"] = f"at least {least:g}, interval above 1"

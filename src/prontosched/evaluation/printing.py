@@ -14,12 +14,13 @@ def print_outcome(found: dict[str, Any]) -> str:
         found["verdict"],
         found["anticipation"],
         "",
-        f"{data['nodes']} nodes, {data['steps']:,} steps, {data['spike_share'] or 0:.1%} of them spikes "
+        f"{data['nodes']} {'node' if data['nodes'] == 1 else 'nodes'}, {data['steps']:,} steps, "
+        f"{data['spike_share'] or 0:.1%} of them spikes "
         f"({setting['truth_in_words']}); a spike within {setting['horizon']} steps follows "
         f"{data['positive_share'] or 0:.1%} of moments.",
         "",
     ]
-    headings = ["method", "own down", f"recall {low:.0%}", f"recall {chosen:.0%}", "95 % over nodes", "null p",
+    headings = ["method", "own down", f"recall {low:.0%}", f"recall {chosen:.0%}", "95 % interval", "null p",
                 f"prec. {chosen:.0%}", "quiet ROC", "quiet AP", "exposure", "ECE"]  # fmt: skip
     rows = []
     for method in found["methods"]:
