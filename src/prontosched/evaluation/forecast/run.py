@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -132,6 +133,9 @@ def run_forecast(settings: ForecastSettings, progress: Progress) -> Outcome:
     from threadpoolctl import threadpool_limits
 
     # All pieces are small: threads inside them only wait for each other. Processes share the work.
+    # The limit holds for libraries that are loaded already.
+    for library in ("scipy.linalg", "sklearn.cluster", "sklearn.svm", "statsmodels.tsa.arima.model"):
+        importlib.import_module(library)
     with threadpool_limits(1):
         return _run(settings, progress)
 
