@@ -106,11 +106,13 @@ class Node:
             CPU Ready and CPU utilisation now, and the clock in seconds; NaN where unknown.
         """
         y = finite(y, IMPLAUSIBLE) if self.scaling is None else self.scaling.scale(y)
-        view = self.view
+        view = self.embedding.subspace if self._adopted is None else self.view
         projections = self.projector.project(view, y)
         evidence = Evidence(self.timestep, ready, utilisation, time, y, self.projector.subspace, projections)
         if view is not None:
-            evidence.spikes = self._spikes(projections)
+            if self.projector.window is not None:
+                self.detector.refill(self.projector.window, self.projector.slot)
+            evidence.spikes = self.detector.detect(projections)
             evidence.samples = self.embedding.samples or ADOPTED_SAMPLES
             evidence.metrics = self.metrics
         self.evidence = evidence
@@ -118,12 +120,6 @@ class Node:
         self.embedding.learn_one(y)  # last: no vector has a say in its own verdict
         self.timestep += 1
         return decision
-
-    def _spikes(self, projections: list[float]) -> list[int] | None:
-        window = self.projector.window
-        if window is not None:
-            self.detector.refill(window, self.projector.slot)
-        return self.detector.detect(projections)
 
     @property
     def view(self) -> Subspace | None:

@@ -62,9 +62,8 @@ class Embedding(Protocol):
 
 def finite(y: Array, bound: float = LARGEST) -> Array:
     """Return values as they are when all lie within the bound, else with 0 for those that do not."""
-    flat = y.reshape(-1)
     # NaN counts as the largest and as the smallest.
-    if not flat.size or (flat[flat.argmax()] < bound and flat[flat.argmin()] > -bound):
+    if not y.size or (y.item(y.argmax()) < bound and y.item(y.argmin()) > -bound):
         return y
     return np.where(np.abs(y) < bound, y, 0.0)
 

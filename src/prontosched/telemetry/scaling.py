@@ -96,7 +96,7 @@ class Scaling:
             self._start(y.shape[0])
         self.samples += 1
         # NaN counts as the largest and as the smallest; this is the cheapest look at all values.
-        plausible = y[y.argmax()] < IMPLAUSIBLE and y[y.argmin()] > -IMPLAUSIBLE
+        plausible = y.item(y.argmax()) < IMPLAUSIBLE and y.item(y.argmin()) > -IMPLAUSIBLE
         if not plausible:
             y = self._sanitised(y)
         z = np.minimum(y, self._upper)
