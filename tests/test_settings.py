@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,36 @@ def test_the_json_of_a_result_is_one_object(tmp_path):
 
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["source"] == "generated"
+
+
+def _known():
+    import click
+
+    from prontosched.cli import _options
+
+    with click.Context(cli) as ctx:
+        return _options(ctx, {"agent", "run", "up", "status"})
+
+
+@pytest.mark.parametrize("origin", ["docs/settings.md", "deploy/systemd/pronto.toml"])
+def test_every_example_of_a_settings_file_is_accepted(tmp_path, origin):
+    text = (Path(__file__).parent.parent / origin).read_text()
+    if origin.endswith(".md"):
+        text = text.partition("```toml\n")[2].partition("```")[0]
+    else:
+        text = re.sub(r"(?m)^# (?=\w+ = )", "", text)
+    path = tmp_path / "pronto.toml"
+    path.write_text(text)
+
+    found = default_map(read_file(path), _known())
+
+    assert set(found["agent"]) >= {"budget", "gate", "enforce", "nats"}
+
+
+def test_the_unit_for_systemd_starts_a_command_that_exists():
+    unit = (Path(__file__).parent.parent / "deploy" / "systemd" / "pronto-agent.service").read_text()
+    words = re.search(r"(?m)^ExecStart=/usr/bin/env pronto (.+)$", unit)[1].split()
+
+    assert CliRunner().invoke(cli, [*words, "--help"]).exit_code == 0
+    assert "Type=notify" in unit
+    assert "StateDirectory=pronto" in unit
