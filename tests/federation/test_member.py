@@ -318,7 +318,9 @@ def test_statistics_of_a_signal_reach_new_nodes() -> None:
     fleet.join("new", Stream(8))
     newcomer = Sharing()
     fleet.nodes["new"][0].signal.start_from = newcomer.start_from
-    fleet.step(3)
+    fleet.step(290)
+    assert not newcomer.started
+    fleet.step(20)
 
     np.testing.assert_array_equal(newcomer.started["labels"], [30.0])
     np.testing.assert_array_equal(newcomer.started["gram"], [[6.0, 3.0], [3.0, 9.0]])

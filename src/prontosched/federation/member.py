@@ -33,8 +33,9 @@ from prontosched.subspace import Subspace
 log = logging.getLogger(__name__)
 
 VIEW_KEY = "global"
-# A signal that has learned this long from its own node has nothing to gain from a start.
-YOUNG_TIMESTEPS = 100
+# Until its own history has filled, a learned signal does better by the present value than
+# by what a fleet has learned; much later it has learned itself.
+START_TIMESTEP, LAST_START_TIMESTEP = 300, 1000
 # Weight of a view that fits, relative to what a node gives any view it adopts.
 FULL_TRUST = 10.0
 
@@ -106,6 +107,7 @@ class Member:
         self._adopted_when = -np.inf
         self._adopted_step = 0
         self._adopted_blind = False
+        self._started = False
 
     def step(self, node: Contributor, decision: Decision) -> bool:
         """Take part for one timestep; True when the node adopted a view.
@@ -175,6 +177,7 @@ class Member:
             self._unread = entry.value
         if self._unread is not None:
             self._read()
+        self._start_signal(node)
         now = self.link.now()
         view = self.view
         if view is None or view.subspace is None:
@@ -194,10 +197,15 @@ class Member:
             return False
         weight = max(FULL_TRUST * trust(mine, node.embedding.subspace), 1e-9)
         node.adopt(mine, samples=1.0 / weight)
-        if not self.adopted and node.timestep < YOUNG_TIMESTEPS:
-            start_signal(node, view.statistics)
         self.adopted += 1
         return True
+
+    def _start_signal(self, node: Contributor) -> None:
+        if self._started or self.view is None or node.timestep < START_TIMESTEP:
+            return
+        self._started = True
+        if node.timestep <= LAST_START_TIMESTEP:
+            start_signal(node, self.view.statistics)
 
     def _read(self) -> None:
         data, self._unread = self._unread, None
