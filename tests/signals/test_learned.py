@@ -236,3 +236,15 @@ def test_settings_make_the_same_signal_again():
     signal = LearnedSignal(budget=0.2, tolerance="p90", hold=3, seed=9, enforcing=True)
 
     assert LearnedSignal(**signal.settings()).settings() == signal.settings()
+
+
+def test_what_is_remembered_stays_in_step_through_gaps(rng):
+    signal = LearnedSignal()
+    for t, value in enumerate(lasting(rng, 300).tolist()):
+        signal.decide(Evidence(t, ready=value if t % 3 else math.nan))
+
+    learner = signal.learner
+    for x, logit, counts in zip(learner.inputs, learner.logits, learner.counts, strict=True):
+        # Weights have not changed since: labels are learned from in batches.
+        if counts and learner.heads.labels % 32 > 5:
+            assert learner.heads.predict(x)[0] == pytest.approx(logit)

@@ -39,6 +39,8 @@ ERROR_TO_LOGIT = 1.7
 SCORE_LIMIT = 12.0
 # Contention beyond this many tolerances is all the same, and would bend the heads.
 MOST_CONTENTION = 100.0
+# Bad days come in a row: how far an offset common to all scores follows each surprise.
+OFFSET_STEP = 0.01
 USUAL_EVERY = 8
 USUAL_WEIGHT = weight(1440.0 / USUAL_EVERY)
 # The learned score takes over between these numbers of labels, positives counted twenty-fold.
@@ -93,6 +95,8 @@ class Learner(Held):
         "sights",
         "vectors",
         "logits",
+        "said",
+        "offset",
         "wanted",
         "counts",
         "unknown",
@@ -126,6 +130,8 @@ class Learner(Held):
         self.sights = [np.zeros((*ops.lead, len(SIGHT_NAMES))) for _ in range(horizon)]
         self.vectors = [np.zeros((*ops.lead, 0)) for _ in range(horizon)]
         self.logits = [ops.full(0.0) for _ in range(horizon)]
+        self.said = [ops.full(0.0) for _ in range(horizon)]
+        self.offset = ops.full(0.0)
         self.wanted = [ops.full(False) for _ in range(horizon)]
         self.counts = [ops.full(0.0) for _ in range(horizon)]  # how many steps its label stands for
         self.unknown = ops.full(0)
@@ -166,11 +172,12 @@ class Learner(Held):
             stale = self.unknown > self.policy.horizon
             self.learned = ops.where(stale, -SCORE_LIMIT, self.learned)
             self.logit = ops.where(stale, -9.0, self.logit)
-            self._remember(self.inputs[0], self.sights[0], now.vector)
+            self._remember(self.inputs[0], self.sights[0], self.logits[0], now.vector)
             score = self.learned
         verdict = self.admission.decide(
             score, u, self.clock, self.record.demoted, known=known, enforcing=enforcing
         )
+        push(self.said, self.logit)
         push(self.wanted, verdict.wanted)
         push(self.counts, verdict.counts if known else ops.full(0.0))
         return Answer(
@@ -206,11 +213,13 @@ class Learner(Held):
         p = 1.0 / (1.0 + ops.exp(-logit))
         target = ops.minimum(ops.log(OFFSET + ops.maximum(highest, 0.0)), LEAST_SQUARES_TOP)
         off = target - level
-        k = ops.where(learns, ERROR_WEIGHT, 0.0)
-        self.error = self.error + k * (off * off - self.error)
+        self.error = self.error + learns * ERROR_WEIGHT * (off * off - self.error)
+        happened = ops.where(hit, 1.0, 0.0)
+        surprise = happened - 1.0 / (1.0 + ops.exp(-self.said[-1]))
+        self.offset = ops.clip(self.offset + learns * OFFSET_STEP * surprise, -3.0, 3.0)
         curvature = ops.maximum(p * (1.0 - p), CURVATURE_FLOOR)
         self.sight.learn(self.sights[-1], self.vectors[-1], self.logits[-1], hit, learns)
-        self.heads.learn(x, [ops.where(hit, 1.0, 0.0) - p, off], [curvature, ops.full(1.0)], learns)
+        self.heads.learn(x, [happened - p, off], [curvature, ops.full(1.0)], learns)
         self.positives = self.positives + ops.where(ops.both(learns, hit), 1, 0)
 
     def _learn_onset(self, spike: Value) -> None:
@@ -238,14 +247,14 @@ class Learner(Held):
         )
         self._learn_usual(x)
         logit, level = self.heads.predict(x)
-        push(self.logits, logit)
-        self._remember(x, seen, now.vector)
+        self._remember(x, seen, logit, now.vector)
         correction = self.sight.correction(seen)
         apart = (level - LEAST_SQUARES_EDGE) / ops.sqrt(self.error + 1e-6)
         second = ops.clip(ERROR_TO_LOGIT * apart, -SCORE_LIMIT, SCORE_LIMIT)
         learned = 0.5 * (ops.clip(logit, -30.0, 30.0) + second) + correction
         trust = self.trust()
-        present = PERSISTENCE[0] * v + PERSISTENCE[1]
+        present = PERSISTENCE[0] * v + PERSISTENCE[1] + self.offset
+        logit, learned = logit + self.offset, learned + self.offset
         self.learned = present + trust * (learned - present)
         self.logit = ops.clip(present + trust * (logit + correction - present), -30.0, 30.0)
         self.expected = self._expected(u, v + trust * (level - v))
@@ -273,8 +282,9 @@ class Learner(Held):
         labels = ops.minimum(self.heads.labels * 1.0, LABELS_PER_SPIKE * self.positives)
         return ops.clip((labels - FIRST_LABELS) / (ENOUGH_LABELS - FIRST_LABELS), 0.0, 1.0)
 
-    def _remember(self, x: Array, seen: Array, vector: Array) -> None:
+    def _remember(self, x: Array, seen: Array, logit: Value, vector: Array) -> None:
         push(self.inputs, x)
         push(self.sights, seen)
+        push(self.logits, logit)
         # Copied: a source may reuse its buffer.
         push(self.vectors, vector.copy())
