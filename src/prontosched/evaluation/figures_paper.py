@@ -99,9 +99,8 @@ def rejection(example: Example) -> Picture:
 
 def window_steps(example: Example, window: int) -> Picture | None:
     """Draw how the window fills: at w/2, w and 2w."""
-    first = int(np.argmax(np.isfinite(example.projections[:, 0])))
-    seen = example.part(first, first + 2 * window)
-    if len(seen.ready) < 2 * window:
+    seen = example.part(0, 2 * window)
+    if len(seen.ready) < 2 * window or not np.isfinite(seen.projections[:, :2]).all():
         return None
     figure, axes = canvas(8.6, 5.0, 3, 1, sharex=True)
     time = np.arange(1, 2 * window + 1)
@@ -138,7 +137,7 @@ def window_steps(example: Example, window: int) -> Picture | None:
         axis.set_title(note, fontsize=9, fontweight="normal")
         axis.set_xlim(0.5, 2 * window + 0.5)
         axis.set_xticks(range(0, 2 * window + 1, max(1, window // 5)))
-    axes[-1, 0].set_xlabel("timestep since there is a subspace; the dotted line is the reference point")
+    axes[-1, 0].set_xlabel("timestep; the dotted line is the reference point, circles are spikes")
     return Picture(
         "window", "The sliding window at w/2, w and 2w, with left- and right-sided regions.", figure
     )

@@ -54,6 +54,7 @@ def look(part: Part, truth: str, *, lag: int = 10, steps: int = LOOKED_AT) -> Ex
     node = make_node("paper", lag=lag)
     learner = Truth.parse(truth).learner(1, trace_unit=unit, interval_seconds=feed.interval_seconds)
     rows: list[tuple[list[float], list[int], float, bool, float, float]] = []
+    early: list[Array] = []
     name, rank = "", 4
     try:
         for chunks in feed.aligned(256):
@@ -67,6 +68,13 @@ def look(part: Part, truth: str, *, lag: int = 10, steps: int = LOOKED_AT) -> Ex
                 decision = node.step(y, ready=float(ready))
                 seen = node.evidence
                 assert seen is not None
+                if seen.subspace is None and seen.vector is not None:
+                    early.append(seen.vector)
+                elif early and seen.subspace is not None:
+                    # The vectors of the first block, on the subspace it gave.
+                    for at, projected in enumerate(np.stack(early) @ seen.subspace.basis):
+                        rows[at] = ([*projected.tolist(), *[np.nan] * rank][:rank], *rows[at][1:])
+                    early = []
                 projections = [*seen.projections, *[np.nan] * rank][:rank]
                 spikes = [*(seen.spikes or []), *[0] * rank][:rank]
                 rows.append((projections, spikes, decision.score, decision.raised, float(ready), threshold))

@@ -24,6 +24,21 @@ def rank_bins(scores: Array, bins: int) -> NDArray[np.int64]:
     return np.asarray((below * bins // max(filled.size, 1))[inverse], np.int64).reshape(scores.shape)
 
 
+def middle_ranks(scores: Array) -> Array:
+    """Return the rank of each score between 0 and 1, ties at the middle of theirs; NaN counts as the lowest.
+
+    Examples
+    --------
+    >>> middle_ranks(np.array([5.0, 1.0, 1.0, 9.0]))
+    array([0.625, 0.25 , 0.25 , 0.875])
+    """
+    filled = np.where(np.isfinite(scores), scores, -np.inf)
+    _, inverse, count = np.unique(filled, return_inverse=True, return_counts=True)
+    middle = np.cumsum(count) - count / 2.0
+    found: Array = (middle / max(filled.size, 1))[inverse].reshape(scores.shape)
+    return found
+
+
 def histograms(
     bins: NDArray[np.int64], size: int, labels: Mask, used: Mask, block: NDArray[np.int64]
 ) -> Array:

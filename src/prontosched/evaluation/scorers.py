@@ -158,8 +158,9 @@ class PastPercentile:
         self._share = np.full((nodes, 1), share)
 
     def raises(self, score: Array) -> Mask:
-        """Return where the score reaches its percentile, then learn it."""
-        raised = _reaches(score, self._past.level(self._share)[:, 0]) & (self._past.seen >= 20)
+        """Return where the score lies above its percentile, then learn it."""
+        with np.errstate(invalid="ignore"):
+            raised = (score > self._past.level(self._share)[:, 0]) & (self._past.seen >= 20)
         self._past.learn(score)
         return raised
 

@@ -21,6 +21,7 @@ from prontosched.evaluation.ranking import (
     average_precision,
     binned_scores,
     histograms,
+    middle_ranks,
     rank_bins,
     roc_area,
 )
@@ -291,7 +292,7 @@ def _shifted(
     here = np.zeros(1)
     for method in range(methods):
         chosen = tape.chosen[:, method].astype(np.float64)
-        ranks = rank_bins(tape.score[:, method].astype(np.float64), 1024) / 1024.0
+        ranks = middle_ranks(tape.score[:, method].astype(np.float64))
         latched = any_within(tape.own[:, method], first=-window, last=0).astype(np.float64)
         for moments, key in ((shifts, "null"), (here, "seen")):
             recall = shifted_means(chosen, positive, moments)
