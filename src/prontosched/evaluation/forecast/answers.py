@@ -101,7 +101,12 @@ def _how_many(result: StudyResult) -> Answer:
         best = min(GROUPINGS, key=lambda g: _or_infinite(mean_rmse(errors, f"similar/{g}")))
         found = compare(node_rmse(errors, f"similar/{best}"), node_rmse(errors, "same cluster/svm"))
         if found:
-            parts.append((found, f"similar nodes ({GROUPINGS[best]}) against the cluster: {found.words()}"))
+            parts.append(
+                (
+                    found,
+                    f"SVM from {days} days, similar nodes ({GROUPINGS[best]}) against the cluster: {found.words()}",
+                )
+            )
     if not parts:
         return Answer("Not answered: the data set is too short for daily medians.")
     gains = [c for c, _ in parts if c.clear and c.change < 0]

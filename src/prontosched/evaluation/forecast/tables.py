@@ -220,7 +220,8 @@ def _alarm_grid(origin: str, result: StudyResult, kinds: tuple[str, ...], measur
     share = tuple(
         100.0 * result.alarms.get(k, {}).get("share of spikes", {}).get(measure, nan) for k in kinds
     )
-    return Grid(origin, tuple(THRESHOLDS[k] for k in kinds), rows, "high", 4, ("% of spikes", share))
+    name = origin.rsplit(", in ", 1)[0]  # an accuracy has no unit
+    return Grid(name, tuple(THRESHOLDS[k] for k in kinds), rows, "high", 4, ("% of spikes", share))
 
 
 def all_tables(results: dict[str, StudyResult]) -> list[Table]:
