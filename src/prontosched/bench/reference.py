@@ -74,7 +74,7 @@ class PlainNode:
             if len(window) < self.lag:
                 window.append(float(value))
                 continue
-            mean, deviation = np.mean(window), np.std(window)
+            mean, deviation = float(np.mean(window)), float(np.std(window))
             if abs(value - mean) > 3.5 * max(deviation, 1e-9):
                 score += float(self.strengths[i] / self.strengths[0]) * (1.0 if value > mean else -1.0)
                 value = 0.5 * value + 0.5 * window[-1]
