@@ -10,6 +10,7 @@ import pytest
 
 from prontosched.decision import Decision
 from prontosched.federation.census import Census
+from prontosched.federation.contribution import shared_by, start_signal, summary_of
 from prontosched.federation.discovery import Discovery
 from prontosched.federation.link import DECISIONS, SUMMARIES, VIEWS, LocalLink
 from prontosched.federation.member import Member
@@ -131,6 +132,24 @@ def test_a_silent_node_expires_and_one_that_leaves_is_gone_at_once() -> None:
     assert fleet.view.nodes == len(TREE_NAMES) - 1
     fleet.step(260)
     assert fleet.view.nodes == len(TREE_NAMES) - 2
+
+
+def test_an_aggregator_whose_children_all_left_is_gone_at_once() -> None:
+    fleet = Simulated(TREE_NAMES)
+    fleet.step(30)
+    for name in TREE_NAMES[:4]:
+        fleet.nodes.pop(name)[1].leave()
+    fleet.step(2)
+    assert fleet.view.nodes == 4
+    for name in TREE_NAMES[4:]:
+        fleet.nodes.pop(name)[1].leave()
+    fleet.step(2)
+
+    assert fleet.view.nodes == 4
+    assert [len(service.aggregator.children) for service in fleet.services] == [0] * 7
+    fleet.join("paris/r1/n1", Stream(0))
+    fleet.step(12)
+    assert fleet.view.nodes == 1
 
 
 def test_a_node_restarted_with_old_state_is_counted_once() -> None:
@@ -396,3 +415,18 @@ def test_the_view_names_its_schema_and_survives_the_bus() -> None:
 
     assert view.revision == fleet.view.revision
     assert view.metrics == METRICS
+
+
+def test_what_the_learned_signal_shares_survives_the_way_and_starts_another() -> None:
+    stream, teacher = Stream(1), make_node("default", metrics=METRICS)
+    for step in range(120):
+        teacher.step(stream.read(), ready=8.0 if step % 20 < 4 else 1.0, utilisation=50.0, time=float(step))
+    sent = dataclasses.replace(summary_of(teacher, "n1", METRICS), statistics=shared_by(teacher))
+    read = Summary.from_bytes(sent.to_bytes(), lambda _schema: METRICS)
+    learner = make_node("default", metrics=METRICS)
+
+    assert start_signal(learner, read.statistics)
+    assert len(sent.to_bytes()) < 8_000
+    for name, value in sent.statistics.items():
+        np.testing.assert_allclose(read.statistics[name], value, rtol=1e-5, atol=1e-5 * np.abs(value).max())
+    assert not start_signal(learner, {"learned.information": np.ones(3)})

@@ -91,6 +91,8 @@ class AggregatorService:
             self._take_seat()
         self._seated = seated
         merged = self.aggregator.merged()
+        if seated and merged is None and self._offered is not None:
+            self._fall_silent(now)
         if not seated or merged is None or (merged is self._offered and not self.rule.aged(now)):
             return False
         if self._voice is not None:
@@ -107,6 +109,16 @@ class AggregatorService:
         self.rule.forget()
         if self._voice is not None:
             self._voice.renew()
+
+    def _fall_silent(self, now: float) -> None:
+        """Take back what was said for children that are all gone; the global view stays."""
+        self._offered = None
+        self.rule.forget()
+        if self._voice is not None:
+            self._voice.take_back()
+        else:
+            self._census = (0, now)
+            self.link.put(VIEWS, CENSUS_KEY, census_to_bytes(0))
 
     def run(self, stop: threading.Event, *, interval_seconds: float = 0.25) -> None:
         """Take turns until told to stop, then give up the seat."""

@@ -61,7 +61,7 @@ class Voice:
                 # Someone else's rubbish under our name, or our own farewell.
                 continue
         self.link.unsubscribe(self._echo)
-        self._incarnation = max(last + 1, int(self.link.now()))
+        self._incarnation = max(last + 1, int(1000.0 * self.link.now()))
         return True
 
     def offer(self, summary: Summary, statistics: Callable[[], Statistics] | None = None) -> bool:
@@ -105,7 +105,11 @@ class Voice:
         self._incarnation = 0
         self.rule.forget()
 
-    def leave(self) -> None:
+    def take_back(self) -> None:
         """Take the summary back, so that the parent need not wait for it to expire."""
         self.link.put(SUMMARIES, self.key, b"")
+
+    def leave(self) -> None:
+        """Take the summary back and say no more."""
+        self.take_back()
         self.link.unsubscribe(self._echo)
