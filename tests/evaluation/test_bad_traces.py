@@ -174,6 +174,17 @@ def test_many_nodes_in_one_file_are_told_apart(tmp_path: Path) -> None:
     assert found.outcome["data"]["steps"] == 2 * ROWS
 
 
+def test_rows_of_a_file_read_for_several_chunks_are_counted_once(tmp_path: Path) -> None:
+    body = [[*row, f"n{k}"] for row in rows(80) for k in range(6)]
+    body.insert(60, body[0])
+
+    found = run(write(tmp_path / "a.csv", body, header="timestamp,cpu_ready,memory,disk,node")).outcome
+
+    assert found["performance"]["chunks"] == 2
+    assert found["data"]["rows"] == 6 * 80 + 1
+    assert sum(found["data"]["dropped"].values()) == 1
+
+
 def test_traces_without_any_spike_leave_nothing_to_foretell(tmp_path: Path) -> None:
     calm = [[row[0], "0.0", row[2], row[3]] for row in rows()]
 

@@ -124,10 +124,10 @@ def _nothing(study: Study, plan: Plan) -> str:
 def _warnings(study: Study, plan: Plan) -> list[str]:
     lines = [f"left out: {reason}" for reason in plan.refused.values()]
     seen: dict[str, int] = {}
-    for result in study.results:
-        for line in result.counts.warnings():
+    for counts in study.passes:
+        for line in counts.warnings():
             seen[line] = seen.get(line, 0) + 1
-    lines += [line if n == 1 else f"{line} ({n} chunks of nodes)" for line, n in seen.items()]
+    lines += [line if n == 1 else f"{line} ({n} times)" for line, n in seen.items()]
     if study.too_short:
         names = ", ".join(node.node for node in study.too_short[:4])
         more = f" and {len(study.too_short) - 4} more" if len(study.too_short) > 4 else ""

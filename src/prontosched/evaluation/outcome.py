@@ -62,12 +62,12 @@ def data_card(study: Study) -> dict[str, Any]:
     dropped: dict[str, int] = {}
     cells: dict[str, int] = {}
     columns: dict[str, str] = {}
-    for result in study.results:
-        for cause, number in result.counts.dropped.items():
+    for counts in study.passes:
+        for cause, number in counts.dropped.items():
             dropped[cause] = dropped.get(cause, 0) + number
-        for cause, number in result.counts.cells.items():
+        for cause, number in counts.cells.items():
             cells[cause] = cells.get(cause, 0) + number
-        columns.update(result.counts.columns)
+        columns.update(counts.columns)
     features = sorted({len(result.metrics) for result in results})
     nodes = study.nodes
     steps = sum(node.steps for node in nodes)
@@ -90,10 +90,10 @@ def data_card(study: Study) -> dict[str, Any]:
         "positive_share": _ratio(sum(n.positive for n in nodes), sum(n.scored for n in nodes)),
         "onsets": sum(node.onsets for node in nodes),
         "nodes_without_spikes": [node.node for node in nodes if node.spikes == 0],
-        "rows": sum(result.counts.rows for result in study.results),
+        "rows": sum(counts.rows for counts in study.passes),
         "dropped": dropped,
         "cells_unknown": cells,
-        "gaps": sum(result.counts.gaps for result in study.results),
+        "gaps": sum(counts.gaps for counts in study.passes),
         "columns_left_out": columns,
         "refused": {path: reason for result in study.results for path, reason in result.refused.items()},
         "on_tape": _ratio(sum(node.on_tape for node in nodes), steps),

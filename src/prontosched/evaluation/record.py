@@ -21,7 +21,7 @@ from prontosched.subspace import Array
 
 SEGMENT = 512
 MOST_BLOCKS = 64
-TAPE_BYTES = 96_000_000
+TAPE_BYTES = 48_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Record:
     segment
         Timesteps per stretch.
     tape_bytes
-        Memory for the tape.
+        Memory for the tape; `TAPE_BYTES` if not given.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Record:
         As counted by `honest`.
     """
 
-    def __init__(self, shape: Shape, *, segment: int = SEGMENT, tape_bytes: int = TAPE_BYTES) -> None:
+    def __init__(self, shape: Shape, *, segment: int = SEGMENT, tape_bytes: int | None = None) -> None:
         self.shape = shape
         self.blocks: list[dict[str, Array]] = []
         self.per_block = 1
@@ -104,7 +104,7 @@ class Record:
         self._settled = 0
         self._in_block = 0
         per_segment = segment * shape.nodes * (9 + 6 * shape.methods)
-        self._most_segments = max(8, tape_bytes // per_segment)
+        self._most_segments = max(8, (TAPE_BYTES if tape_bytes is None else tape_bytes) // per_segment)
         steps, nodes, methods = self._past + segment + self._ahead, shape.nodes, shape.methods
         self._ready = np.full((steps, nodes), np.nan)
         self._threshold = np.full((steps, nodes), np.nan)

@@ -38,6 +38,8 @@ class PartResult:
     ----------
     nodes
         Results node by node.
+    paths
+        Files read; a file of many nodes may be read for several parts.
     counts
         Rows read and dropped, with causes.
     refused
@@ -49,6 +51,7 @@ class PartResult:
     """
 
     nodes: list[NodeSummary] = field(default_factory=list)
+    paths: tuple[str, ...] = ()
     counts: TraceCounts = field(default_factory=TraceCounts)
     refused: dict[str, str] = field(default_factory=dict)
     nulls: dict[str, NullTotal] = field(default_factory=dict)
@@ -117,6 +120,7 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
         feed.close()
     record.finish()
     result = PartResult(
+        paths=part.paths if isinstance(part, TracePart) else (),
         counts=feed.counts,
         metrics=metrics,
         ready_column=feed.ready_column or "",

@@ -18,6 +18,7 @@ from prontosched.evaluation.replay import PartResult
 from prontosched.evaluation.setting import Setting
 from prontosched.evaluation.summary import FEWEST_SCORED, STATISTICS, NodeSummary
 from prontosched.subspace import Array
+from prontosched.telemetry.trace import TraceCounts
 
 VARIANTS = ("learned-policy", "learned-blind")
 NULL_STATISTICS = ("recall", "quiet", "success")
@@ -52,6 +53,12 @@ class Study:
         every = [node for result in results for node in result.nodes]
         self.nodes: list[NodeSummary] = [node for node in every if node.scored >= FEWEST_SCORED]
         self.too_short: list[NodeSummary] = [node for node in every if node.scored < FEWEST_SCORED]
+
+    @cached_property
+    def passes(self) -> list[TraceCounts]:
+        """What reading each file met, once, however many parts its nodes were cut into."""
+        once = {result.paths or (str(place),): result.counts for place, result in enumerate(self.results)}
+        return list(once.values())
 
     def place(self, name: str) -> int | None:
         """Return where a method stands, None if it did not run."""
