@@ -212,6 +212,7 @@ def _run(plan: Plan, setting: Setting, options: dict[str, Any], *, data: str) ->
     from prontosched.evaluation.evaluate import evaluate
     from prontosched.evaluation.printing import print_outcome
 
+    told = {f"left out: {reason}" for reason in plan.refused.values()}
     with _progress(sum(part.total_rows() for part in plan.parts)) as progress:
         evaluation = evaluate(
             plan,
@@ -224,7 +225,8 @@ def _run(plan: Plan, setting: Setting, options: dict[str, Any], *, data: str) ->
             command=_command_line(),
         )
     for line in evaluation.warnings:
-        click.echo(f"warning: {line}", err=True)
+        if line not in told:
+            click.echo(f"warning: {line}", err=True)
     if options["report"]:
         from prontosched.evaluation.report import write_report
 

@@ -27,7 +27,7 @@ def print_outcome(found: dict[str, Any]) -> str:
         honest = method["honest"]
         rows.append([
             method["label"], _percent(method["own"]["downtime"]), _short(honest["recall_low"]["value"]),
-            _short(honest["recall"]["value"]), _span(honest["recall"]), _short(method["null"]["recall"]["p"], 3),
+            _short(honest["recall"]["value"]), _span(honest["recall"]), _short(method["null"]["recall"]["p"], 4),
             _short(honest["precision"]["value"]), _short(honest["quiet_roc"]["value"]),
             _short(honest["quiet_average_precision"]["value"]), _short(honest["exposure_cut"]["value"]),
             _short(method["calibration_error"], 3),
