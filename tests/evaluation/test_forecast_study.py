@@ -23,6 +23,7 @@ from prontosched.evaluation.forecast.study import (
     lay_out_tasks,
     mean_rmse,
     node_rmse,
+    pick_targets,
 )
 from prontosched.evaluation.forecast.tables import as_text, daily_table
 from prontosched.evaluation.paper_shape import PaperShape
@@ -199,11 +200,19 @@ def test_a_difference_within_its_interval_is_not_called_one(rng: np.random.Gener
     assert compare({}, second) is None
 
 
-def test_two_nodes_are_too_few_for_a_clear_difference() -> None:
-    found = compare({"a": 1.0, "b": 1.0}, {"a": 2.0, "b": 2.0})
+def test_four_nodes_are_too_few_for_a_clear_difference() -> None:
+    found = compare(dict.fromkeys("abcd", 1.0), dict.fromkeys("abcd", 2.0))
 
     assert found is not None
     assert not found.clear
+
+
+def test_few_clusters_give_more_nodes_each_so_that_six_are_forecast_in_all() -> None:
+    picked = [pick_targets(20, StudySettings(), cluster=0, clusters=clusters) for clusters in (1, 3, 10)]
+
+    assert [len(set(nodes)) for nodes in picked] == [6, 2, 2]
+    assert pick_targets(3, StudySettings(), cluster=0, clusters=1) == [0, 1, 2]
+    assert len(pick_targets(20, StudySettings(targets=1), cluster=0, clusters=1)) == 1
 
 
 def test_average_rmse_is_over_nodes_not_over_forecasts() -> None:

@@ -35,9 +35,7 @@ PATH = click.Path(path_type=Path)
 @click.option(
     "--targets",
     type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="Nodes per cluster to forecast.",
+    help="Nodes per cluster to forecast.  [default: 2, at least 6 in all]",
 )
 @click.option(
     "--windows",
@@ -117,7 +115,7 @@ def command(report: Path | None, as_json: bool, **options: Any) -> None:
 def _settings(
     *,
     traces: tuple[Path, ...],
-    targets: int,
+    targets: int | None,
     windows: int,
     alarm_days: int,
     clusters: int,
@@ -143,7 +141,7 @@ def _settings(
     study = StudySettings(targets, windows, alarm_days, seed)
     shape = PaperShape(clusters, hosts=max(1, vms // 20), vms=vms, days=days, seed=seed)
     if full:
-        study = StudySettings(None if traces else 3, None, None, seed)
+        study = StudySettings(100_000 if traces else 3, None, None, seed)
         shape = PaperShape(clusters, hosts=14, vms=350, days=28, seed=seed)
     return ForecastSettings(
         traces=traces,

@@ -17,7 +17,8 @@ from prontosched.evaluation.forecast.study import Errors, StudyResult, mean_rmse
 from prontosched.evaluation.forecast.values import PAST_DAYS
 
 DRAWS = 2000
-FEWEST_NODES = 3
+# With fewer, the bootstrap draws the same few nodes again and again and its interval says little.
+FEWEST_NODES = 5
 QUESTIONS = {
     "how many": "How many other VMs should be used to forecast?",
     "how much past": "How much data from the past?",
@@ -54,7 +55,8 @@ class Comparison:
         """Say how the first compares to the second."""
         interval = f"{self.change:+.1f} % [{self.low:+.1f}, {self.high:+.1f}]"
         if not self.clear:
-            return f"no clear difference ({interval} over {self.nodes} nodes)"
+            few = "" if self.nodes >= FEWEST_NODES else ", too few to tell"
+            return f"no clear difference ({interval} over {self.nodes} nodes{few})"
         return f"{'lower' if self.change < 0 else 'higher'} ({interval} over {self.nodes} nodes)"
 
 

@@ -47,7 +47,7 @@ def draw_example(example: Example, unit: str) -> Any:
         axes.plot(minutes, example.forecasts[name], color=colour, linewidth=1.1, alpha=0.9, label=label)
     axes.set(xlabel="minutes", ylabel=f"CPU Ready [{unit}]", xlim=(0, minutes[-1]))
     axes.set_ylim(bottom=0)
-    axes.legend(loc="upper left", bbox_to_anchor=(0.0, 1.18), ncols=4, fontsize=8.5)
+    figure.legend(loc="outside upper left", ncols=4, fontsize=8.5)
     return figure
 
 
@@ -90,7 +90,7 @@ def draw_daily(result: StudyResult, unit: str) -> Any:
             axes.plot([at] * len(nodes), nodes, ".", color="#20242a", markersize=3, alpha=0.5)
     axes.set_xticks(range(len(groups)), [f"{scope}\n{days} days" for scope, days in groups])
     axes.set(ylabel=f"RMSE of daily medians [{unit}]")
-    axes.legend(ncols=4, loc="upper left", bbox_to_anchor=(0.0, 1.15))
+    figure.legend(loc="outside upper left", ncols=4)
     return figure
 
 

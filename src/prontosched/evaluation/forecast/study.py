@@ -18,6 +18,7 @@ from prontosched.evaluation.forecast.tasks import Cache, Task, run_tasks
 from prontosched.evaluation.forecast.values import PAST_DAYS, daily_day, rmse_by_node, window_pair
 
 ALARM_PAST_DAYS = 14
+FEWEST_TARGETS = 6
 
 # scope/method or method -> node -> step -> error
 Errors = dict[str, dict[str, dict[int, float]]]
@@ -30,7 +31,7 @@ class StudySettings:
     Attributes
     ----------
     targets
-        Nodes per cluster whose values are forecast; None takes all.
+        Nodes per cluster whose values are forecast; None takes two, and at least six in all.
     windows
         Windows per length and cluster; None takes all.
     alarm_days
@@ -39,7 +40,7 @@ class StudySettings:
         For what is drawn at random.
     """
 
-    targets: int | None = 2
+    targets: int | None = None
     windows: int | None = 12
     alarm_days: int | None = 7
     seed: int = 7
@@ -100,7 +101,7 @@ def lay_out_tasks(panel: Panel, settings: StudySettings) -> list[Task]:
     tasks: list[Task] = []
     arguments: tuple[Any, ...]
     for place, cluster in enumerate(panel.clusters):
-        targets = pick_targets(len(cluster.nodes), settings, place)
+        targets = pick_targets(len(cluster.nodes), settings, cluster=place, clusters=len(panel.clusters))
         for past in PAST_DAYS:
             for day in range(past, cluster.daily.shape[1]):
                 held = cluster.daily[:, day - past : day + 1]
@@ -125,12 +126,13 @@ def lay_out_tasks(panel: Panel, settings: StudySettings) -> list[Task]:
     return tasks
 
 
-def pick_targets(nodes: int, settings: StudySettings, cluster: int) -> list[int]:
+def pick_targets(nodes: int, settings: StudySettings, *, cluster: int, clusters: int) -> list[int]:
     """Return the nodes of a cluster whose values are forecast, drawn once."""
-    if settings.targets is None or settings.targets >= nodes:
+    wanted = settings.targets or max(2, -(-FEWEST_TARGETS // clusters))
+    if wanted >= nodes:
         return list(range(nodes))
     rng = np.random.default_rng([settings.seed, cluster])
-    return sorted(int(n) for n in rng.choice(nodes, settings.targets, replace=False))
+    return sorted(int(n) for n in rng.choice(nodes, wanted, replace=False))
 
 
 def run_study(
