@@ -27,12 +27,18 @@ class SchemaBook:
         self.rejected = 0
         self._known: dict[str, Metrics] = {}
         self._awaited: dict[str, Feed] = {}
+        self._published: set[Metrics] = set()
 
     def publish(self, metrics: Metrics) -> None:
-        """Tell everyone what the fingerprint of `metrics` stands for."""
+        """Tell everyone what the fingerprint of `metrics` stands for, once."""
+        if metrics in self._published:
+            return
         schema = fingerprint(metrics)
         self._learn(schema, metrics)
         self.link.put(SCHEMAS, schema, schema_to_bytes(metrics))
+        if len(self._published) >= MAX_KNOWN:
+            self._published.clear()
+        self._published.add(metrics)
 
     def __call__(self, schema: str) -> Metrics | None:
         """Return the names behind a fingerprint, or None and begin to listen for them."""

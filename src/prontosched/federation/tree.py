@@ -22,7 +22,7 @@ MAX_NAME = 200
 MAX_LEVELS = 8
 # Shards are named so that no host can be: a host's name never begins with a tilde.
 _SHARD = "~"
-_PLAIN = re.compile(r"[A-Za-z0-9_-]")
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPED = re.compile(r"=([0-9A-F]{2})")
 
 
@@ -166,6 +166,8 @@ def _shard(number: int) -> str:
 
 
 def _escape(part: str) -> str:
+    if _PLAIN.fullmatch(part):
+        return part
     return "".join(c if _PLAIN.match(c) else "".join(f"={byte:02X}" for byte in c.encode()) for c in part)
 
 
