@@ -18,7 +18,7 @@ from prontosched.errors import TelemetryError
 from prontosched.evaluation.datasets import open_dataset, recognise
 from prontosched.telemetry.trace import Chunk, TraceCounts, TraceSource, open_trace
 
-MOST_NODES = 64
+MOST_NODES = 128
 FEWEST_NODES = 4
 # Of a small fleet each chunk is a quarter: fewer steps of Python each, and still work for four cores.
 PARTS = 4
