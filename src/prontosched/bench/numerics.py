@@ -14,7 +14,7 @@ from prontosched.presets import make_fleet, make_node
 from prontosched.subspace import Array, Subspace, merge_all
 
 FEATURES, RANK, BLOCK = 134, 4, 10
-STEPS = 320
+STEPS = 80
 
 
 def telemetry(steps: int, features: int = FEATURES, seed: int = 1) -> Array:
@@ -58,7 +58,7 @@ def node_rows() -> Iterator[Row]:
         candidates["peer"] = peer
     for run in candidates.values():
         run()
-    best = best_of(candidates)
+    best = best_of(candidates, repeats=400)
     yield Row(
         "node step with scaling, times faster than plain",
         best["plain_scaled"] / best["scaled"],

@@ -85,7 +85,7 @@ class Rates:
             self._mend_falls(increase)
         self._since += max(seconds, 0.0)
         # Since each counter's own last reading: one that was missing spans more than one interval.
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             rates: Array = increase / self._since
         if seconds <= 0.0:
             rates[self._since <= 0.0] = np.nan
