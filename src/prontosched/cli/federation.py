@@ -16,9 +16,12 @@ import click
 @click.option(
     "--top", type=click.IntRange(0), default=20, show_default=True, help="Nodes shown, outliers first."
 )
+@click.option(
+    "--wait", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds for the bus."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def command(context: click.Context, address: str | None, top: int, as_json: bool) -> None:
+def command(context: click.Context, address: str | None, top: int, wait: float, as_json: bool) -> None:
     """Show the federation: who is there, how old, how far from the global view.
 
     \b
@@ -38,7 +41,7 @@ def command(context: click.Context, address: str | None, top: int, as_json: bool
     place = Address.parse(address)
     link = NatsLink(place, name="overview")
     try:
-        seen = look(link, tree=place.tree)
+        seen = look(link, tree=place.tree, seconds=wait)
     finally:
         link.close()
     if as_json:
