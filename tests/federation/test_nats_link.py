@@ -185,6 +185,9 @@ def test_groups_on_one_bus_do_not_hear_each_other(shared_bus: Bus, link_to: Call
         ("nats://h:1?color=red", "an address may have creds, ca"),
         ("nats://h:99999", "address of the bus"),
         ("nats://h:1?shards=many", "address of the bus"),
+        ("nats://h:1?trigger=never", "trigger must be projector or elementwise, got 'never'"),
+        ("nats://h:1?epsilon=-1", "epsilon must be at least 0"),
+        ("nats://h:1?max_age=soon", "address of the bus"),
         ("nats://h:1?shards=0", "shards must be from 1 to 4096, got 0"),
         ("nats://h:1?creds=/nowhere/node.creds", "creds must name a credentials file"),
         ("tls://h:1?ca=/nowhere/ca.pem", "must be readable PEM files"),
@@ -195,6 +198,14 @@ def test_groups_on_one_bus_do_not_hear_each_other(shared_bus: Bus, link_to: Call
 def test_an_address_that_cannot_be_right_is_refused(address: str, message: str) -> None:
     with pytest.raises(FederationError, match=message):
         NatsLink(address)
+
+
+def test_the_address_can_set_when_members_propagate() -> None:
+    link = NatsLink("nats://127.0.0.1:1?epsilon=0.2&trigger=elementwise&max_age=30", timeout=0.2)
+    link.close()
+    rule = Member(link, "n1").voice.rule
+
+    assert (rule.epsilon, rule.kind, rule.max_age_seconds) == (0.2, "elementwise", 30.0)
 
 
 def test_the_address_can_name_a_key_for_metric_names(tmp_path: Path) -> None:

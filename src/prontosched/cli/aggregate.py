@@ -53,6 +53,13 @@ import click
     help="Longest silence in seconds.",
 )
 @click.option(
+    "--trigger",
+    type=click.Choice(["projector", "elementwise"]),
+    default="projector",
+    show_default=True,
+    help="How change is measured; elementwise is the paper's.",
+)
+@click.option(
     "--takeover",
     type=click.FloatRange(0.1),
     default=5.0,
@@ -119,6 +126,7 @@ def _service(
     expiry: float,
     epsilon: float,
     max_age: float,
+    trigger: Any,
     takeover: float,
 ) -> Any:
     from prontosched.federation.aggregator import Aggregator
@@ -130,6 +138,6 @@ def _service(
         link,
         Aggregator(name, rank=rank, spare=spare, expiry_seconds=expiry, fan_out=fan_out),
         tree=tree,
-        rule=Propagation(epsilon=epsilon, max_age_seconds=max_age, rank=rank),
+        rule=Propagation(epsilon=epsilon, max_age_seconds=max_age, kind=trigger, rank=rank),
         seat=Seat(link, name, holder, seconds=takeover),
     )

@@ -8,14 +8,17 @@ joined by commas. Only the host is needed.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from prontosched.errors import FederationError
+from prontosched.federation.propagation import Propagation
 from prontosched.federation.tree import Tree
 
-KEYS = ("creds", "ca", "cert", "key", "names", "depth", "shards")
+KEYS = ("creds", "ca", "cert", "key", "names", "depth", "shards", "epsilon", "trigger", "max_age")
 _GROUP = re.compile(r"^[A-Za-z0-9_-]{1,32}$")
 
 
@@ -38,6 +41,8 @@ class Address:
         Given before the host, where there is no credentials file.
     tree
         Who reports to whom.
+    rule
+        What members pass to `Propagation`: when a summary is worth sending.
 
     Examples
     --------
@@ -56,6 +61,7 @@ class Address:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     tree: Tree = field(default_factory=Tree)
+    rule: Mapping[str, Any] = field(default_factory=dict)
 
     def name_key(self) -> bytes | None:
         """Return the key for metric names, or None where they are sent as they are."""
@@ -90,6 +96,7 @@ class Address:
             servers = [f"{p.scheme}://{p.hostname}:{p.port or 4222}" for p in map(urlsplit, written)]
             depth = int(options["depth"]) if "depth" in options else None
             tree = Tree(depth=depth, shards=int(options.get("shards", "1")))
+            rule = _rule(options)
         except ValueError as error:
             raise FederationError(f"address of the bus: {error}") from error
         return cls(
@@ -103,4 +110,20 @@ class Address:
             unquote(parts.username) if parts.username else None,
             unquote(parts.password) if parts.password else None,
             tree,
+            rule,
         )
+
+
+def _rule(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of propagation that an address names, checked."""
+    rule: dict[str, Any] = {}
+    if "epsilon" in options:
+        rule["epsilon"] = float(options["epsilon"])
+    if "max_age" in options:
+        rule["max_age_seconds"] = float(options["max_age"])
+    if "trigger" in options:
+        if options["trigger"] not in ("projector", "elementwise"):
+            raise ValueError(f"trigger must be projector or elementwise, got {options['trigger']!r}")
+        rule["kind"] = options["trigger"]
+    Propagation(**rule)
+    return rule

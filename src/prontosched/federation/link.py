@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from prontosched.errors import FederationError
 
@@ -120,9 +120,12 @@ class Link(Protocol):
     ----------
     name_key
         Key under which members hash the names of metrics; None sends them as they are.
+    rule
+        What members pass to `Propagation` where they were given no rule of their own.
     """
 
     name_key: bytes | None
+    rule: Mapping[str, Any]
 
     @property
     def connected(self) -> bool:
@@ -244,6 +247,7 @@ class LocalLink:
     def __init__(self, board: Board) -> None:
         self.board = board
         self.name_key: bytes | None = None
+        self.rule: Mapping[str, Any] = {}
         self.closed = False
         self._feeds: list[Feed] = []
 

@@ -50,7 +50,7 @@ class Member:
     name
         The node's place, `site/row/rack/node`.
     tree, rule
-        Who is the parent, and when a summary is worth sending.
+        Who is the parent, and when a summary is worth sending; without a rule the link's.
     decision_seconds
         How long a decision holds without being renewed.
     adopt_seconds
@@ -92,7 +92,7 @@ class Member:
         self.rank = rank
         self.book = SchemaBook(link)
         self.voice = Voice(
-            link, name, tree=tree or Tree(), book=self.book, rule=rule or Propagation(rank=rank)
+            link, name, tree=tree or Tree(), book=self.book, rule=rule or Propagation(rank=rank, **link.rule)
         )
         self.view: GlobalView | None = None
         self.adopted = 0

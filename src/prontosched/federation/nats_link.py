@@ -67,6 +67,7 @@ class NatsLink:
         self.address = place if group is None else dataclasses.replace(place, group=group)
         self.group = self.address.group
         self.name_key = self.address.name_key()
+        self.rule = self.address.rule
         self.timeout = timeout
         self.sessions = 0
         self.last_error = ""
