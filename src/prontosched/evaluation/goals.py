@@ -67,6 +67,12 @@ def goals(study: Study, data: str = "traces") -> list[dict[str, Any]]:
     quiet = study.interval(LEARNED, "quiet_roc")
     least_quiet = 0.75 if data == "positive" else None
     rows.append({**_row("quiet-state ROC area", quiet.value, least_quiet, "at least"), **_limits(quiet)})
+    return [*rows, *_of_variants(study)]
+
+
+def _of_variants(study: Study) -> list[dict[str, Any]]:
+    """Return what the signal without its embedding's inputs, and under its own policy, is measured for."""
+    rows: list[dict[str, Any]] = []
     if BLIND in study:
         found = study.ratio(LEARNED, BLIND, "recall")
         rows.append(_ratio("recall with the embedding's inputs against without", found, 0.99))

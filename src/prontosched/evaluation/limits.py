@@ -7,6 +7,7 @@ from collections import deque
 import numpy as np
 
 from prontosched.evaluation.quantiles import Mask
+from prontosched.subspace import Array
 
 
 def limit_hours(raised: Mask, *, steps_per_hour: int, limit: float) -> Mask:
@@ -42,3 +43,31 @@ def hours_above(raised: Mask, *, steps_per_hour: int, limit: float) -> int:
     hours = raised.size // steps_per_hour
     share = raised[: hours * steps_per_hour].reshape(hours, steps_per_hour).mean(axis=1)
     return int(np.sum(share > limit + 1.0 / steps_per_hour))
+
+
+def limit_figures(
+    chosen: Mask, own: Mask, positive: Mask, *, steps_per_hour: int, limit: float
+) -> dict[str, Array]:
+    """Return what a limit per hour does to each method, `(methods,)` each.
+
+    Parameters
+    ----------
+    chosen, own
+        Raises at the compared budget and by the method's own decision, `(steps, methods)`.
+    positive
+        Moments before a spike, `(steps,)`.
+
+    Returns
+    -------
+    Recall at the compared budget, `free` and `limited`; of the own decisions the `worst` hour's downtime and
+    the number of hours `above` the limit.
+    """
+    found = {key: np.full(chosen.shape[1], np.nan) for key in ("free", "limited", "worst", "above")}
+    for method in range(chosen.shape[1]):
+        kept = limit_hours(chosen[:, method], steps_per_hour=steps_per_hour, limit=limit)
+        if positive.any():
+            found["free"][method] = chosen[positive, method].mean()
+            found["limited"][method] = kept[positive].mean()
+        found["worst"][method] = worst_hour(own[:, method], steps_per_hour=steps_per_hour)
+        found["above"][method] = hours_above(own[:, method], steps_per_hour=steps_per_hour, limit=limit)
+    return found

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from prontosched.evaluation.curves import at_downtime, exposure_of_oracle
 from prontosched.evaluation.intervals import block_weights
-from prontosched.evaluation.limits import hours_above, limit_hours, worst_hour
+from prontosched.evaluation.limits import limit_figures
 from prontosched.evaluation.nulls import draw_shifts, shifted_means
 from prontosched.evaluation.quantiles import Mask
 from prontosched.evaluation.ranking import (
@@ -187,7 +187,9 @@ def summarise_node(
         nulls=nulls,
         seen=seen,
         cold_average_precision=_cold(tape),
-        limit=_limited(tape, steps_per_hour, hourly_limit),
+        limit=limit_figures(
+            tape.chosen, tape.own, tape.label & tape.valid, steps_per_hour=steps_per_hour, limit=hourly_limit
+        ),
     )
 
 
@@ -196,21 +198,6 @@ def _cold(tape: NodeTape) -> Array:
     early = tape.valid & (tape.step >= COLD[0]) & (tape.step < COLD[1])
     scores = tape.score[early].astype(np.float64)
     return np.array([average_precision(scores[:, k], tape.label[early]) for k in range(scores.shape[1])])
-
-
-def _limited(tape: NodeTape, steps_per_hour: int, limit: float) -> dict[str, Array]:
-    """Return recall at the chosen budget with and without a limit per hour, and the worst hours."""
-    found = {key: np.full(tape.score.shape[1], np.nan) for key in ("free", "limited", "worst", "above")}
-    positive = tape.label & tape.valid
-    for method in range(tape.score.shape[1]):
-        chosen, own = tape.chosen[:, method], tape.own[:, method]
-        kept = limit_hours(chosen, steps_per_hour=steps_per_hour, limit=limit)
-        if positive.any():
-            found["free"][method] = chosen[positive].mean()
-            found["limited"][method] = kept[positive].mean()
-        found["worst"][method] = worst_hour(own, steps_per_hour=steps_per_hour)
-        found["above"][method] = hours_above(own, steps_per_hour=steps_per_hour, limit=limit)
-    return found
 
 
 def _of_node(record: Record, node: int) -> dict[str, Array]:
