@@ -43,6 +43,9 @@ class Clock(Held):
         """Go to `time`, or on by one interval where it is unknown."""
         ops = self.ops
         known = ops.known(time)
+        if not ops.any(known):
+            self.now = self.now + self.interval
+            return
         step = time - self.now
         # `seen`: two real times are needed to tell an interval. Pauses are not intervals.
         counts = ops.both(ops.both(known, self.seen), step > 0.0)
