@@ -20,6 +20,7 @@ from prontosched.federation.seat import Seat
 from prontosched.federation.service import AggregatorService
 
 from .buses import Bus, eventually
+from .credentials import make_credentials
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "nats"
 
@@ -134,3 +135,28 @@ def test_the_command_shows_the_tree(role: Callable[[str], NatsLink], secure_bus:
 
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["nodes"] == 0
+
+
+def test_a_credentials_file_opens_a_bus_that_nothing_else_opens(
+    tmp_path: Path, link_to: Callable[..., NatsLink]
+) -> None:
+    config, creds = make_credentials(tmp_path)
+    (tmp_path / "server.conf").write_text(config)
+    bus = Bus(tmp_path, config=tmp_path / "server.conf").start()
+    try:
+        known = link_to(bus, address=f"{bus.url}/prod?creds={creds}", group="prod")
+        assert known.wait_until_connected(8), known.last_error
+        known.put(SUMMARIES, "n1", b"here")
+        assert known.flush()
+        stranger = link_to(bus, group="prod")
+        damaged = tmp_path / "damaged.creds"
+        damaged.write_text("no credentials at all")
+        confused = link_to(bus, address=f"{bus.url}/prod?creds={damaged}", group="prod")
+
+        eventually(lambda: stranger.last_error and confused.last_error)
+        assert not stranger.connected
+        assert not confused.connected
+        for link in (known, stranger, confused):
+            link.close()
+    finally:
+        bus.kill()

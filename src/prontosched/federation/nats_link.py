@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
+import importlib.util
 import logging
 import random
 import re
@@ -192,6 +193,10 @@ class NatsLink:
             except (*Session.LOST, FederationError) as error:
                 self.last_error = f"{type(error).__name__}: {error}"
                 log.info("bus lost, deciding alone: %s", self.last_error)
+            except Exception as error:
+                # Credentials that cannot be read, say. Trying goes on: the file may be mended.
+                self.last_error = f"{type(error).__name__}: {error}"
+                log.exception("bus cannot be joined, deciding alone")
             if self._closing:
                 break
             if time.monotonic() - started > LONGEST_WAIT_SECONDS:
@@ -261,6 +266,8 @@ def _options(address: Address) -> dict[str, Any]:
             raise FederationError(
                 f"creds must name a credentials file, got {address.credentials!r}: check the path"
             )
+        if importlib.util.find_spec("nkeys") is None:
+            raise FederationError("a credentials file needs the package nkeys: install the extra 'nats'")
         options["user_credentials"] = address.credentials
     if address.user is not None:
         options |= {"user": address.user, "password": address.password or ""}
