@@ -27,8 +27,9 @@ ARTEFACTS = Path(__file__).parent.parent.parent / "artefacts"
 Start = Callable[..., str]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
+    """A browser, closed with the module: its driver runs an event loop that others must not meet."""
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("chromium is not installed: apt-get install chromium")

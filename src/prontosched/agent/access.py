@@ -185,5 +185,6 @@ def _check_token(header: str, token: str) -> None:
     if not hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode()):
         raise web.HTTPUnauthorized(
             text="a token is needed: send it as 'Authorization: Bearer …'",
-            headers={"WWW-Authenticate": 'Bearer realm="pronto", Basic realm="pronto"'},
+            # Browsers read one scheme a header, and Basic is the one they can ask a person for.
+            headers={"WWW-Authenticate": 'Basic realm="pronto"'},
         )
