@@ -15,7 +15,6 @@ import logging
 import time
 from typing import Any
 
-import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -83,30 +82,35 @@ class Session:
 
     async def open(self) -> None:
         """Connect, make sure that the buckets exist, and compare clocks."""
-        self._client = await nats.connect(
-            **self.options,
-            name=f"pronto {self.name}",
-            allow_reconnect=False,
-            # Even so the client library tries a server that is away sixty times, two seconds apart.
-            max_reconnect_attempts=1,
-            reconnect_time_wait=0.05,
-            connect_timeout=max(1, round(self.timeout)),
-            ping_interval=5,
-            max_outstanding_pings=2,
-            error_cb=self._complain,
-        )
+        # Made here and not by `nats.connect`, which would leave the socket of a failed attempt open.
+        self._client = Client()
         try:
+            await self._client.connect(
+                **self.options,
+                name=f"pronto {self.name}",
+                allow_reconnect=False,
+                # Even so the client library tries a server that is away sixty times, two seconds apart.
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                connect_timeout=max(1, round(self.timeout)),
+                ping_interval=5,
+                max_outstanding_pings=2,
+                error_cb=self._complain,
+            )
             self._js = self._client.jetstream(timeout=self.timeout)
             for topic in TOPICS:
                 await self._bucket(topic)
             await self._compare_clocks()
         except BaseException:
-            await self._client.close()
+            await self.close()
             raise
 
     async def close(self) -> None:
-        """Disconnect; an already broken connection is left as it is."""
-        await self._client.close()
+        """Disconnect; the client library may wait for a broken connection, so not for long."""
+        try:
+            await asyncio.wait_for(self._client.close(), 0.5)
+        except _LOST as error:
+            log.debug("closed without a goodbye: %r", error)
 
     async def put(self, topic: str, key: str, value: bytes) -> bool:
         """Store a value; False when the bus will never take it (too long, or not allowed)."""
