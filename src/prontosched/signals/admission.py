@@ -109,6 +109,8 @@ class Admission(Held):
             raised = ops.both(act, ops.no(self.exempt))
             share = max(policy.explore, 1e-9)
             counts = ops.where(raised, 0.0, ops.where(self.exempt, 1.0 / share, 1.0))
+        elif ops.any(self.exempt):
+            self.exempt = ops.full(False)
         self.budget.spend(raised)
         if not policy.quota:
             self.limit.spend(raised, clock.interval)

@@ -109,12 +109,12 @@ class One:
     @staticmethod
     def split(vector: Array) -> list[Value]:
         """Return a vector as a list of quantities."""
-        return list(vector.tolist())
+        return vector.tolist()  # type: ignore[no-any-return]
 
     @staticmethod
     def dot(rows: Array, x: Array) -> list[Value]:
         """Return the product of every row `(n, k)` with `x` `(k,)`, as n quantities."""
-        return list(rows.dot(x).tolist())
+        return rows.dot(x).tolist()  # type: ignore[no-any-return]
 
     @staticmethod
     def times(matrices: Array, x: Array) -> Array:

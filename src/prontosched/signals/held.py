@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 from array import array
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,10 +20,10 @@ from prontosched.errors import StateError
 from prontosched.signals.arithmetic import Many, Operations
 
 
-def push(ring: list[Any], newest: Any) -> None:
-    """Put a value in front of a list of fixed length; the last one falls out."""
-    ring.insert(0, newest)
-    ring.pop()
+def ring(values: Iterable[Any]) -> deque[Any]:
+    """Return a list of fixed length: what is put in front of it pushes the last one out."""
+    kept = list(values)
+    return deque(kept, maxlen=len(kept))
 
 
 class Held:
@@ -46,7 +47,7 @@ class Held:
             value = getattr(self, name)
             if isinstance(value, Held):
                 found.update({f"{name}.{k}": v for k, v in value.state().items()})
-            elif isinstance(value, list):
+            elif isinstance(value, (list, deque)):
                 found[name] = np.array(value)
             elif isinstance(value, array):
                 found[name] = np.frombuffer(value, dtype=np.float64).copy()
@@ -70,12 +71,13 @@ class Held:
 
     def _like(self, name: str, old: Any, new: Any) -> Any:
         """Return `new` as the kind of thing `old` is."""
-        if isinstance(old, list):
+        if isinstance(old, (list, deque)):
             if len(new) != len(old):
                 raise StateError(
                     f"saved state must hold {len(old)} of {name!r}, got {len(new)}: it was made with other options"
                 )
-            return [np.array(n) for n in new] if isinstance(old[0], np.ndarray) else np.asarray(new).tolist()
+            kept = [np.array(n) for n in new] if isinstance(old[0], np.ndarray) else np.asarray(new).tolist()
+            return kept if isinstance(old, list) else ring(kept)
         if isinstance(old, array):
             return array("d", np.asarray(new, dtype=np.float64).tobytes())
         if isinstance(old, np.ndarray):
@@ -95,8 +97,9 @@ class Held:
             value = getattr(self, name)
             if isinstance(value, Held):
                 setattr(part, name, value.take(nodes))
-            elif isinstance(value, list):
-                setattr(part, name, [v[nodes] for v in value])
+            elif isinstance(value, (list, deque)):
+                some = [v[nodes] for v in value]
+                setattr(part, name, some if isinstance(value, list) else ring(some))
             else:
                 setattr(part, name, value[nodes])
         return part
@@ -107,7 +110,7 @@ class Held:
             value, changed = getattr(self, name), getattr(part, name)
             if isinstance(value, Held):
                 value.put(nodes, changed)
-            elif isinstance(value, list):
+            elif isinstance(value, (list, deque)):
                 # A list shifts by replacing its members, so members may be shared: copy before writing.
                 for i, (old, new) in enumerate(zip(value, changed, strict=True)):
                     value[i] = old.copy()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from prontosched.signals.arithmetic import Operations, Value
-from prontosched.signals.held import Held, push
+from prontosched.signals.held import Held
 
 SHORT, LONG = (2.0, 5.0, 15.0), (60.0, 240.0, 1440.0)
 RATES = (10.0, 60.0, 1440.0)
@@ -94,7 +94,8 @@ class History(Held):
         self.steps = self.steps + 1.0
         plain = 1.0 / self.steps
         step = ops.where(first, 0.0, v - self.recent[0])
-        push(self.recent, v)
+        self.recent.insert(0, v)
+        self.recent.pop()
         if ops.any(first):
             self.recent = [ops.where(first, v, old) for old in self.recent]
         hit = spike * 1.0

@@ -16,7 +16,7 @@ import numpy as np
 from prontosched.signals.admission import Admission
 from prontosched.signals.arithmetic import One, Operations, Value
 from prontosched.signals.heads import Heads
-from prontosched.signals.held import Held, push
+from prontosched.signals.held import Held, ring
 from prontosched.signals.history import NAMES as HISTORY_NAMES
 from prontosched.signals.history import OFFSET, History, weight
 from prontosched.signals.policy import Policy, Tolerance
@@ -125,15 +125,15 @@ class Learner(Held):
         self.error = ops.full(0.25)
         self.positives = ops.full(0)
         # What was so at each of the last `horizon` steps, newest first. Contention below 0 is unknown.
-        self.contention = [ops.full(-1.0) for _ in range(horizon)]
-        self.inputs = [np.zeros((*ops.lead, len(INPUTS))) for _ in range(horizon)]
-        self.sights = [np.zeros((*ops.lead, len(SIGHT_NAMES))) for _ in range(horizon)]
-        self.vectors = [np.zeros((*ops.lead, 0)) for _ in range(horizon)]
-        self.logits = [ops.full(0.0) for _ in range(horizon)]
-        self.said = [ops.full(0.0) for _ in range(horizon)]
+        self.contention = ring(ops.full(-1.0) for _ in range(horizon))
+        self.inputs = ring(np.zeros((*ops.lead, len(INPUTS))) for _ in range(horizon))
+        self.sights = ring(np.zeros((*ops.lead, len(SIGHT_NAMES))) for _ in range(horizon))
+        self.vectors = ring(np.zeros((*ops.lead, 0)) for _ in range(horizon))
+        self.logits = ring(ops.full(0.0) for _ in range(horizon))
+        self.said = ring(ops.full(0.0) for _ in range(horizon))
         self.offset = ops.full(0.0)
-        self.wanted = [ops.full(False) for _ in range(horizon)]
-        self.counts = [ops.full(0.0) for _ in range(horizon)]  # how many steps its label stands for
+        self.wanted = ring(ops.full(False) for _ in range(horizon))
+        self.counts = ring(ops.full(0.0) for _ in range(horizon))  # how many steps its label stands for
         self.unknown = ops.full(0)
         # Of the last step, for the reason in words and for a step without CPU Ready.
         self.level = ops.full(math.log(OFFSET))
@@ -145,7 +145,7 @@ class Learner(Held):
     def grow(self, features: int) -> None:
         """Make room for the metrics, whose number is known with the first vector."""
         self.sight.grow(features)
-        self.vectors = [np.zeros((*self.ops.lead, features)) for _ in self.vectors]
+        self.vectors = ring(np.zeros((*self.ops.lead, features)) for _ in self.vectors)
 
     def step(self, now: Present, *, known: bool, enforcing: bool) -> Answer:
         """Learn what has come due, and decide.
@@ -161,7 +161,7 @@ class Learner(Held):
         self.clock.advance(now.time)
         u = self._contention(now.ready) if known else ops.full(-1.0)
         spike = u >= 1.0
-        push(self.contention, u)
+        self.contention.appendleft(u)
         self._learn(spike)
         if known:
             self.unknown = ops.full(0)
@@ -177,16 +177,11 @@ class Learner(Held):
         verdict = self.admission.decide(
             score, u, self.clock, self.record.demoted, known=known, enforcing=enforcing
         )
-        push(self.said, self.logit)
-        push(self.wanted, verdict.wanted)
-        push(self.counts, verdict.counts if known else ops.full(0.0))
-        return Answer(
-            raised=verdict.raised,
-            score=score,
-            threshold=verdict.threshold,
-            probability=1.0 / (1.0 + ops.exp(-self.logit)),
-            expected_ready=self.expected,
-        )
+        self.said.appendleft(self.logit)
+        self.wanted.appendleft(verdict.wanted)
+        self.counts.appendleft(verdict.counts if known else ops.full(0.0))
+        chance = 1.0 / (1.0 + ops.exp(-self.logit))
+        return Answer(verdict.raised, score, verdict.threshold, chance, self.expected)
 
     def _contention(self, ready: Value) -> Value:
         """Return CPU Ready in units of the tolerance."""
@@ -224,7 +219,7 @@ class Learner(Held):
 
     def _learn_onset(self, spike: Value) -> None:
         ops = self.ops
-        onset = ops.both(spike, ops.largest(self.contention[1:] or [ops.full(0.0)]) < 1.0)
+        onset = ops.both(spike, ops.largest(list(self.contention)[1:] or [ops.full(0.0)]) < 1.0)
         if not ops.any(onset):
             return
         lead = ops.full(0)
@@ -283,8 +278,8 @@ class Learner(Held):
         return ops.clip((labels - FIRST_LABELS) / (ENOUGH_LABELS - FIRST_LABELS), 0.0, 1.0)
 
     def _remember(self, x: Array, seen: Array, logit: Value, vector: Array) -> None:
-        push(self.inputs, x)
-        push(self.sights, seen)
-        push(self.logits, logit)
+        self.inputs.appendleft(x)
+        self.sights.appendleft(seen)
+        self.logits.appendleft(logit)
         # Copied: a source may reuse its buffer.
-        push(self.vectors, vector.copy())
+        self.vectors.appendleft(vector.copy())

@@ -30,6 +30,7 @@ TREND_WEIGHT = weight(4.0)
 ALONG_WEIGHT = weight(2000.0)
 EARNED_WEIGHT = weight(2000.0)
 CURVATURE_FLOOR = 0.02
+LARGE = 1e6
 # Evidence for the correction, as a logarithm of odds: from here it is listened to, to here fully.
 HEARD, TRUSTED = 2.0, 8.0
 
@@ -63,6 +64,7 @@ class Sight(Held):
         "gain_weight",
         "along",
         "along_weight",
+        "along_scale",
     )
 
     def __init__(self, ops: Operations, horizon: int) -> None:
@@ -78,6 +80,7 @@ class Sight(Held):
         self.gain_weight = ops.full(0.0)
         self.along = np.zeros((*ops.lead, 0))
         self.along_weight = ops.full(0.0)
+        self.along_scale = ops.full(1.0)
 
     def grow(self, features: int) -> None:
         """Make room for the metrics, whose number is known with the first vector."""
@@ -144,15 +147,21 @@ class Sight(Held):
         self._learn_along(vector, hit - without, learns)
 
     def _learn_along(self, vector: Array, missed: Value, learns: Value) -> None:
+        """Let the direction that went with contention fade, and add this label's part to it.
+
+        Only where it points matters, so instead of it the new parts are scaled.
+        """
         ops = self.ops
         self.along_weight = self.along_weight + learns
-        k = learns * ops.maximum(ALONG_WEIGHT, 1.0 / ops.maximum(self.along_weight, 1.0))
-        if isinstance(ops, One):
-            self.along *= 1.0 - k
-            self.along += (k * missed) * vector
-        else:
-            self.along *= (1.0 - k)[:, None]
-            self.along += (k * missed)[:, None] * vector
+        k = learns * ops.minimum(ops.maximum(ALONG_WEIGHT, 1.0 / ops.maximum(self.along_weight, 1.0)), 0.5)
+        self.along_scale = self.along_scale / (1.0 - k)
+        part = k * self.along_scale * missed
+        self.along += part * vector if isinstance(ops, One) else part[:, None] * vector
+        large = self.along_scale > LARGE
+        if ops.any(large):
+            shrink = ops.where(large, 1.0 / self.along_scale, 1.0)
+            self.along *= shrink if isinstance(ops, One) else shrink[:, None]
+            self.along_scale = self.along_scale * shrink
 
     def correction(self, x: Array) -> Value:
         """Return what to add to the first head's logit, as far as it is listened to."""
