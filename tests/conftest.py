@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+# Small matrices: threads of the BLAS only get in each other's way. Read when numpy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
-
-# Small matrices: threads of the BLAS only get in each other's way.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @pytest.fixture

@@ -71,6 +71,8 @@ def test_any_bytes_are_refused_without_a_crash(data: bytes) -> None:
         {"kind": "demo", "version": "1", "values": {}, "arrays": []},
         {"kind": "other", "version": 1, "values": {}, "arrays": []},
         {"kind": "demo", "version": 1, "values": [], "arrays": []},
+        {"kind": "demo", "version": 1, "values": {}, "arrays": [["a", ["float64"], [1]]]},
+        {"kind": "demo", "version": 1, "values": {}, "arrays": [["a"], 7]},
         {"kind": "demo", "version": 1},
         [],
     ],

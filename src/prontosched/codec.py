@@ -80,9 +80,11 @@ def decode(data: bytes, *, kind: str, version: int, limit: int = MAX_BYTES) -> d
             "upgrade, or set it aside"
         )
     fields: dict[str, Any] = dict(header["values"])
-    for name, dtype, shape in header["arrays"]:
-        array, start = _array(data, start, name, dtype, shape)
-        fields[name] = array
+    for entry in header["arrays"]:
+        if not (isinstance(entry, list) and len(entry) == 3 and all(isinstance(e, str) for e in entry[:2])):
+            raise StateError(f"an array must have name, type and shape, got {entry!r}: discard it")
+        name, dtype, shape = entry
+        fields[name], start = _array(data, start, name, dtype, shape)
     if start != len(data) - _CHECK_BYTES:
         raise StateError(
             f"{kind} data must end with its arrays, got {len(data) - _CHECK_BYTES - start} bytes more"

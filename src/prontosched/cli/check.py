@@ -76,7 +76,7 @@ def command(root: Path, compare: bool, as_json: bool) -> None:
         click.echo("node_exporter is not installed: nothing to compare with")
     missing = [name for name, there in extras.items() if not there]
     click.echo(
-        f"Extras not installed: {', '.join(missing)} (pip install 'prontosched[{','.join(missing)}]')"
+        f"Extras not installed: {', '.join(missing)} (pip install '.[{','.join(missing)}]')"
         if missing
         else "All extras are installed."
     )

@@ -112,7 +112,7 @@ def command(
         from aiohttp import web
     except ImportError as error:
         raise IntegrationError(
-            f"pronto extender needs aiohttp, got {error}: pip install 'prontosched[agent]'"
+            f"pronto extender needs aiohttp, got {error}: pip install '.[agent]'"
         ) from error
     from prontosched.agent.access import guard
 

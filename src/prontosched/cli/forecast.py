@@ -177,4 +177,4 @@ def _need_extra() -> None:
         import pandas  # noqa: F401
         import statsmodels  # noqa: F401
     except ImportError as error:
-        raise ProntoError(f"forecasting needs {error.name}: pip install 'prontosched[evaluation]'") from error
+        raise ProntoError(f"forecasting needs {error.name}: pip install '.[evaluation]'") from error

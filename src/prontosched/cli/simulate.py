@@ -172,6 +172,6 @@ def _draw(study: Any, path: Path) -> None:
         draw(study, path)
     except ImportError as error:
         raise SettingsError(
-            f"drawing needs matplotlib, got {error}: install it with pip install 'prontosched[evaluation]'"
+            f"drawing needs matplotlib, got {error}: install it with pip install '.[evaluation]'"
         ) from error
     click.echo(f"drawn: {path}", err=True)

@@ -145,7 +145,7 @@ def _run_dask(
     try:
         from distributed import as_completed
     except ImportError as error:
-        raise SettingsError("engine dask needs distributed: pip install 'prontosched[dask]'") from error
+        raise SettingsError("engine dask needs distributed: pip install '.[dask]'") from error
     with _client(workers or cores(), scheduler) as client:
         futures = [
             client.submit(evaluate_part, part, setting, pure=False, retries=ATTEMPTS, key=f"pronto-{place}")

@@ -77,7 +77,7 @@ def drawing() -> Iterator[None]:
     try:
         import matplotlib as mpl
     except ImportError as error:
-        raise SettingsError("a report needs matplotlib: pip install 'prontosched[evaluation]'") from error
+        raise SettingsError("a report needs matplotlib: pip install '.[evaluation]'") from error
     style = {
         "font.size": 9.5,
         "axes.edgecolor": MUTED,

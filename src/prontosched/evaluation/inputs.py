@@ -223,9 +223,7 @@ def _look(path: str) -> tuple[tuple[str, ...], int]:
             import pyarrow as pa
             import pyarrow.parquet as pq
         except ImportError as error:
-            raise TelemetryError(
-                f"{path}: reading Parquet needs pyarrow: pip install 'prontosched[trace]'"
-            ) from error
+            raise TelemetryError(f"{path}: reading Parquet needs pyarrow: pip install '.[trace]'") from error
         try:
             about = pq.read_metadata(path)
         except (OSError, pa.ArrowException) as error:

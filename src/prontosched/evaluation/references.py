@@ -31,9 +31,7 @@ class HalfSpaceTrees:
         try:
             from river.anomaly import HalfSpaceTrees as Forest
         except ImportError as error:
-            raise SettingsError(
-                "method half-space-trees needs river: pip install 'prontosched[evaluation]'"
-            ) from error
+            raise SettingsError("method half-space-trees needs river: pip install '.[evaluation]'") from error
         self._forests = [
             Forest(n_trees=10, height=8, window_size=250, seed=(seed + zlib.crc32(node.encode())) % 2**31)
             for node in nodes
@@ -67,9 +65,7 @@ class Boosting:
         try:
             import sklearn.ensemble  # noqa: F401
         except ImportError as error:
-            raise SettingsError(
-                "method boosting needs scikit-learn: pip install 'prontosched[evaluation]'"
-            ) from error
+            raise SettingsError("method boosting needs scikit-learn: pip install '.[evaluation]'") from error
         self._nodes = [_Boosted(horizon, seed) for _ in range(nodes)]
         self._said = np.zeros((nodes, 0))
         self._at = 0

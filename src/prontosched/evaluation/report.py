@@ -24,7 +24,7 @@ def write_report(evaluation: Evaluation, path: Path) -> list[Path]:
     try:
         import jinja2
     except ImportError as error:
-        raise SettingsError("a report needs jinja2: pip install 'prontosched[evaluation]'") from error
+        raise SettingsError("a report needs jinja2: pip install '.[evaluation]'") from error
     folder = path.with_name(f"{path.stem}_files")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -30,9 +30,7 @@ try:
 
     from prontosched.integration.dask_watch import Watch
 except ImportError as error:
-    raise IntegrationError(
-        f"the Dask gate needs distributed, got {error}: pip install 'prontosched[dask]'"
-    ) from error
+    raise IntegrationError(f"the Dask gate needs distributed, got {error}: pip install '.[dask]'") from error
 
 Decide = Callable[[str], Verdict | Decision | None]
 

@@ -107,7 +107,7 @@ class ParquetFormat:
             import pyarrow.parquet as pq
         except ImportError as error:
             raise TelemetryError(
-                "recording Parquet needs pyarrow: pip install 'prontosched[trace]', or record to .csv"
+                "recording Parquet needs pyarrow: pip install '.[trace]', or record to .csv"
             ) from error
         self._pa, self._pq = pa, pq
         self._number = pa.float32() if single_precision else pa.float64()

@@ -44,7 +44,7 @@ def parse_page(text: str, excluded: Sequence[str] = EXCLUDED) -> tuple[list[str]
         from prometheus_client.parser import text_string_to_metric_families
     except ImportError as error:
         raise TelemetryError(
-            "reading Prometheus pages needs prometheus-client: pip install 'prontosched[agent]'"
+            "reading Prometheus pages needs prometheus-client: pip install '.[agent]'"
         ) from error
     names: list[str] = []
     counters: list[bool] = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from prontosched.errors import TelemetryError
 from prontosched.telemetry.trace_files import TraceFile, name_some
 
-READY_NAMES = ("ready", "cpu_ready", "cpu_ready_percent")
+READY_NAMES = ("ready", "cpu_ready", "cpu_ready_percent", "cpu_ready_ms")
 UTILISATION_NAMES = ("utilisation", "utilization", "cpu_utilisation")
 TIMESTAMP_NAMES = ("timestamp", "time")
 NODE_NAMES = ("node",)

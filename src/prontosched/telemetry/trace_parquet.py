@@ -30,7 +30,7 @@ class ParquetFile:
             import pyarrow.parquet as pq
         except ImportError as error:
             raise TelemetryError(
-                f"{path}: reading Parquet needs pyarrow: pip install 'prontosched[trace]', or use CSV"
+                f"{path}: reading Parquet needs pyarrow: pip install '.[trace]', or use CSV"
             ) from error
         self.path = path
         self._pa, self._pq = pa, pq

@@ -171,9 +171,7 @@ class VSphereSource:
             from pyVim.connect import SmartConnect
             from pyVmomi import vim, vmodl
         except ImportError as error:
-            raise TelemetryError(
-                "source vsphere needs pyVmomi: pip install 'prontosched[vsphere]'"
-            ) from error
+            raise TelemetryError("source vsphere needs pyVmomi: pip install '.[vsphere]'") from error
         who = find_credentials(self._credentials_file)
         context = ssl.create_default_context(cafile=self._certificates)
         if self._insecure:
