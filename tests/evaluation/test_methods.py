@@ -33,7 +33,8 @@ def play(name: str, vectors: np.ndarray, ready: np.ndarray) -> np.ndarray:
     scores = []
     for start in range(0, STEPS, 140):
         block = slice(start, start + 140)
-        runner.prepare(ready[block], ready[block] * 10, threshold[block])
+        clock = np.repeat(20.0 * np.arange(start, start + 140)[:, None], len(NODES), axis=1)
+        runner.prepare(ready[block], ready[block] * 10, threshold[block], clock)
         for step in range(start, start + 140):
             (said,) = runner.step(
                 vectors[step],

@@ -53,7 +53,8 @@ class HalfSpaceTrees:
 class Boosting:
     """Histogram gradient boosting on the contention value's history, trained again on all the past.
 
-    Inputs are the value and its last four, means over 2 to 1,440 steps, extremes, utilisation and its means.
+    Inputs are the value, its last four, means over 2 to 1,440 steps, extremes, utilisation against its means, and
+    the time of the hour and of the day.
     Only labels whose horizon has passed are used.
 
     Notes
@@ -70,9 +71,9 @@ class Boosting:
         self._said = np.zeros((nodes, 0))
         self._at = 0
 
-    def prepare(self, ready: Array, utilisation: Array, threshold: Array) -> None:
+    def prepare(self, ready: Array, utilisation: Array, threshold: Array, time: Array) -> None:
         """Score the next steps, `(steps, nodes)`: each from the past and itself, by the model of now."""
-        columns = zip(ready.T, utilisation.T, threshold.T, strict=True)
+        columns = zip(ready.T, utilisation.T, threshold.T, time.T, strict=True)
         self._said = np.stack(
             [node.scores(*column) for node, column in zip(self._nodes, columns, strict=True)]
         )
@@ -90,6 +91,7 @@ class _Boosted:
     """One node's model; until there is one it says the present value, squeezed below every probability."""
 
     HALF_LIVES = (2.0, 5.0, 15.0, 60.0, 240.0, 1440.0)
+    PERIODS = (3600.0, 86400.0)
 
     def __init__(self, horizon: int, seed: int) -> None:
         self._horizon = horizon
@@ -102,7 +104,7 @@ class _Boosted:
         self._model: Any = None
         self._trained = 0
 
-    def scores(self, ready: Array, utilisation: Array, threshold: Array) -> Array:
+    def scores(self, ready: Array, utilisation: Array, threshold: Array, time: Array) -> Array:
         due = FIRST_TRAINING if self._model is None else self._trained + RETRAIN_EVERY
         if len(self._rows) >= due:
             self._train()
@@ -110,7 +112,11 @@ class _Boosted:
             relative = np.where(threshold > 0, ready / threshold, 0.0)
         values = np.log(0.05 + np.clip(np.nan_to_num(relative), 0.0, 1e6))
         busy = np.nan_to_num(utilisation)
-        rows = [self._inputs(float(v), float(b)) for v, b in zip(values, busy, strict=True)]
+        clock = np.stack([np.nan_to_num(time) % period / period for period in self.PERIODS], axis=1)
+        rows = [
+            np.concatenate([self._inputs(float(v), float(b)), c])
+            for v, b, c in zip(values, busy, clock, strict=True)
+        ]
         self._rows += rows
         self._spikes += [bool(u >= 1.0) for u in relative]
         return values - 20.0 if self._model is None else np.asarray(self._model(np.stack(rows)), np.float64)
@@ -121,10 +127,11 @@ class _Boosted:
             self._means = np.repeat(present[:, None], len(self.HALF_LIVES), axis=1)
         self._means += self._weights * (present[:, None] - self._means)
         self._recent = [*self._recent[-14:], value]
-        past = [self._recent[-1 - k] if len(self._recent) > k else value for k in range(1, 5)]
+        # All relative to the present: trees cannot follow a level they have not seen.
+        past = [self._recent[-1 - k] - value if len(self._recent) > k else 0.0 for k in range(1, 5)]
         last = self._recent[-5:]
-        extremes = [max(last), min(last), max(self._recent)]
-        return np.array([value, busy, *past, *extremes, *self._means.ravel()])
+        extremes = [max(last) - value, min(last) - value, max(self._recent) - value]
+        return np.array([value, *past, *extremes, *(self._means - present[:, None]).ravel()])
 
     def _train(self) -> None:
         self._trained = len(self._rows)
@@ -141,7 +148,7 @@ def _fit(inputs: Array, labels: Any, seed: int) -> Any:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     model = HistGradientBoostingClassifier(
-        max_iter=150, learning_rate=0.06, max_leaf_nodes=15, min_samples_leaf=40, l2_regularization=1.0,
+        max_iter=150, learning_rate=0.06, max_leaf_nodes=8, min_samples_leaf=60, l2_regularization=1.0,
         early_stopping=False, random_state=seed,
     )  # fmt: skip
     model.fit(inputs, labels)

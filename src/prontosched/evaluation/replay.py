@@ -187,7 +187,7 @@ def _stream(
             threshold[step] = learner.threshold()
             learner.learn(ready)
         for runner in runners:
-            runner.prepare(block.ready, block.utilisation, threshold)
+            runner.prepare(block.ready, block.utilisation, threshold, block.time)
         for step in range(block.ready.shape[0]):
             loop.step(block, step, threshold[step])
         done = int(block.present.sum())

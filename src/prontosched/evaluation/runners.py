@@ -186,11 +186,11 @@ class Runner:
         self.panel = Panel([method.make(chunk) for method in methods])
         self._track = make_track(methods[0], chunk, metrics, self.panel)
 
-    def prepare(self, ready: Array, utilisation: Array, threshold: Array) -> None:
+    def prepare(self, ready: Array, utilisation: Array, threshold: Array, time: Array) -> None:
         """Show the next steps, `(steps, nodes)`, to methods that would rather score several at a time."""
         for scorer in self.panel.asked:
             if isinstance(scorer, Prepared):
-                scorer.prepare(ready, utilisation, threshold)
+                scorer.prepare(ready, utilisation, threshold, time)
 
     def step(
         self, Y: Array, *, ready: Array, utilisation: Array, time: Array, present: Mask, threshold: Array

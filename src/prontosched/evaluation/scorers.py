@@ -42,7 +42,7 @@ class Scorer(Protocol):
 class Prepared(Protocol):
     """A method that scores several steps at a time, each still from its past and itself alone."""
 
-    def prepare(self, ready: Array, utilisation: Array, threshold: Array) -> None:
+    def prepare(self, ready: Array, utilisation: Array, threshold: Array, time: Array) -> None:
         """Score the next steps, `(steps, nodes)`, to be said one by one."""
         ...
 
