@@ -233,12 +233,14 @@ def distance(
 def _leading(wide: Array, rank: int) -> Subspace | None:
     """Return the leading left singular directions of a matrix, dropping negligible ones."""
     rank = min(rank, *wide.shape)
-    if wide.shape[1] < wide.shape[0]:
-        squares, vectors = np.linalg.eigh(wide.T @ wide)
-        if squares[-1] > 0.0 and squares[-rank] > GRAM_TRUST * squares[-1]:
-            strengths = np.sqrt(squares[-rank:])[::-1].copy()
-            # Weakest first: BLAS takes no reversed array.
-            return Subspace((wide @ vectors[:, -rank:])[:, ::-1] / strengths, strengths)
+    tall = wide.shape[1] < wide.shape[0]
+    squares, vectors = np.linalg.eigh(wide.T @ wide if tall else wide @ wide.T)
+    if squares[-1] > 0.0 and squares[-rank] > GRAM_TRUST * squares[-1]:
+        strengths = np.sqrt(squares[-rank:])[::-1].copy()
+        # Weakest first: BLAS takes no reversed array.
+        leading = vectors[:, -rank:]
+        basis = (wide @ leading)[:, ::-1] / strengths if tall else leading[:, ::-1].copy()
+        return Subspace(basis, strengths)
     directions, strengths, _ = np.linalg.svd(wide, full_matrices=False)
     return truncate(directions, strengths, rank)
 
