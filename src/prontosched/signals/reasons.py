@@ -59,7 +59,7 @@ def reason(learner: Learner, seen: Seen | None, *, raised: bool, node: int | Non
         ahead = f"{policy.horizon} steps"
     else:
         ahead = f"{seconds:.3g} s" if seconds < 120.0 else f"{seconds / 60.0:.3g} min"
-    text = f"CPU Ready {of(learner.expected):.3g}{policy.unit} expected within {ahead}"
+    text = f"CPU Ready {_short(of(learner.expected))}{policy.unit} expected within {ahead}"
     if raised:
         drivers = _drivers(learner, seen, node)
         text += f"; driven by {drivers}" if drivers else ""
@@ -76,7 +76,14 @@ def reason(learner: Learner, seen: Seen | None, *, raised: bool, node: int | Non
         text += "; accepted as an exception, to keep learning"
     elif raised and of(admission.held):
         text += "; holding the last refusal"
+    elif not raised and of(learner.logit) > 0.0:
+        text += f"; accepted, the budget of {policy.budget:.0%} goes to worse moments"
     return text
+
+
+def _short(value: float) -> str:
+    """Return a value with about three digits, never in powers of ten."""
+    return f"{value:.0f}" if value >= 100.0 else f"{value:.3g}" if value >= 0.001 else "0"
 
 
 def _drivers(learner: Learner, seen: Seen | None, node: int | None) -> str:
