@@ -85,9 +85,9 @@ class Projector:
 
     def _turn(self, subspace: Subspace) -> None:
         """Take a new subspace into use: align its directions, project the past on them."""
-        rows = np.ascontiguousarray(subspace.basis.T)
+        rows = subspace.basis.T.copy()
         if self.orient:
-            rows = orientation(rows, self._rows)[:, None] * rows
+            orient(rows, self._rows)
         self._source = subspace
         self._rows = rows
         self.slot = self._next
@@ -116,13 +116,14 @@ class Projector:
             self.subspace = Subspace(self._rows.T, state["strengths"])
 
 
-def orientation(rows: Array, before: Array) -> Array:
-    """Return ±1 per direction, given as rows: along the direction before it, or a non-negative sum if new."""
+def orient(rows: Array, before: Array) -> None:
+    """Turn directions, given as rows, in place: along the direction before it, or to a non-negative sum if new."""
     shared = min(len(rows), len(before))
-    signs = np.ones(len(rows))
-    if shared < len(rows):
-        signs[rows.sum(axis=1) < 0.0] = -1.0
     if shared:
-        along = rows[:shared].dot(before[:shared].T).diagonal()
-        signs[:shared] = np.copysign(1.0, along)
-    return signs
+        along = rows[:shared].dot(before[:shared].T).diagonal().tolist()
+        for i, side in enumerate(along):
+            if side < 0.0:
+                np.negative(rows[i], out=rows[i])
+    for row in rows[shared:]:
+        if row.sum() < 0.0:
+            np.negative(row, out=row)

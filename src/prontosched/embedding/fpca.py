@@ -288,9 +288,9 @@ def leading_rows(rows: Array, rank: int) -> tuple[Array, Array] | None:
         except np.linalg.LinAlgError:
             return None
         if GRAM_TRUST * squares[-1] < squares[-rank] < LARGEST:
-            strengths = np.sqrt(squares[-rank:][::-1])
-            basis = vectors[:, -rank:].T.dot(rows)  # weakest first: BLAS takes no reversed array
-            return basis[::-1] / strengths[:, None], strengths
+            strengths = np.sqrt(squares[: -rank - 1 : -1])
+            # Divided while small; the quotient is contiguous again, as BLAS wants it.
+            return (vectors[:, : -rank - 1 : -1] / strengths).T.dot(rows), strengths
     return leading_exactly(rows, rank)
 
 
