@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import click
 
+from prontosched.cli.asking import asking_options, find
 from prontosched.errors import IntegrationError, ProntoError
 
 SPAN_SECONDS = 30.0
@@ -52,20 +53,7 @@ class Moment(click.ParamType[float]):
 @click.option(
     "--at", type=Moment(), metavar="TIME", help="Explain what was decided then: 14:03, or 5m (ago)."
 )
-@click.option("--agent", "url", metavar="URL", help="Agent to ask.  [default: this machine's]")
-@click.option("--node", metavar="NAME", help="Which node, where the agent watches several.")
-@click.option(
-    "--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Token to send."
-)
-@click.option(
-    "--ca", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Authority to trust for TLS."
-)
-@click.option(
-    "--state",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="The agent's folder.  [default: $XDG_STATE_HOME/pronto]",
-)
+@asking_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     at: float | None,
@@ -84,12 +72,7 @@ def command(
     Example:
         pronto explain --at 14:03
     """
-    from prontosched.agent.access import read_token
-    from prontosched.agent.client import find_agent
-    from prontosched.agent.state import default_folder
-
-    token = None if token_file is None else read_token(token_file)
-    client = find_agent(url, state or default_folder(), token=token, certificate=ca)
+    client, _ = find(url, token_file, ca, state)
     named = {} if node is None else {"node": node}
     if at is not None:
         if client is None:

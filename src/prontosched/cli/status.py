@@ -11,24 +11,13 @@ from typing import Any
 
 import click
 
+from prontosched.cli.asking import asking_options, find
+
 REJECTING = 75
 
 
 @click.command()
-@click.option("--agent", "url", metavar="URL", help="Agent to ask, or none.  [default: this machine's]")
-@click.option("--node", metavar="NAME", help="Which node, where the agent watches several.")
-@click.option(
-    "--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Token to send."
-)
-@click.option(
-    "--ca", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Authority to trust for TLS."
-)
-@click.option(
-    "--state",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="The agent's folder.  [default: $XDG_STATE_HOME/pronto]",
-)
+@asking_options
 @click.option("--exit-code", is_flag=True, help=f"Exit with {REJECTING} when the node rejects.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -48,14 +37,7 @@ def command(
     Example:
         pronto status --json
     """
-    from prontosched.agent.access import read_token
-    from prontosched.agent.client import find_agent
-    from prontosched.agent.state import default_folder
-
-    folder = state or default_folder()
-    client = find_agent(
-        url, folder, token=None if token_file is None else read_token(token_file), certificate=ca
-    )
+    client, folder = find(url, token_file, ca, state)
     found = _watch(folder) if client is None else {"asked": client.url, **client.decision(node)}
     click.echo(json.dumps(found) if as_json else _words(found))
     if exit_code and not found["accept"]:

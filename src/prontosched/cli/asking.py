@@ -1,0 +1,47 @@
+"""The options of commands that ask an agent, and finding the one they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from prontosched.agent.client import Client
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_OPTIONS = (
+    click.option("--agent", "url", metavar="URL", help="Agent to ask, or none.  [default: this machine's]"),
+    click.option("--node", metavar="NAME", help="Which node, where the agent watches several."),
+    click.option("--token-file", type=_FILE, help="Token to send."),
+    click.option("--ca", type=_FILE, help="Authority to trust for TLS."),
+    click.option(
+        "--state",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="FOLDER",
+        help="The agent's folder.  [default: $XDG_STATE_HOME/pronto]",
+    ),
+)
+
+
+def asking_options(command: Command) -> Command:
+    """Give a command the options that say which agent and node to ask."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def find(
+    url: str | None, token_file: Path | None, ca: Path | None, state: Path | None
+) -> tuple[Client | None, Path]:
+    """Return the agent the options mean, None where there is none, and its folder."""
+    from prontosched.agent.access import read_token
+    from prontosched.agent.client import find_agent
+    from prontosched.agent.state import default_folder
+
+    folder = state or default_folder()
+    token = None if token_file is None else read_token(token_file)
+    return find_agent(url, folder, token=token, certificate=ca), folder
