@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from prontosched.cli import COMMANDS, cli
 
+# Said outright: which of the group's own settings a bare context takes over differs between versions of click.
+SHAPE: dict[str, Any] = {
+    "terminal_width": 100,
+    "max_content_width": 100,
+    "help_option_names": ["-h", "--help"],
+}
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 
 
 def help_of(command: click.Command, name: str, parent: click.Context) -> str:
     """Return a command's help as it stands on a terminal 100 wide, and that of its own commands."""
-    context = click.Context(command, info_name=name, parent=parent, terminal_width=100, max_content_width=100)
+    context = click.Context(command, info_name=name, parent=parent, **SHAPE)
     text = f"## {context.command_path}\n\n```\n{context.get_help()}\n```\n"
     if isinstance(command, click.Group):
         for child in command.list_commands(context):
@@ -25,7 +32,7 @@ def help_of(command: click.Command, name: str, parent: click.Context) -> str:
 
 def page() -> str:
     """Return the whole page."""
-    root = click.Context(cli, info_name="pronto", terminal_width=100, max_content_width=100)
+    root = click.Context(cli, info_name="pronto", **SHAPE)
     parts = [
         "# The command line\n",
         "Made from `--help` by `make docs`; a test fails when it is out of date. Every option can also be given in",

@@ -18,7 +18,8 @@ from prontosched.subspace import Array
 # Deviations below these, absolute and relative to the mean, are rounding error.
 FLOOR = 1e-9
 RELATIVE_FLOOR = 1e-9
-# When a value leaves that made up nearly all of a window's squares, what is left is rounding error.
+# When a value leaves that made up nearly all of a window's squares, or the window has moved this far
+# from its reference, what is left of the sums is rounding error.
 CANCELLED = 1e-7
 # Running sums are measured afresh after this many values at the latest.
 REFRESH = 64
@@ -40,7 +41,7 @@ class SpikeDetector:
 
     Notes
     -----
-    Memory: `r * (lag + 3)` floats.
+    Memory: `r * (lag + 4)` floats.
 
     Examples
     --------
@@ -67,6 +68,7 @@ class SpikeDetector:
         self._references: list[float] = []
         self._firsts: list[float] = []
         self._seconds: list[float] = []
+        self._spreads: list[float] = []
         self._held = 0
         self._next = 0
         self._since = 0
@@ -100,41 +102,46 @@ class SpikeDetector:
                 values.extend(missing)
 
     def _measure(self) -> None:
-        """Add full windows up afresh, each around one of its own values."""
+        """Add full windows up afresh, each around its middle value, which no outlier can be."""
+        lag = self.lag
         self._since = 0
         self._firsts = []
         self._seconds = []
+        self._spreads = []
         for i, values in enumerate(self._windows):
-            shift = values[0]
+            shift = sorted(values)[lag // 2]
             values[:] = [value - shift for value in values]
             self._references[i] += shift
-            self._firsts.append(sum(values))
-            self._seconds.append(sum(map(mul, values, values)))
+            first, second = sum(values), sum(map(mul, values, values))
+            self._firsts.append(first)
+            self._seconds.append(second)
+            self._spreads.append(lag * second - first * first)
 
     def detect(self, projections: list[float]) -> list[int] | None:
         """Return −1, 0 or +1 for each projection, or None while the lag fills."""
         if self._held != self.lag or len(projections) != len(self._windows):
             self._fill(projections)
             return None
-        lag, at, firsts, seconds = self.lag, self._next, self._firsts, self._seconds
+        lag, at, firsts, seconds, spreads = self.lag, self._next, self._firsts, self._seconds, self._spreads
         limit = self.threshold * self.threshold
         spikes = [0] * len(projections)
         cancelled = False
         for i, values in enumerate(self._windows):
             value = projections[i] - self._references[i]
-            first, second = firsts[i], seconds[i]
+            first = firsts[i]
             # Both sides times lag squared: distance from the mean, and variance.
             away = lag * value - first
-            if away * away > limit * (lag * second - first * first) and self._beyond_rounding(i, away):
+            if away * away > limit * spreads[i] and self._beyond_rounding(i, away):
                 spikes[i] = 1 if away > 0.0 else -1
                 value = self.influence * value + (1.0 - self.influence) * values[at - 1]
             old = values[at]
             values[at] = value
-            firsts[i] = first + (value - old)
+            firsts[i] = first = first + (value - old)
             old *= old
-            second += value * value - old
-            seconds[i] = second
-            if second < CANCELLED * old:
+            seconds[i] = second = seconds[i] + (value * value - old)
+            first *= first
+            spreads[i] = spread = lag * second - first
+            if second < CANCELLED * old or spread < CANCELLED * first:
                 cancelled = True
         self._next = at + 1 if at + 1 < lag else 0
         self._since += 1
@@ -175,6 +182,8 @@ class SpikeDetector:
         """Take over what `state` returned."""
         self._windows = state["windows"].tolist()
         self._references, self._firsts, self._seconds = state["sums"].tolist()
+        pairs = zip(self._firsts, self._seconds, strict=True)
+        self._spreads = [self.lag * second - first * first for first, second in pairs]
         self._held = int(state["held"])
         self._next = int(state["next"])
         self._since = int(state["since"])

@@ -53,7 +53,7 @@ class FleetSpikeDetector:
 
     def _measure(self, nodes: NDArray[np.intp]) -> None:
         values = self._values[:, nodes]
-        shift = values[0].copy()
+        shift = np.sort(values, axis=0)[self.lag // 2]
         values -= shift
         self._values[:, nodes] = values
         self._reference[nodes] += shift
@@ -81,7 +81,7 @@ class FleetSpikeDetector:
         value = P - reference
         # Both sides times lag squared: distance from the mean, and variance.
         away = lag * value - first
-        spiked = np.square(away) > limit * (lag * second - np.square(first))
+        spiked = np.square(away) > limit * (lag * second - first * first)
         spiked &= warm[:, None]
         if spiked.any():
             least = np.maximum(RELATIVE_FLOOR * np.abs(reference + first / lag), self.floor)
@@ -109,7 +109,8 @@ class FleetSpikeDetector:
     ) -> None:
         """Move the running sums on by one value, measuring afresh where they are not to be trusted."""
         # A node that is not warm is added up when it becomes so: what stands here until then is not used.
-        self._first[at] += new - old
+        first = self._first[at] + (new - old)
+        self._first[at] = first
         np.square(old, out=old)
         second = self._second[at] + (np.square(new) - old)
         self._second[at] = second
@@ -118,7 +119,9 @@ class FleetSpikeDetector:
         self._since[moved] += 1
         filling = numbers[embedded & ~warm]
         self._held[filling] += 1
-        afresh = (second < CANCELLED * old).any(axis=1) | (self._since[at] >= REFRESH)
+        first = np.square(first)
+        lost = (second < CANCELLED * old) | (self.lag * second - first < CANCELLED * first)
+        afresh = lost.any(axis=1) | (self._since[at] >= REFRESH)
         afresh = (afresh & warm) | (embedded & ~warm & (self._held[at] == self.lag))
         if afresh.any():
             self._measure(numbers[afresh])
