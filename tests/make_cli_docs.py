@@ -18,9 +18,16 @@ SHAPE: dict[str, Any] = {
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 
 
+def fresh(command: click.Command, name: str, parent: click.Context | None = None) -> click.Context:
+    """Return a context as a terminal would make it, whatever the command was used for before."""
+    if hasattr(command, "_help_option"):
+        command._help_option = None  # click keeps the first one it made
+    return click.Context(command, info_name=name, parent=parent, **SHAPE)
+
+
 def help_of(command: click.Command, name: str, parent: click.Context) -> str:
     """Return a command's help as it stands on a terminal 100 wide, and that of its own commands."""
-    context = click.Context(command, info_name=name, parent=parent, **SHAPE)
+    context = fresh(command, name, parent)
     text = f"## {context.command_path}\n\n```\n{context.get_help()}\n```\n"
     if isinstance(command, click.Group):
         for child in command.list_commands(context):
@@ -32,7 +39,7 @@ def help_of(command: click.Command, name: str, parent: click.Context) -> str:
 
 def page() -> str:
     """Return the whole page."""
-    root = click.Context(cli, info_name="pronto", **SHAPE)
+    root = fresh(cli, "pronto")
     parts = [
         "# The command line\n",
         "Made from `--help` by `make docs`; a test fails when it is out of date. Every option can also be given in",
