@@ -15,7 +15,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OPTIONS = (
     click.option("--agent", "url", metavar="URL", help="Agent to ask, or none.  [default: this machine's]"),
-    click.option("--node", metavar="NAME", help="Which node, where the agent watches several."),
     click.option("--token-file", type=_FILE, help="Token to send."),
     click.option("--ca", type=_FILE, help="Authority to trust for TLS."),
     click.option(
@@ -26,9 +25,11 @@ _OPTIONS = (
     ),
 )
 
+node_option = click.option("--node", metavar="NAME", help="Which node, where the agent watches several.")
+
 
 def asking_options(command: Command) -> Command:
-    """Give a command the options that say which agent and node to ask."""
+    """Give a command the options that say which agent to ask."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

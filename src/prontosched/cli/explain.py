@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import click
 
-from prontosched.cli.asking import asking_options, find
+from prontosched.cli.asking import asking_options, find, node_option
 from prontosched.errors import IntegrationError, ProntoError
 
 SPAN_SECONDS = 30.0
@@ -53,6 +53,7 @@ class Moment(click.ParamType[float]):
 @click.option(
     "--at", type=Moment(), metavar="TIME", help="Explain what was decided then: 14:03, or 5m (ago)."
 )
+@node_option
 @asking_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(

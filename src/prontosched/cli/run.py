@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from prontosched.cli.agent_options import Duration
+from prontosched.cli.asking import asking_options, find
 
 if TYPE_CHECKING:
     from prontosched.agent.client import Client
@@ -39,19 +40,7 @@ REMIND_SECONDS = 30.0
     show_default=True,
     help="How long to count the command before telemetry shows it.",
 )
-@click.option("--agent", "url", metavar="URL", help="Agent to ask, or none.  [default: this machine's]")
-@click.option(
-    "--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Token to send."
-)
-@click.option(
-    "--ca", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Authority to trust for TLS."
-)
-@click.option(
-    "--state",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="The agent's folder.  [default: $XDG_STATE_HOME/pronto]",
-)
+@asking_options
 @click.option("--quiet", is_flag=True, help="Say nothing about the waiting.")
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
 def command(
@@ -76,15 +65,8 @@ def command(
     Example:
         pronto run --timeout 10m --cpus 4 -- make -j4
     """
-    from prontosched.agent.access import read_token
-    from prontosched.agent.client import find_agent
-    from prontosched.agent.state import default_folder
-
     waiting = _Waiting(timeout, anyway, quiet, words)
-    folder = state or default_folder()
-    client = find_agent(
-        url, folder, token=None if token_file is None else read_token(token_file), certificate=ca
-    )
+    client, folder = find(url, token_file, ca, state)
     if client is None:
         _run_alone(waiting, folder)
     else:

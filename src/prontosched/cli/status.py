@@ -11,12 +11,13 @@ from typing import Any
 
 import click
 
-from prontosched.cli.asking import asking_options, find
+from prontosched.cli.asking import asking_options, find, node_option
 
 REJECTING = 75
 
 
 @click.command()
+@node_option
 @asking_options
 @click.option("--exit-code", is_flag=True, help=f"Exit with {REJECTING} when the node rejects.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
