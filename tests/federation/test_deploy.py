@@ -14,8 +14,8 @@ import pytest
 from prontosched.federation.aggregator import Aggregator
 from prontosched.federation.leases import RefusalLeases
 from prontosched.federation.link import LEASES, SUMMARIES, VIEWS, LinkDownError
+from prontosched.federation.lookout import look
 from prontosched.federation.nats_link import NatsLink
-from prontosched.federation.overview import look
 from prontosched.federation.seat import Seat
 from prontosched.federation.service import AggregatorService
 

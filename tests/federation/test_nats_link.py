@@ -12,11 +12,11 @@ import pytest
 
 from prontosched.errors import FederationError
 from prontosched.federation.address import Address
+from prontosched.federation.feed import MESSAGE_LIMIT
 from prontosched.federation.leases import RefusalLeases
 from prontosched.federation.link import (
     DECISIONS,
     LEASES,
-    MESSAGE_LIMIT,
     SUMMARIES,
     Board,
     Link,

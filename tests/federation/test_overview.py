@@ -17,8 +17,8 @@ from prontosched.bench.federation_worth import Plan, _held_out, _rows
 from prontosched.cli.federation import command
 from prontosched.errors import FederationError
 from prontosched.federation.link import DECISIONS, SUMMARIES, LocalLink
+from prontosched.federation.lookout import look
 from prontosched.federation.nats_link import NatsLink
-from prontosched.federation.overview import look
 
 from .buses import Bus
 from .simulated import Simulated, Stream

@@ -36,7 +36,7 @@ def command(context: click.Context, address: str | None, top: int, wait: float, 
         )
     from prontosched.federation.address import Address
     from prontosched.federation.nats_link import NatsLink
-    from prontosched.federation.overview import look
+    from prontosched.federation.lookout import look
 
     place = Address.parse(address)
     link = NatsLink(place, name="overview")

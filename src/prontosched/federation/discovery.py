@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from prontosched.errors import FederationError
 from prontosched.federation.arrival import decoded, text
-from prontosched.federation.link import SUMMARIES, Entry, Link
+from prontosched.federation.feed import Entry
+from prontosched.federation.link import SUMMARIES, Link
 from prontosched.federation.message import MESSAGE_LIMIT, SUMMARY_VERSION
 from prontosched.federation.service import AggregatorService
 from prontosched.federation.tree import ROOT, Tree, level

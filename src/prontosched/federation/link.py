@@ -1,8 +1,8 @@
 """The link between a member and all others: newest value per key, one interface.
 
-Covers: the `Link` protocol, the feed of what arrives, and `LocalLink`, which joins
-members inside one process without a socket (the default, and what simulations and
-most tests use). Over the network: `prontosched.federation.nats_link`.
+Covers: the `Link` protocol, and `LocalLink`, which joins members inside one process
+without a socket (the default, and what simulations and most tests use). What arrives:
+`prontosched.federation.feed`. Over the network: `prontosched.federation.nats_link`.
 
 A link is a board of values, not a queue: every key has one newest value and older
 ones may be skipped. That is all the federation needs, because summaries replace
@@ -14,9 +14,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from prontosched.errors import FederationError
+from prontosched.federation.feed import Entry, Feed
 
 # What travels: who sends it, and how long it may be kept.
 SUMMARIES = "summaries"
@@ -26,88 +27,9 @@ VIEWS = "views"
 LEASES = "leases"
 TOPICS = (SUMMARIES, SCHEMAS, DECISIONS, VIEWS, LEASES)
 
-MESSAGE_LIMIT = 512 * 1024
-FEED_LIMIT = 65_536
-
 
 class LinkDownError(FederationError):
     """The bus did not answer in time; nothing is known about what was asked."""
-
-
-class Entry(NamedTuple):
-    """A value as it lies on the bus.
-
-    Attributes
-    ----------
-    key
-        Dotted name within its topic.
-    value
-        The message; empty means that its sender took it back.
-    revision
-        Grows with every change of the topic; 0 where the bus did not say.
-    time
-        When it arrived, by the clock of the bus.
-    """
-
-    key: str
-    value: bytes
-    revision: int
-    time: float
-
-
-class Feed:
-    """What arrived for one pattern and was not looked at yet, the newest per key.
-
-    Attributes
-    ----------
-    ready
-        True once all that lay on the bus at the start has been handed over.
-    received, received_bytes
-        What was heard live, before older values gave way to newer ones.
-    dropped
-        Messages that were too long, or beyond the number of keys that are held.
-
-    Notes
-    -----
-    Memory: at most `limit` values of at most `message_limit` bytes, and in practice
-    one value per sender.
-    """
-
-    def __init__(
-        self, topic: str, pattern: str, *, limit: int = FEED_LIMIT, message_limit: int = MESSAGE_LIMIT
-    ) -> None:
-        self.topic = topic
-        self.pattern = pattern
-        self.limit = limit
-        self.message_limit = message_limit
-        self.ready = False
-        self.dropped = 0
-        self.received = 0
-        self.received_bytes = 0
-        self._held: dict[str, tuple[Entry, bool]] = {}
-        self._lock = threading.Lock()
-
-    def offer(self, entry: Entry, *, live: bool = True) -> None:
-        """Take one value; one read from the store never hides one heard live."""
-        with self._lock:
-            self.received += live
-            self.received_bytes += len(entry.value) if live else 0
-            held = self._held.get(entry.key)
-            if len(entry.value) > self.message_limit or (held is None and len(self._held) >= self.limit):
-                self.dropped += 1
-            elif live or held is None or not held[1]:
-                self._held[entry.key] = (entry, live)
-
-    def age(self) -> None:
-        """Let what the store holds replace what was heard live before a break."""
-        with self._lock:
-            self._held = {key: (entry, False) for key, (entry, _) in self._held.items()}
-
-    def drain(self) -> list[Entry]:
-        """Return what arrived since the last call, never waiting."""
-        with self._lock:
-            held, self._held = self._held, {}
-        return [entry for entry, _ in held.values()]
 
 
 class Link(Protocol):

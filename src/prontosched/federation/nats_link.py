@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 
 from prontosched.errors import FederationError
 from prontosched.federation.address import Address
-from prontosched.federation.link import Entry, Feed, LinkDownError
+from prontosched.federation.feed import Entry, Feed
+from prontosched.federation.link import LinkDownError
 from prontosched.federation.nats_session import Session
 
 log = logging.getLogger(__name__)

@@ -24,16 +24,8 @@ from nats.js.errors import APIError, BadRequestError, KeyNotFoundError, NotFound
 from nats.js.kv import KeyValue
 
 from prontosched.errors import FederationError
-from prontosched.federation.link import (
-    DECISIONS,
-    LEASES,
-    MESSAGE_LIMIT,
-    SCHEMAS,
-    SUMMARIES,
-    TOPICS,
-    Entry,
-    Feed,
-)
+from prontosched.federation.feed import MESSAGE_LIMIT, Entry, Feed
+from prontosched.federation.link import DECISIONS, LEASES, SCHEMAS, SUMMARIES, TOPICS
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,8 @@ others. Nothing here waits: a fingerprint that is not explained yet is simply no
 from __future__ import annotations
 
 from prontosched.errors import FederationError
-from prontosched.federation.link import SCHEMAS, Feed, Link
+from prontosched.federation.feed import Feed
+from prontosched.federation.link import SCHEMAS, Link
 from prontosched.federation.schema import Metrics, fingerprint, schema_from_bytes, schema_to_bytes
 
 MAX_KNOWN = 256
