@@ -1,17 +1,21 @@
 """What directions are made of, and which metrics drove a decision. Pure.
 
 Covers: shares and signs of metrics in a subspace, the pull of each metric on a
-projection, and what changed from one subspace to the next.
+projection, what changed from one subspace to the next, and all of it in words.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from prontosched.subspace import Array, Subspace, distance
+
+# `cpu` of `cpu0_user_percent`, `net` of `net.sent`.
+_FIRST_WORD = re.compile(r"[^\W\d_]+")
 
 
 class Part(NamedTuple):
@@ -38,13 +42,20 @@ class Direction(NamedTuple):
     strength
         Its part of the sum of squared singular values, in [0, 1].
     parts
-        The metrics with the largest shares, largest first.
+        The metrics with the largest shares, largest first. The first one is said to go up: a
+        direction and its opposite are the same.
+    sign
+        −1 where a projection on the basis goes down when that first metric goes up, else +1.
+    families
+        Shares by what the metrics' names begin with, largest first.
     """
 
     number: int
     singular_value: float
     strength: float
     parts: list[Part]
+    sign: int
+    families: list[Part]
 
 
 def directions(subspace: Subspace, metrics: Sequence[str], *, top: int = 5) -> list[Direction]:
@@ -56,18 +67,17 @@ def directions(subspace: Subspace, metrics: Sequence[str], *, top: int = 5) -> l
     --------
     >>> found = directions(Subspace(np.array([[0.6], [-0.8]]), np.array([2.0])), ("load", "idle"))
     >>> [(part.metric, round(part.share, 2), part.sign) for part in found[0].parts]
-    [('idle', 0.64, -1), ('load', 0.36, 1)]
+    [('idle', 0.64, 1), ('load', 0.36, -1)]
     """
     power = float(np.square(subspace.singular_values).sum()) or 1.0
-    return [
-        Direction(
-            index,
-            float(value),
-            float(value) ** 2 / power,
-            _largest(np.square(column), column, metrics, top),
-        )
-        for index, (column, value) in enumerate(zip(subspace.basis.T, subspace.singular_values, strict=True))
-    ]
+    found = []
+    for index, (column, value) in enumerate(zip(subspace.basis.T, subspace.singular_values, strict=True)):
+        shares = np.square(column)
+        sign = -1 if column.size and column[int(np.argmax(shares))] < 0 else 1
+        parts = _largest(shares, sign * column, metrics, column.size)
+        strength = float(value) ** 2 / power
+        found.append(Direction(index, float(value), strength, parts[:top], sign, families(parts)))
+    return found
 
 
 def drivers(
@@ -143,6 +153,38 @@ def sentence(parts: Sequence[Part]) -> str:
     return ", ".join(
         f"{p.metric} {'up' if p.sign > 0 else 'down'} ({p.share:.0%})".replace("%", " %") for p in parts
     )
+
+
+def families(parts: Sequence[Part], *, top: int = 3) -> list[Part]:
+    """Add parts up by the first word of their metrics: hundreds of metrics are of few kinds.
+
+    Examples
+    --------
+    >>> found = families([Part("cpu0_user", 0.3, 1), Part("cpu.idle", 0.2, -1), Part("net_in", 0.1, 1)])
+    >>> [(part.metric, round(part.share, 2)) for part in found]
+    [('cpu', 0.5), ('net', 0.1)]
+    """
+    shares: dict[str, float] = {}
+    signed: dict[str, float] = {}
+    for part in parts:
+        name = _FIRST_WORD.match(part.metric)
+        family = part.metric if name is None else name[0]
+        shares[family] = shares.get(family, 0.0) + part.share
+        signed[family] = signed.get(family, 0.0) + part.share * part.sign
+    largest = sorted(shares, key=lambda family: -shares[family])[:top]
+    return [Part(family, shares[family], 1 if signed[family] >= 0 else -1) for family in largest]
+
+
+def turning(distance: float) -> str:
+    """Say in a word how far a distance between subspaces is.
+
+    Examples
+    --------
+    >>> turning(0.03), turning(0.9)
+    ('hardly', 'almost entirely')
+    """
+    steps = ((0.05, "hardly"), (0.2, "a little"), (0.45, "clearly"), (0.75, "mostly"))
+    return next((word for limit, word in steps if distance < limit), "almost entirely")
 
 
 def _importance(subspace: Subspace) -> Array:

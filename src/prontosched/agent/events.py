@@ -10,12 +10,14 @@ from typing import Any
 REMEMBERED = 600
 WAITING = 16
 MAX_WATCHERS = 64
+MAPS = ("raised_map", "ready_map")
 
 
 class Events:
-    """Hand every event to all who watch, and remember the last ten minutes' worth.
+    """Hand every event to all who watch, and remember the last `REMEMBERED`.
 
-    One who watches too slowly loses the oldest events, never anyone's time.
+    One who watches too slowly loses the oldest events, never anyone's time. Maps of all
+    nodes are remembered of the newest event only: a thousand numbers each would add up.
 
     Notes
     -----
@@ -52,6 +54,8 @@ class Events:
 
     def publish(self, event: Mapping[str, Any]) -> None:
         """Hand one event to all who watch."""
+        if self.recent and "ready_map" in self.recent[-1]:
+            self.recent[-1] = {key: value for key, value in self.recent[-1].items() if key not in MAPS}
         self.recent.append(event)
         for watcher in self._watchers:
             self._put(watcher, event)

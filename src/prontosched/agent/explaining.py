@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from prontosched.agent.answer import plain
 from prontosched.agent.nodes import Insight
-from prontosched.explain import Change, Part, changes, directions, drivers, sentence
+from prontosched.agent.views import record_of, settings_of
+from prontosched.explain import Change, Part, changes, directions, drivers, families, sentence, turning
 from prontosched.subspace import Subspace
 
 if TYPE_CHECKING:
@@ -24,11 +25,13 @@ class Memory:
 
     Notes
     -----
-    Memory: two subspaces and one rejection per node; of more than `MOST` nodes only the first are followed.
+    Memory: two subspaces and one rejection per node. Of more than `MOST` nodes only the
+    rejections are followed, `MOST` new ones per timestep and the last `KEPT`.
     """
 
     name = "memory"
     MOST = 64
+    KEPT = 1024
 
     def __init__(self) -> None:
         self.rejections: dict[str, dict[str, Any]] = {}
@@ -37,9 +40,11 @@ class Memory:
 
     def follow(self, agent: Agent) -> None:
         """Look at the timestep just made."""
-        for name in agent.nodes.names[: self.MOST]:
+        names = agent.nodes.names
+        few = len(names) <= self.MOST
+        for name in names if few else agent.nodes.changed[: self.MOST]:
             insight = agent.nodes.insight(name)
-            if insight is not None and insight.subspace is not None:
+            if few and insight is not None and insight.subspace is not None:
                 self._note_block(name, insight.subspace)
             decision = agent.nodes.known(name, words=False).decision
             if decision is not None and decision.raised:
@@ -55,15 +60,17 @@ class Memory:
 
     def _note_rejection(self, agent: Agent, name: str, insight: Insight | None) -> None:
         known = agent.nodes.known(name)
-        parts: list[Part] = []
-        if insight is not None and insight.subspace is not None and insight.vector is not None:
-            parts = drivers(insight.vector, insight.subspace, insight.metrics, spikes=insight.spikes, top=TOP)
+        parts = [] if insight is None else _all_drivers(insight)
+        self.rejections.pop(name, None)  # so that the last to come is the last in line
+        if len(self.rejections) >= self.KEPT:
+            del self.rejections[next(iter(self.rejections))]
         self.rejections[name] = {
             "time": plain(agent.wall()),
             "reason": "" if known.decision is None else known.decision.reason,
             "score": None if known.decision is None else plain(float(known.decision.score)),
             "cpu_ready_percent": plain(float(known.ready)),
-            "drivers": _parts(parts),
+            "drivers": _parts(parts[:TOP]),
+            "families": _parts(families(parts)),
             "words": sentence(parts[:3]),
         }
 
@@ -98,35 +105,50 @@ def explanation(agent: Agent, node: str | None = None) -> dict[str, Any]:
         "drivers": [],
         "last_rejection": agent.memory.rejections.get(found.node),
         "change": None,
+        "projections": [],
+        "spikes": None,
+        "record": None,
+        "budget": None,
     }
     if not agent.nodes.names:
         return explained
+    explained["record"] = record_of(agent.nodes, found.node)
+    explained["budget"] = plain(settings_of(agent.nodes, found.node).get("budget"))
     insight = agent.nodes.insight(found.node)
     if insight is None or insight.subspace is None:
         return explained
+    explained["projections"] = [plain(float(p)) for p in insight.projections]
+    explained["spikes"] = None if insight.spikes is None else [int(s) for s in insight.spikes]
     explained["directions"] = [
         {
             "number": d.number,
             "singular_value": plain(d.singular_value),
             "strength": plain(d.strength),
+            "sign": d.sign,
             "parts": _parts(d.parts),
+            "families": _parts(d.families),
             "words": sentence(d.parts[:3]),
         }
         for d in directions(insight.subspace, insight.metrics, top=TOP)
     ]
-    if insight.vector is not None:
-        explained["drivers"] = _parts(
-            drivers(insight.vector, insight.subspace, insight.metrics, spikes=insight.spikes, top=TOP)
-        )
+    explained["drivers"] = _parts(_all_drivers(insight)[:TOP])
     if (change := agent.memory.change(found.node, insight.metrics)) is not None:
         explained["change"] = {
             "distance": plain(change.distance),
+            "words": turning(change.distance),
             "rank_before": change.rank_before,
             "rank": change.rank,
             "gained": _parts(change.gained),
             "lost": _parts(change.lost),
         }
     return explained
+
+
+def _all_drivers(insight: Insight) -> list[Part]:
+    if insight.subspace is None or insight.vector is None:
+        return []
+    every = len(insight.metrics)
+    return drivers(insight.vector, insight.subspace, insight.metrics, spikes=insight.spikes, top=every)
 
 
 def _parts(parts: list[Part]) -> list[dict[str, Any]]:

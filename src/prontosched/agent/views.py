@@ -12,7 +12,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from prontosched.agent.answer import plain
-from prontosched.agent.nodes import OneNode
+from prontosched.agent.crowd import Crowd
+from prontosched.agent.nodes import Nodes, OneNode
+from prontosched.agent.several import SeveralNodes
 
 if TYPE_CHECKING:
     from prontosched.agent.loop import Agent
@@ -145,6 +147,34 @@ def signal_standing(nodes: OneNode) -> dict[str, Any] | None:
     if nodes.node is None or not hasattr(nodes.node.signal, "standing"):
         return None
     return {key: plain(value) for key, value in nodes.node.signal.standing()._asdict().items()}
+
+
+def record_of(nodes: Nodes, name: str) -> dict[str, Any] | None:
+    """Return the record of one node's signal; of a crowd only what the signal itself keeps."""
+    if (one := _alone(nodes, name)) is not None:
+        return record_figures(one)
+    if not isinstance(nodes, Crowd) or nodes.fleet is None:
+        return None
+    signal = getattr(nodes.fleet, "signal", None)
+    found: dict[str, Any] = {"tolerance_percent": nodes.tolerance}
+    if signal is not None and hasattr(signal, "standing"):
+        standing = signal.standing(nodes.names.index(name))
+        found["signal"] = {key: plain(value) for key, value in standing._asdict().items()}
+    return found
+
+
+def settings_of(nodes: Nodes, name: str) -> dict[str, Any]:
+    """Return the settings of one node's signal; nothing before its first sample."""
+    one = _alone(nodes, name)
+    holder = one.node if one is not None else getattr(nodes, "fleet", None)
+    signal = getattr(holder, "signal", None)
+    return {} if signal is None else dict(signal.settings())
+
+
+def _alone(nodes: Nodes, name: str) -> OneNode | None:
+    if isinstance(nodes, SeveralNodes):
+        return nodes.member(name)
+    return nodes if isinstance(nodes, OneNode) else None
 
 
 def _one_node(agent: Agent, nodes: OneNode) -> dict[str, Any]:
