@@ -37,6 +37,7 @@ SPOKEN: web.AppKey[Spoken] = web.AppKey("spoken", Spoken)
 HOUR_SECONDS = 3600.0
 SLACK_TICKS = 10
 HEARTBEAT_SECONDS = 15.0
+LOOK_SECONDS = 2.0
 BREATH = 200
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
 
@@ -56,6 +57,7 @@ def build_app(agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef
             web.get("/v1/nodes", nodes),
             web.get("/v1/explain", explain),
             web.get("/v1/history", history),
+            web.get("/v1/federation", federation),
             web.get("/v1/recent", recent),
             web.get("/v1/stream", stream, allow_head=False),
             web.post("/v1/jobs", announce),
@@ -99,6 +101,20 @@ async def explain(request: web.Request) -> web.Response:
     node = query_node(request)
     agent = request.app[AGENT]
     return answer_json(_of_node(lambda: explanation(agent, node)))
+
+
+async def federation(request: web.Request) -> web.Response:
+    """Tell who is in the federation, how its tree stands, and who lies far from the global view."""
+    query(request, ())
+    agent = request.app[AGENT]
+    end = agent.pace.clock() + LOOK_SECONDS
+    while (found := views.federation(agent)) is None and agent.pace.clock() < end:
+        await asyncio.sleep(0.02)
+    if found is None:
+        raise web.HTTPServiceUnavailable(
+            text="the federation is still being read", headers={"Retry-After": "2"}
+        )
+    return answer_json(found)
 
 
 async def history(request: web.Request) -> web.Response:

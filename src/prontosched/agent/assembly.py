@@ -123,13 +123,12 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
 
         address = Address.parse(settings.nats)
         link = NatsLink(address, name=settings.name or os.uname().nodename)
-        prefix, one = settings.name, settings.synthetic is None and not settings.target
         found.append(
             FederationFollower(
                 link,
-                name_of=lambda name: (prefix if one else f"{prefix}/{name}") if prefix else name,
+                name_of=lambda name: place_of(settings, name),
                 tree=address.tree,
-                close=link.close,
+                open_link=lambda: NatsLink(address, name=f"{settings.name or os.uname().nodename}-look"),
             )
         )
     elif embed:
@@ -139,6 +138,22 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
     if settings.gate is not None:
         found.append(_gate(settings, link))
     return [*found, ServiceManager()]
+
+
+def place_of(settings: AgentSettings, node: str) -> str:
+    """Return a node's place in the tree: the name that was given, and under it each of several targets.
+
+    Examples
+    --------
+    >>> place_of(AgentSettings(name="rack/n1", synthetic=1), "rack/n1")
+    'rack/n1'
+    >>> place_of(AgentSettings(name="rack", target=("a:9100", "b:9100")), "a:9100")
+    'rack/a:9100'
+    """
+    # A made-up node is named after the given name already.
+    if settings.name is None or settings.synthetic is not None or settings.source == "generated":
+        return node
+    return f"{settings.name}/{node}" if settings.target else settings.name
 
 
 def _gate(settings: AgentSettings, link: Any) -> Follower:

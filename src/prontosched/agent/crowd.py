@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.agent.answer import Known
+from prontosched.agent.fleet_node import FleetNode, fleet_node, learned
 from prontosched.agent.nodes import Insight, Overview
 from prontosched.agent.schema import MAX_METRICS, Schema
 from prontosched.agent.tally import Tally
@@ -19,6 +20,24 @@ from prontosched.telemetry.source import Sample
 
 SPARE_SHARE = 0.25
 NAN = float("nan")
+
+
+class Standing(NamedTuple):
+    """All nodes of a crowd as arrays, one number each.
+
+    Attributes
+    ----------
+    raised
+        Whether the signal is raised.
+    seen_at
+        When the node was stepped last.
+    blocks
+        Changes when the node's subspace does.
+    """
+
+    raised: NDArray[np.bool_]
+    seen_at: NDArray[np.float64]
+    blocks: NDArray[np.int64]
 
 
 class Crowd:
@@ -100,6 +119,17 @@ class Crowd:
         """Return all nodes at a glance."""
         count = len(self._place)
         return Overview(self._raised[:count].tolist(), self._ready[:count].tolist())
+
+    def standing(self) -> Standing:
+        """Return where each node stands, in the order of the names."""
+        count = len(self._place)
+        blocks = np.zeros(count, np.int64) if self.fleet is None else learned(self.fleet)[:count]
+        return Standing(self._raised[:count], self._seen_at[:count], blocks)
+
+    def node(self, at: int) -> FleetNode:
+        """Return one node, by its place among the names, as others see a node."""
+        assert self.fleet is not None
+        return fleet_node(self.fleet, at, self._metrics)
 
     def known(self, name: str, *, words: bool = True) -> Known:
         """Return the newest that is known of a node."""

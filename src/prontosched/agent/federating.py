@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from prontosched.agent.crowd import Crowd
+from prontosched.agent.crowd_members import CrowdMembers
+from prontosched.agent.embedded_tree import EmbeddedTree, tree_for
 from prontosched.agent.nodes import OneNode
 from prontosched.agent.several import SeveralNodes
-from prontosched.federation.aggregator import Aggregator
+from prontosched.agent.tree_view import TreeView, alone
+from prontosched.errors import FederationError
 from prontosched.federation.link import Board, Link, LocalLink
 from prontosched.federation.member import Member
-from prontosched.federation.service import AggregatorService
 from prontosched.federation.tree import Tree
 
 if TYPE_CHECKING:
     from prontosched.agent.loop import Agent
 
+LOG = logging.getLogger("prontosched.agent")
+SILENT_SECONDS = 60.0
+# Of the time between two ticks, at most: what is left undone waits for the next one.
+BUDGET_SHARE = 0.04
+LONGEST_BUDGET_SECONDS = 0.04
+# Leaves a part of the budget to the aggregators.
+MEMBERS_SHARE = 0.6
+
 
 class FederationFollower:
     """Keep the agent's nodes in a federation.
-
-    Nodes of a crowd (see `prontosched.agent.crowd`) take no part: their fleet is their federation.
 
     Parameters
     ----------
@@ -28,10 +39,12 @@ class FederationFollower:
         The bus.
     name_of
         Gives a node's place in the tree, `site/row/rack/node`.
-    service
-        The embedded root, where there is no other.
-    close
-        Called at the end, to let go of the bus.
+    board
+        The bus where it is inside this process, with aggregators embedded; None elsewhere.
+    tree
+        Who reports to whom; by default by the names alone.
+    open_link
+        Opens another way to the same bus, for those who look at the whole tree.
     """
 
     name = "federation"
@@ -41,61 +54,114 @@ class FederationFollower:
         link: Link,
         *,
         name_of: Callable[[str], str] = str,
-        service: AggregatorService | None = None,
+        board: Board | None = None,
         tree: Tree | None = None,
-        close: Callable[[], None] | None = None,
+        open_link: Callable[[], Link] | None = None,
     ) -> None:
         self.link = link
-        self.service = service
+        self._board = board
+        self._embedded: EmbeddedTree | None = None
         self._tree = tree or Tree()
         self._name_of = name_of
         self._members: dict[str, Member] = {}
-        self._close = close
+        self._unnamed: dict[str, str] = {}
+        self._crowd: CrowdMembers | None = None
+        self._view: TreeView | None = None
+        if open_link is not None:
+            self._view = TreeView(open_link, lambda: self._tree, embedded=board is not None)
 
     @classmethod
     def embedded(cls) -> FederationFollower:
-        """Return a federation within this process: every node reports to one root."""
-        link, tree = LocalLink(Board()), Tree(depth=1)
-        service = AggregatorService(link, Aggregator(""), tree=tree)
-        return cls(link, service=service, tree=tree)
+        """Return a federation within this process, with as many aggregators as the names ask for."""
+        board = Board()
+        return cls(LocalLink(board), board=board, open_link=lambda: LocalLink(board))
 
     def follow(self, agent: Agent) -> None:
-        """Let each node take part for the timestep just made; nothing here waits for the bus."""
+        """Let nodes take part for the timestep just made; nothing here waits for the bus."""
         nodes = agent.nodes
-        if not isinstance(nodes, OneNode | SeveralNodes):
-            return
+        budget = min(BUDGET_SHARE * agent.pace.interval_seconds, LONGEST_BUDGET_SECONDS)
+        begin = time.perf_counter()
         now = agent.pace.clock()
-        for name in nodes.names:
-            member = nodes if isinstance(nodes, OneNode) else nodes.member(name)
-            decision = member.known(name).decision
-            if member.node is None or decision is None or now - member.known(name).seen_at > 60.0:
-                continue
-            if name not in self._members:
-                self._members[name] = Member(self.link, self._name_of(name), tree=self._tree)
-            self._members[name].step(member.node, decision)
-        # A lone node would only hear itself.
-        if self.service is not None and len(self._members) > 1:
-            self.service.turn()
+        if isinstance(nodes, Crowd):
+            self._follow_crowd(nodes, now, lambda: time.perf_counter() - begin < MEMBERS_SHARE * budget)
+        elif isinstance(nodes, OneNode | SeveralNodes):
+            self._follow_few(nodes, now)
+        if self._embedded is not None:
+            self._embedded.turn(lambda: time.perf_counter() - begin < budget)
+
+    def overview(self, now: float) -> dict[str, Any] | None:
+        """Return the whole tree as plain values; None until the bus has been read."""
+        if self._view is None or (self._board is not None and self._embedded is None):
+            return alone(now)
+        return self._view.ask()
 
     def status(self) -> dict[str, Any]:
         """Return how the federation goes."""
         members = list(self._members.values())
+        errors = [member.last_error for member in members if member.last_error]
+        errors += list(self._unnamed.values())
+        if self._crowd is not None and self._crowd.last_error:
+            errors.append(self._crowd.last_error)
         found: dict[str, Any] = {
-            "embedded": self.service is not None,
+            "embedded": self._board is not None,
             "connected": self.link.connected,
-            "members": len(members),
+            "members": len(members) if self._crowd is None else len(self._crowd),
             "adopted": sum(member.adopted for member in members),
-            "errors": sum(member.errors for member in members),
-            "last_error": next((member.last_error for member in members if member.last_error), ""),
+            "errors": sum(m.errors for m in members) + len(self._unnamed) + getattr(self._crowd, "errors", 0),
+            "last_error": next(iter(errors), ""),
             "view_revision": next((m.view.revision for m in members if m.view is not None), None),
         }
-        if self.service is not None:
-            found["root"] = self.service.status()
+        if self._embedded is not None:
+            found |= self._embedded.status()
+            found["view_revision"] = found["root"].get("revision")
         return found
 
     def close(self) -> None:
         """Say goodbye and let go of the bus."""
+        if self._view is not None:
+            self._view.close()
         for member in self._members.values():
             member.leave()
-        if self._close is not None:
-            self._close()
+        if self._crowd is not None:
+            self._crowd.leave()
+        self.link.close()
+
+    def _follow_few(self, nodes: OneNode | SeveralNodes, now: float) -> None:
+        for name in nodes.names:
+            one = nodes if isinstance(nodes, OneNode) else nodes.member(name)
+            known = one.known(name)
+            if one.node is None or known.decision is None or now - known.seen_at > SILENT_SECONDS:
+                continue
+            member = self._members.get(name) or self._join(name)
+            if member is not None:
+                member.step(one.node, known.decision)
+        # A lone node would only hear itself.
+        if self._board is not None and len(self._members) > 1:
+            self._embedded = self._embedded or EmbeddedTree(self._board, self._tree)
+            self._embedded.grow([member.name for member in self._members.values()])
+
+    def _follow_crowd(self, crowd: Crowd, now: float, more: Callable[[], bool]) -> None:
+        if self._crowd is None:
+            # What was a few nodes has become many: their names speak on from here.
+            for member in self._members.values():
+                member.leave()
+            self._members.clear()
+            if self._board is not None:
+                self._tree = tree_for(crowd.names)
+                self._embedded = EmbeddedTree(self._board, self._tree)
+            self._crowd = CrowdMembers(self.link, self._tree, self._name_of)
+        self._crowd.follow(crowd, now, more)
+        if self._embedded is not None:
+            self._embedded.grow(self._crowd.places)
+
+    def _join(self, name: str) -> Member | None:
+        if name in self._unnamed:
+            return None
+        try:
+            member = Member(self.link, self._name_of(name), tree=self._tree)
+        except FederationError as error:
+            self._unnamed[name] = str(error)
+            LOG.warning("%s takes no part in the federation: %s", name, error)
+            return None
+        self._members[name] = member
+        return member

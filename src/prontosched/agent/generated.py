@@ -20,6 +20,26 @@ NAMES = (
     "forks", "memory.used", "memory.cached", "disk.reads", "disk.writes", "net.received", "net.sent",
 )  # fmt: skip
 RISE = 0.25
+RACK = 32
+ALONE = "generated"
+
+
+def names_of(nodes: int, node: str = ALONE) -> list[str]:
+    """Return the names of made-up nodes; more than a rack holds are spread over racks.
+
+    Examples
+    --------
+    >>> names_of(1, "n"), names_of(2, "n"), names_of(100)[99], names_of(100, "paris")[99]
+    (['n'], ['n-0', 'n-1'], 'rack-03/n99', 'paris/rack-03/n99')
+    """
+    if nodes == 1:
+        return [node]
+    digits = len(str(nodes - 1))
+    if nodes <= 2 * RACK:
+        return [f"{node}-{i:0{digits}d}" for i in range(nodes)]
+    site = "" if node == ALONE else f"{node}/"
+    width = max(2, len(str((nodes - 1) // RACK)))
+    return [f"{site}rack-{i // RACK:0{width}d}/n{i:0{digits}d}" for i in range(nodes)]
 
 
 class GeneratedSource:
@@ -34,7 +54,7 @@ class GeneratedSource:
     rng
         Where chance comes from.
     node
-        Name of the only node, or what the names of several begin with.
+        Name of the only node, or what the names of several begin with; many stand in racks.
 
     Notes
     -----
@@ -50,13 +70,13 @@ class GeneratedSource:
         rng: np.random.Generator,
         features: int = 40,
         interval_seconds: float = 1.0,
-        node: str = "generated",
+        node: str = ALONE,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.interval_seconds = interval_seconds
         width = max(features, len(NAMES))
         self.metrics = NAMES + tuple(f"other.{i}" for i in range(width - len(NAMES)))
-        self.names = [node] if nodes == 1 else [f"{node}-{i:0{len(str(nodes - 1))}d}" for i in range(nodes)]
+        self.names = names_of(nodes, node)
         self._rng = rng
         self._clock = clock
         self._load = rng.uniform(0.2, 0.6, nodes)

@@ -6,6 +6,17 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
+from prontosched.agent.openapi_values import (
+    ANSWER,
+    FEDERATION,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    POINT,
+    TEXT,
+    WHOLE,
+    an_object,
+)
 from prontosched.agent.requests import (
     DEFAULT_TTL_SECONDS,
     ID_PATTERN,
@@ -16,49 +27,6 @@ from prontosched.agent.requests import (
     NODE_CHARACTERS,
 )
 
-NUMBER = {"type": "number"}
-MAYBE = {"type": ["number", "null"]}
-TEXT = {"type": "string"}
-WHOLE = {"type": "integer"}
-FLAG = {"type": "boolean"}
-OBJECT = {"type": "object"}
-
-_ANSWER: dict[str, Any] = {
-    "node": TEXT,
-    "accept": FLAG,
-    "raised": {"type": ["boolean", "null"]},
-    "score": MAYBE,
-    "threshold": MAYBE,
-    "reason": TEXT,
-    "since": NUMBER,
-    "valid_until": NUMBER,
-    "age_seconds": {"type": "number", "minimum": 0},
-    "stale": FLAG,
-    "probability": MAYBE,
-    "expected_ready": MAYBE,
-    "cpu_ready_percent": MAYBE,
-    "utilisation_percent": MAYBE,
-    "announced_cpus": {"type": "number", "minimum": 0},
-    "timestep": WHOLE,
-}
-_POINT = {
-    "time": NUMBER,
-    "timesteps": WHOLE,
-    "raised_share": NUMBER,
-    "rejecting_share": NUMBER,
-    **{
-        name: MAYBE
-        for name in (
-            "ready_mean",
-            "ready_max",
-            "score_max",
-            "threshold",
-            "utilisation_mean",
-            "expected_ready_max",
-        )
-    },
-    "reason": {"type": ["string", "null"]},
-}
 _NODE_QUERY = {
     "name": "node",
     "in": "query",
@@ -95,6 +63,7 @@ def _paths() -> dict[str, Any]:
             "get": _get("Why a node answers as it does.", "Explanation", query=[_NODE_QUERY], missing=True)
         },
         "/v1/history": {"get": _get("Decisions over time.", "History", query=_history_query(), missing=True)},
+        "/v1/federation": {"get": _federation()},
         "/v1/recent": {"get": _get("The last timesteps.", "Events", query=[_limit_query()])},
         "/v1/stream": {"get": _stream()},
         "/v1/jobs": {"post": _announce()},
@@ -109,12 +78,12 @@ def _paths() -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
-    answer = _object(_ANSWER)
+    answer = an_object(ANSWER)
     return {
         "Answer": answer,
-        "Announcement": _object({"announced": FLAG, **_ANSWER}),
-        "Error": _object({"error": TEXT}),
-        "Health": _object({"ok": FLAG, "ticks": WHOLE, "overdue_seconds": NUMBER}),
+        "Announcement": an_object({"announced": FLAG, **ANSWER}),
+        "Error": an_object({"error": TEXT}),
+        "Health": an_object({"ok": FLAG, "ticks": WHOLE, "overdue_seconds": NUMBER}),
         "Status": {
             "type": "object",
             "required": ["version", "source", "loop", "faults", "tally", "nodes"],
@@ -128,7 +97,7 @@ def _schemas() -> dict[str, Any]:
                 "decision": {"$ref": "#/components/schemas/Answer"},
             },
         },
-        "Nodes": _object({"nodes": {"type": "array", "items": OBJECT}}),
+        "Nodes": an_object({"nodes": {"type": "array", "items": OBJECT}}),
         "Explanation": {
             "type": "object",
             "required": ["node", "decision", "directions", "drivers", "last_rejection", "change"],
@@ -138,15 +107,16 @@ def _schemas() -> dict[str, Any]:
                 "drivers": {"type": "array", "items": OBJECT},
             },
         },
-        "History": _object(
+        "History": an_object(
             {
                 "node": TEXT,
                 "from": NUMBER,
                 "to": NUMBER,
-                "points": {"type": "array", "items": _object(_POINT)},
+                "points": {"type": "array", "items": an_object(POINT)},
             }
         ),
-        "Events": _object({"events": {"type": "array", "items": OBJECT}}),
+        "Federation": FEDERATION,
+        "Events": an_object({"events": {"type": "array", "items": OBJECT}}),
         "Description": {"type": "object", "required": ["openapi", "paths"]},
         "Job": {
             "type": "object",
@@ -166,15 +136,6 @@ def _schemas() -> dict[str, Any]:
                 "pid": {"type": "integer", "minimum": 1, "maximum": MAX_PID},
             },
         },
-    }
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": list(properties),
-        "properties": properties,
-        "additionalProperties": False,
     }
 
 
@@ -223,6 +184,12 @@ def _text(summary: str, kind: str) -> dict[str, Any]:
 
 def _stream() -> dict[str, Any]:
     found = _text("Every timestep as a server-sent event, without end.", "text/event-stream")
+    found["responses"].update(_errors(503))
+    return found
+
+
+def _federation() -> dict[str, Any]:
+    found = _get("The federation: its tree, and its members with the outliers first.", "Federation")
     found["responses"].update(_errors(503))
     return found
 

@@ -111,6 +111,17 @@ def node_rows(agent: Agent) -> Iterator[dict[str, Any]]:
         yield {key: found[key] for key in LISTED}
 
 
+def federation(agent: Agent) -> dict[str, Any] | None:
+    """Return the federation as far as this agent may see it; None until it has been read."""
+    from prontosched.agent.federating import FederationFollower
+    from prontosched.agent.tree_view import alone
+
+    for follower in agent.followers:
+        if isinstance(follower, FederationFollower):
+            return follower.overview(agent.wall())
+    return alone(agent.wall())
+
+
 def disk_status(agent: Agent) -> dict[str, Any] | None:
     """Return where state and decisions are kept and how that goes; None where they are not."""
     disk = agent.disk

@@ -34,8 +34,8 @@ class Learning(Protocol):
         ...
 
 
-class Contributor(Protocol):
-    """What a member asks of a node; `prontosched.node.Node` has all of it."""
+class Summarised(Protocol):
+    """What a summary is made from."""
 
     @property
     def embedding(self) -> Learning:
@@ -52,12 +52,16 @@ class Contributor(Protocol):
         """Vectors seen."""
         ...
 
+
+class Contributor(Summarised, Protocol):
+    """What a member asks of a node; `prontosched.node.Node` has all of it."""
+
     def adopt(self, global_view: Subspace, *, samples: float) -> None:
         """Project on the global view too."""
         ...
 
 
-def summary_of(node: Contributor, name: str, metrics: Metrics) -> Summary:
+def summary_of(node: Summarised, name: str, metrics: Metrics) -> Summary:
     """Return what a node knows, in its own units, not numbered yet."""
     features = len(metrics)
     scaling = getattr(node, "scaling", None)

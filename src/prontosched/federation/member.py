@@ -20,13 +20,14 @@ from prontosched.federation.contribution import (
     start_signal,
     summary_of,
 )
-from prontosched.federation.link import DECISIONS, VIEWS, Link
-from prontosched.federation.message import DecisionMessage, GlobalView
+from prontosched.federation.herald import Herald
+from prontosched.federation.link import VIEWS, Link
+from prontosched.federation.message import GlobalView
 from prontosched.federation.pooling import for_node, trust
 from prontosched.federation.propagation import Propagation
 from prontosched.federation.schema import Metrics, hashed
 from prontosched.federation.schema_book import SchemaBook
-from prontosched.federation.tree import Tree, place, split
+from prontosched.federation.tree import Tree, split
 from prontosched.federation.voice import Voice
 from prontosched.subspace import Subspace
 
@@ -86,7 +87,7 @@ class Member:
         split(name)
         self.link = link
         self.name = name
-        self.decision_seconds = decision_seconds
+        self.herald = Herald(link, name, seconds=decision_seconds)
         self.adopt_seconds = adopt_seconds
         self.name_key = name_key or link.name_key
         self.rank = rank
@@ -100,7 +101,6 @@ class Member:
         self.last_error = ""
         self._views = link.subscribe(VIEWS, VIEW_KEY)
         self._unread: bytes | None = None
-        self._said: tuple[bool | None, float] = (None, 0.0)
         self._looked_at: Subspace | None = None
         self._names: tuple[Metrics, Metrics] | None = None
         self._adopted_view: GlobalView | None = None
@@ -116,7 +116,7 @@ class Member:
         a federation that fails must not keep a node from deciding.
         """
         try:
-            self._publish(decision)
+            self.herald.say(decision.accept, lambda: decision)
             self._propagate(node)
             return self._adopt(node)
         except Exception as error:
@@ -129,27 +129,8 @@ class Member:
     def leave(self) -> None:
         """Say goodbye, so that no one waits for this node to expire."""
         self.voice.leave()
-        self.link.put(DECISIONS, place(self.name), b"")
+        self.herald.take_back()
         self.link.unsubscribe(self._views)
-
-    def _publish(self, decision: Decision) -> None:
-        now = self.link.now()
-        accepted, when = self._said
-        # Nothing new is renewed at a third of its life, so that one lost message does no harm.
-        if decision.accept == accepted and now - when < self.decision_seconds / 3.0:
-            return
-        self._said = (decision.accept, now)
-        message = DecisionMessage(
-            self.name,
-            decision.accept,
-            float(decision.score),
-            decision.reason,
-            issued=now,
-            valid_until=now + self.decision_seconds,
-            threshold=float(decision.threshold),
-            probability=float(decision.probability),
-        )
-        self.link.put(DECISIONS, place(self.name), message.to_bytes())
 
     def _propagate(self, node: Contributor) -> None:
         own = node.embedding.subspace

@@ -1,0 +1,174 @@
+"""A crowd in the federation: every node speaks for itself, a few of them per tick.
+
+Covers: summaries and decisions of nodes that are held as arrays. Nodes of a crowd do not
+adopt the global view: a fleet of arrays keeps no view apart from what it learned itself.
+A few nodes, which do: `prontosched.federation.member`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from prontosched.agent.crowd import Crowd, Standing
+from prontosched.decision import Decision
+from prontosched.errors import FederationError
+from prontosched.federation.contribution import summary_of
+from prontosched.federation.herald import Herald
+from prontosched.federation.link import Link
+from prontosched.federation.propagation import Propagation
+from prontosched.federation.schema import Metrics, hashed
+from prontosched.federation.schema_book import SchemaBook
+from prontosched.federation.tree import Tree, split
+from prontosched.federation.voice import Voice
+
+LOG = logging.getLogger("prontosched.agent")
+MAX_MEMBERS = 16_384
+SILENT_SECONDS = 60.0
+
+
+class _Speaker(NamedTuple):
+    voice: Voice
+    herald: Herald
+
+
+class CrowdMembers:
+    """Speak for the nodes of a crowd.
+
+    Parameters
+    ----------
+    link, tree
+        The bus, and who reports to whom.
+    name_of
+        Gives a node's place in the tree.
+
+    Attributes
+    ----------
+    places
+        Names in the tree of those who speak.
+    errors, last_error
+        Nodes whose names cannot be placed, and the last reason.
+
+    Notes
+    -----
+    Memory: the last summary sent of each of at most 16,384 nodes.
+    """
+
+    def __init__(self, link: Link, tree: Tree, name_of: Callable[[str], str]) -> None:
+        self.link = link
+        self.tree = tree
+        self.errors = 0
+        self.last_error = ""
+        self._name_of = name_of
+        self._book = SchemaBook(link)
+        self.places: list[str] = []
+        self._speakers: list[_Speaker | None] = []
+        self._names: tuple[Metrics, Metrics] = ((), ())
+        self._blocks = np.zeros(0, np.int64)
+        self._looked_at = np.zeros(0)
+        self._raised = np.zeros(0, np.int8)
+        self._said_at = np.zeros(0)
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def follow(self, crowd: Crowd, now: float, more: Callable[[], bool]) -> bool:
+        """Let nodes speak that have something to say, for as long as there is time.
+
+        Parameters
+        ----------
+        now
+            By the clock of the crowd.
+        more
+            Tells whether there is time for one more node.
+
+        Returns
+        -------
+        bool
+            Whether everyone has spoken who had something to say.
+        """
+        names = crowd.names[:MAX_MEMBERS]
+        self._grow(names)
+        standing = crowd.standing()
+        for at in self._due(standing, now, len(names)):
+            if not more():
+                return False
+            self._speak(crowd, int(at), names[at], standing)
+            self._next = int(at) + 1
+        return True
+
+    def leave(self) -> None:
+        """Say goodbye for everyone."""
+        for speaker in self._speakers:
+            if speaker is not None:
+                speaker.voice.leave()
+                speaker.herald.take_back()
+
+    def _due(self, standing: Standing, now: float, count: int) -> Sequence[int]:
+        """Return who has something to say: turned decisions first, then in turn."""
+        bus = self.link.now()
+        fresh = now - standing.seen_at[:count] <= SILENT_SECONDS
+        turned = standing.raised[:count] != self._raised
+        oldest = self.link.rule.get("max_age_seconds", 60.0)
+        due = (standing.blocks[:count] != self._blocks) | (bus - self._looked_at >= oldest)
+        due |= bus - self._said_at >= 20.0
+        first = np.flatnonzero(fresh & turned)
+        rest = np.flatnonzero(fresh & due & ~turned)
+        return [*first.tolist(), *rest[rest >= self._next].tolist(), *rest[rest < self._next].tolist()]
+
+    def _speak(self, crowd: Crowd, at: int, name: str, standing: Standing) -> None:
+        now = self.link.now()
+        raised = bool(standing.raised[at])
+        self._raised[at], self._said_at[at], self._looked_at[at] = raised, now, now
+        self._blocks[at] = standing.blocks[at]
+        speaker = self._speakers[at]
+        if speaker is None:
+            return
+        speaker.herald.say(not raised, lambda: _decision(crowd, name))
+        if not speaker.voice.ready:
+            # The bus has not answered yet: look again at the next tick.
+            self._blocks[at] = -1
+            return
+        node = crowd.node(at)
+        speaker.voice.offer(summary_of(node, speaker.voice.name, self._metrics(node.metrics or ())))
+
+    def _metrics(self, own: Metrics) -> Metrics:
+        if self._names[0] is not own:
+            key = self.link.name_key
+            self._names = (own, hashed(own, key) if key else own)
+        return self._names[1]
+
+    def _grow(self, names: list[str]) -> None:
+        new = names[len(self._speakers) :]
+        if not new:
+            return
+        self._speakers += [self._speaker(name) for name in new]
+        self._blocks = np.concatenate([self._blocks, np.full(len(new), -1)])
+        self._raised = np.concatenate([self._raised, np.full(len(new), -1, np.int8)])
+        self._looked_at = np.concatenate([self._looked_at, np.zeros(len(new))])
+        self._said_at = np.concatenate([self._said_at, np.zeros(len(new))])
+
+    def _speaker(self, name: str) -> _Speaker | None:
+        place = self._name_of(name)
+        try:
+            split(place)
+        except FederationError as error:
+            self.errors += 1
+            self.last_error = str(error)
+            LOG.warning("%s takes no part in the federation: %s", name, error)
+            return None
+        self.places.append(place)
+        rule = Propagation(**self.link.rule)
+        return _Speaker(
+            Voice(self.link, place, tree=self.tree, book=self._book, rule=rule), Herald(self.link, place)
+        )
+
+
+def _decision(crowd: Crowd, name: str) -> Decision:
+    decision = crowd.known(name).decision
+    assert decision is not None
+    return decision

@@ -1,0 +1,69 @@
+"""One node of a fleet, looked at as a node of its own, for those who take nodes one by one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prontosched.fleet import Fleet, NodeFleet
+from prontosched.subspace import Array, Subspace
+from prontosched.telemetry.scaling import Scaling
+from prontosched.telemetry.scaling_fleet import FleetScaling
+
+TIMESTEPS_PER_LOOK = 10
+
+
+class FleetEmbedding(NamedTuple):
+    """What a node of a fleet has learned of its own vectors."""
+
+    subspace: Subspace | None
+    samples: float
+
+
+class FleetScale(NamedTuple):
+    """A node's own scale: as `prontosched.telemetry.scaling.Scaling` shows it."""
+
+    mean: Array
+    variance: Array
+    unknown: NDArray[np.int64]
+    samples: int
+
+
+class FleetNode(NamedTuple):
+    """What a summary of a node is made from; see `prontosched.federation.contribution`."""
+
+    embedding: FleetEmbedding
+    metrics: tuple[str, ...] | None
+    timestep: int
+    scaling: FleetScale | None
+
+
+def fleet_node(fleet: Fleet | NodeFleet, at: int, metrics: tuple[str, ...]) -> FleetNode:
+    """Return node number `at` of a fleet as it is now."""
+    if isinstance(fleet, NodeFleet):
+        member = fleet.members[at]
+        own = FleetEmbedding(member.embedding.subspace, float(member.embedding.samples))
+        scaling = getattr(member, "scaling", None)
+        scale = None if scaling is None else _scale(scaling, None)
+        return FleetNode(own, metrics, member.timestep, scale)
+    own = FleetEmbedding(fleet.subspace(at), float(fleet.embedding.samples()[at]))
+    scale = None if fleet.scaling is None else _scale(fleet.scaling, at)
+    return FleetNode(own, metrics, int(fleet.timestep[at]), scale)
+
+
+def learned(fleet: Fleet | NodeFleet) -> NDArray[np.int64]:
+    """Return a number per node that changes when its subspace does."""
+    if isinstance(fleet, NodeFleet):
+        steps = np.array([member.timestep for member in fleet.members], np.int64)
+        return steps // TIMESTEPS_PER_LOOK
+    return fleet.embedding.blocks.copy()
+
+
+def _scale(scaling: Scaling | FleetScaling, at: int | None) -> FleetScale:
+    if isinstance(scaling, FleetScaling):
+        assert at is not None
+        arrays = (scaling.mean[at].copy(), scaling.variance[at].copy(), scaling.unknown[at].copy())
+        return FleetScale(*arrays, int(scaling.samples[at]))
+    return FleetScale(scaling.mean, scaling.variance, scaling.unknown, scaling.samples)
