@@ -160,3 +160,14 @@ def test_a_credentials_file_opens_a_bus_that_nothing_else_opens(
             link.close()
     finally:
         bus.kill()
+
+
+def test_a_role_that_may_not_read_all_is_told_what_it_sees(role: Callable[[str], NatsLink]) -> None:
+    role("aggregator")
+    node = role("node")
+    seen = look(node, seconds=20.0)
+
+    assert seen.denied == "summaries only as they come; decisions not at all"
+    assert node.connected
+    assert node.sessions == 1
+    assert look(role("viewer")).denied == ""

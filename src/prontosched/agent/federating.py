@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("prontosched.agent")
 SILENT_SECONDS = 60.0
 # Of the time between two ticks, at most: what is left undone waits for the next one.
-BUDGET_SHARE = 0.04
-LONGEST_BUDGET_SECONDS = 0.04
+BUDGET_SHARE, LONGEST_BUDGET_SECONDS = 0.02, 0.02
+# Until everyone has been heard at the root, so that a page need not wait for its tree.
+FIRST_BUDGET_SHARE, LONGEST_FIRST_BUDGET_SECONDS = 0.05, 0.05
 # Leaves a part of the budget to the aggregators.
 MEMBERS_SHARE = 0.6
 
@@ -79,7 +80,7 @@ class FederationFollower:
     def follow(self, agent: Agent) -> None:
         """Let nodes take part for the timestep just made; nothing here waits for the bus."""
         nodes = agent.nodes
-        budget = min(BUDGET_SHARE * agent.pace.interval_seconds, LONGEST_BUDGET_SECONDS)
+        budget = self._budget(agent.pace.interval_seconds)
         begin = time.perf_counter()
         now = agent.pace.clock()
         if isinstance(nodes, Crowd):
@@ -88,6 +89,12 @@ class FederationFollower:
             self._follow_few(nodes, now)
         if self._embedded is not None:
             self._embedded.turn(lambda: time.perf_counter() - begin < budget)
+
+    def _budget(self, interval: float) -> float:
+        root = None if self._embedded is None else self._embedded.root
+        if self._crowd is None or root is None or (root.view and root.view.nodes >= len(self._crowd)):
+            return min(BUDGET_SHARE * interval, LONGEST_BUDGET_SECONDS)
+        return min(FIRST_BUDGET_SHARE * interval, LONGEST_FIRST_BUDGET_SECONDS)
 
     def overview(self, now: float) -> dict[str, Any] | None:
         """Return the whole tree as plain values; None until the bus has been read."""

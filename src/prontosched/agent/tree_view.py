@@ -24,7 +24,7 @@ MAX_GROUPS = 256
 MAX_MEMBERS = 100
 REFRESH_SECONDS = 2.0
 IDLE_SECONDS = 60.0
-SHORTEST_BREATH_SECONDS = 0.001
+BREATH_SECONDS = 0.003
 ALONE: dict[str, Any] = {
     "joined": False,
     "embedded": False,
@@ -192,4 +192,4 @@ def answer(seen: Overview, tree: Tree) -> dict[str, Any]:
 
 def _breathe() -> None:
     """Let the loop run: numbers for a page must not make a tick late."""
-    time.sleep(SHORTEST_BREATH_SECONDS)
+    time.sleep(BREATH_SECONDS)

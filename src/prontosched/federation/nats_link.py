@@ -177,6 +177,11 @@ class NatsLink:
         try:
             self._loop.run_until_complete(self._stay_connected())
         finally:
+            # The client library leaves watchers behind where reading was not allowed.
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             self._loop.close()
 
     async def _stay_connected(self) -> None:

@@ -35,6 +35,12 @@ PUT_ATTEMPTS = 3
 KEPT_SECONDS = {SUMMARIES: 3600.0, DECISIONS: 600.0, SCHEMAS: 0.0, LEASES: 0.0}
 MEMORY_TOPICS = (DECISIONS,)
 MAX_BUCKET_BYTES = 1024 * 1024 * 1024
+# What a role may read of a topic, by whether it may listen and whether it may read the store.
+_ALLOWED = {
+    (True, False): "only as they come",
+    (False, True): "only now and then",
+    (False, False): "not at all",
+}
 _LOST = (NatsError, OSError, asyncio.TimeoutError)
 
 
@@ -63,6 +69,7 @@ class Session:
         self.offset = 0.0
         self.denied: set[str] = set()
         self.opened: set[Feed] = set()
+        self._unreadable: set[str] = set()
         self._subscriptions: dict[Feed, Any] = {}
         self._client: Client
         self._js: JetStreamContext
@@ -159,11 +166,11 @@ class Session:
 
         self.opened.add(feed)
         feed.age()
-        self._subscriptions[feed] = await self._client.subscribe(
-            self._subject(feed.topic, feed.pattern), cb=heard
-        )
+        subject = self._subject(feed.topic, feed.pattern)
+        self._subscriptions[feed] = await self._client.subscribe(subject, cb=heard)
         await self._client.flush(timeout=max(1, round(self.timeout)))
-        await self.read_store(feed)
+        live, held = subject.lower() not in self.denied, await self.read_store(feed)
+        feed.denied = "" if live and held else f"{feed.topic} {_ALLOWED[live, held]}"
         feed.ready = True
 
     async def unlisten(self, feed: Feed) -> None:
@@ -173,8 +180,22 @@ class Session:
         if subscription is not None and self.alive:
             await subscription.unsubscribe()
 
-    async def read_store(self, feed: Feed) -> None:
-        """Offer a feed what the bus holds for it now."""
+    async def read_store(self, feed: Feed) -> bool:
+        """Offer a feed what the bus holds for it now; False when that is not allowed."""
+        if feed.topic in self._unreadable:
+            return False
+        try:
+            await self._read_store(feed)
+        except (NatsError, TimeoutError):
+            # What is forbidden answers with an error on the side and with silence here.
+            stream = self._stream(feed.topic).lower()
+            if not any(subject.startswith("$js.api.") and stream in subject for subject in self.denied):
+                raise
+            self._unreadable.add(feed.topic)
+            return False
+        return True
+
+    async def _read_store(self, feed: Feed) -> None:
         if "*" not in feed.pattern and ">" not in feed.pattern:
             entry = await self.get(feed.topic, feed.pattern)
             if entry is not None:
