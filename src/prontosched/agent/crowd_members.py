@@ -76,7 +76,7 @@ class CrowdMembers:
     def __len__(self) -> int:
         return len(self.places)
 
-    def follow(self, crowd: Crowd, now: float, more: Callable[[], bool]) -> bool:
+    def follow(self, crowd: Crowd, now: float, more: Callable[[], bool]) -> None:
         """Let nodes speak that have something to say, for as long as there is time.
 
         Parameters
@@ -84,22 +84,16 @@ class CrowdMembers:
         now
             By the clock of the crowd.
         more
-            Tells whether there is time for one more node.
-
-        Returns
-        -------
-        bool
-            Whether everyone has spoken who had something to say.
+            Tells whether there is time for one more node; the first one has it in any case.
         """
         names = crowd.names[:MAX_MEMBERS]
         self._grow(names)
         standing = crowd.standing()
         for at in self._due(standing, now, len(names)):
+            self._speak(crowd, at, names[at], standing)
+            self._next = at + 1
             if not more():
-                return False
-            self._speak(crowd, int(at), names[at], standing)
-            self._next = int(at) + 1
-        return True
+                return
 
     def leave(self) -> None:
         """Say goodbye for everyone."""
