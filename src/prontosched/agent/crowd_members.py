@@ -8,7 +8,7 @@ A few nodes, which do: `prontosched.federation.member`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from prontosched.federation.voice import Voice
 LOG = logging.getLogger("prontosched.agent")
 MAX_MEMBERS = 16_384
 SILENT_SECONDS = 60.0
+RENEW_SECONDS = 20.0
 
 
 class _Speaker(NamedTuple):
@@ -68,7 +69,7 @@ class CrowdMembers:
         self._speakers: list[_Speaker | None] = []
         self._names: tuple[Metrics, Metrics] = ((), ())
         self._blocks = np.zeros(0, np.int64)
-        self._looked_at = np.zeros(0)
+        self._told_at = np.zeros(0)
         self._raised = np.zeros(0, np.int8)
         self._said_at = np.zeros(0)
         self._next = 0
@@ -84,13 +85,19 @@ class CrowdMembers:
         now
             By the clock of the crowd.
         more
-            Tells whether there is time for one more node; the first one has it in any case.
+            Tells whether there is time for one more node; the first in turn has it in any case.
         """
         names = crowd.names[:MAX_MEMBERS]
         self._grow(names)
         standing = crowd.standing()
-        for at in self._due(standing, now, len(names)):
-            self._speak(crowd, at, names[at], standing)
+        turned, due = self._due(standing, now, len(names))
+        for at in turned:
+            self._decide(crowd, at, names[at], standing)
+            if not more():
+                break
+        for at in due:
+            self._decide(crowd, at, names[at], standing)
+            self._tell(crowd, at, standing)
             self._next = at + 1
             if not more():
                 return
@@ -102,30 +109,32 @@ class CrowdMembers:
                 speaker.voice.leave()
                 speaker.herald.take_back()
 
-    def _due(self, standing: Standing, now: float, count: int) -> Sequence[int]:
-        """Return who has something to say: turned decisions first, then in turn."""
+    def _due(self, standing: Standing, now: float, count: int) -> tuple[list[int], list[int]]:
+        """Return whose decision turned, and who else has something to say, in turn."""
         bus = self.link.now()
         fresh = now - standing.seen_at[:count] <= SILENT_SECONDS
-        turned = standing.raised[:count] != self._raised
         oldest = self.link.rule.get("max_age_seconds", 60.0)
-        due = (standing.blocks[:count] != self._blocks) | (bus - self._looked_at >= oldest)
-        due |= bus - self._said_at >= 20.0
-        first = np.flatnonzero(fresh & turned)
-        rest = np.flatnonzero(fresh & due & ~turned)
-        return [*first.tolist(), *rest[rest >= self._next].tolist(), *rest[rest < self._next].tolist()]
+        due = (standing.blocks[:count] != self._blocks) | (bus - self._told_at >= oldest)
+        due |= bus - self._said_at >= RENEW_SECONDS
+        rest = np.flatnonzero(fresh & due)
+        turned = np.flatnonzero(fresh & (standing.raised[:count] != self._raised) & (self._raised >= 0))
+        # One after the other, so that neighbours speak together and few aggregators have to work.
+        return turned.tolist(), np.roll(rest, -int(np.searchsorted(rest, self._next))).tolist()
 
-    def _speak(self, crowd: Crowd, at: int, name: str, standing: Standing) -> None:
-        now = self.link.now()
+    def _decide(self, crowd: Crowd, at: int, name: str, standing: Standing) -> None:
         raised = bool(standing.raised[at])
-        self._raised[at], self._said_at[at], self._looked_at[at] = raised, now, now
-        self._blocks[at] = standing.blocks[at]
+        self._raised[at], self._said_at[at] = raised, self.link.now()
         speaker = self._speakers[at]
-        if speaker is None:
-            return
-        speaker.herald.say(not raised, lambda: _decision(crowd, name))
-        if not speaker.voice.ready:
-            # The bus has not answered yet: look again at the next tick.
-            self._blocks[at] = -1
+        if speaker is not None:
+            speaker.herald.say(not raised, lambda: _decision(crowd, name))
+
+    def _tell(self, crowd: Crowd, at: int, standing: Standing) -> None:
+        self._told_at[at] = self.link.now()
+        speaker = self._speakers[at]
+        # While the bus has not answered, it is looked at again at the next tick.
+        self._blocks[at] = standing.blocks[at] if speaker is None or speaker.voice.ready else -1
+        # Nothing learned yet, nothing to tell.
+        if speaker is None or self._blocks[at] <= 0:
             return
         node = crowd.node(at)
         speaker.voice.offer(summary_of(node, speaker.voice.name, self._metrics(node.metrics or ())))
@@ -143,7 +152,7 @@ class CrowdMembers:
         self._speakers += [self._speaker(name) for name in new]
         self._blocks = np.concatenate([self._blocks, np.full(len(new), -1)])
         self._raised = np.concatenate([self._raised, np.full(len(new), -1, np.int8)])
-        self._looked_at = np.concatenate([self._looked_at, np.zeros(len(new))])
+        self._told_at = np.concatenate([self._told_at, np.zeros(len(new))])
         self._said_at = np.concatenate([self._said_at, np.zeros(len(new))])
 
     def _speaker(self, name: str) -> _Speaker | None:
