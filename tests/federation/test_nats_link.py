@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -233,3 +234,30 @@ def test_closing_without_a_bus_ends_the_thread() -> None:
 
     assert not [thread for thread in threading.enumerate() if thread.name == "nats member"]
     assert not link.connected
+
+
+def test_who_asks_for_tls_never_speaks_in_the_clear(
+    shared_bus: Bus, link_to: Callable[..., NatsLink]
+) -> None:
+    link = link_to(shared_bus, address=f"tls://user:secret@127.0.0.1:{shared_bus.port}/test")
+
+    eventually(lambda: link.last_error)
+    assert "must speak TLS" in link.last_error
+    assert link.sessions == 0
+
+
+def test_a_bus_that_goes_and_comes_is_told_once_each(
+    bus: Bus, link_to: Callable[..., NatsLink], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "prontosched.federation")
+    link = link_to(bus)
+    assert link.wait_until_connected(8)
+    bus.kill()
+    eventually(lambda: link.last_error)
+    time.sleep(1.0)
+    bus.start()
+    eventually(lambda: link.sessions == 2)
+    told = [record.getMessage() for record in caplog.records]
+
+    assert [text.partition(" bus")[0] for text in told] == ["on the", "the", "back on the"]
+    assert "Connect call failed" in link.last_error or not link.last_error

@@ -120,8 +120,11 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
         from prontosched.agent.federating import FederationFollower
         from prontosched.federation.address import Address
         from prontosched.federation.nats_link import NatsLink
+        from prontosched.federation.tree import split
 
         address = Address.parse(settings.nats)
+        if settings.name is not None:
+            split(settings.name)
         link = NatsLink(address, name=settings.name or os.uname().nodename)
         found.append(
             FederationFollower(

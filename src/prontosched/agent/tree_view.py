@@ -24,6 +24,7 @@ MAX_GROUPS = 256
 MAX_MEMBERS = 100
 REFRESH_SECONDS = 2.0
 IDLE_SECONDS = 60.0
+PATIENCE_SECONDS = 1.5
 BREATH_SECONDS = 0.003
 ALONE: dict[str, Any] = {
     "joined": False,
@@ -108,10 +109,14 @@ class TreeView:
         try:
             link = self._open_link()
             lookout = Lookout(link, tree=self._tree())
+            patient = time.monotonic() + PATIENCE_SECONDS
             while self._wanted() and self._tree() == lookout.tree:
-                self._look(link, lookout)
-                young = not (lookout.ready and link.connected) or lookout.waiting
-                self._stop.wait(0.1 if young else self._refresh_seconds)
+                young = not lookout.ready or lookout.waiting > 0
+                if not young or time.monotonic() > patient:
+                    self._look(link, lookout)
+                else:
+                    lookout.take(_breathe)
+                self._stop.wait(0.05 if young else self._refresh_seconds)
         except Exception as error:
             # A page without a tree is no reason to stop deciding.
             LOG.warning("cannot watch the federation: %s", error)
@@ -130,7 +135,7 @@ class TreeView:
         seen = lookout.overview(_breathe)
         note = ""
         if not link.connected:
-            note = "the bus does not answer: what is shown is what was heard last"
+            note = f"the bus does not answer ({link.last_error or 'not yet'}): shown is what was heard last"
         elif not lookout.ready:
             note = "still reading the bus"
         elif seen.denied:

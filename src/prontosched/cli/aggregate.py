@@ -80,12 +80,17 @@ def command(
     Example:
         pronto aggregate --nats nats://127.0.0.1:4222
     """
+    from prontosched.agent.running import log_to_stderr
     from prontosched.federation.address import Address
     from prontosched.federation.discovery import Discovery
     from prontosched.federation.nats_link import NatsLink
     from prontosched.federation.service import run_all
+    from prontosched.federation.tree import split
 
+    log_to_stderr(verbose=False)
     place = Address.parse(address)
+    for name in filter(None, names):
+        split(name)
     holder = f"{os.uname().nodename}-{os.getpid()}"
     link = NatsLink(place, name=f"aggregate-{holder}")
     stop = threading.Event()

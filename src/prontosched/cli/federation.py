@@ -35,8 +35,8 @@ def command(context: click.Context, address: str | None, top: int, wait: float, 
             "--nats must name the bus, got nothing: a federation in one process has no tree"
         )
     from prontosched.federation.address import Address
-    from prontosched.federation.nats_link import NatsLink
     from prontosched.federation.lookout import look
+    from prontosched.federation.nats_link import NatsLink
 
     place = Address.parse(address)
     link = NatsLink(place, name="overview")
@@ -46,7 +46,12 @@ def command(context: click.Context, address: str | None, top: int, wait: float, 
         link.close()
     if as_json:
         rows = [{k: _plain(v) for k, v in asdict(row).items()} for row in seen.rows]
-        found = {"revision": seen.revision, "nodes": len(seen.nodes), "unreadable": seen.unreadable}
+        found = {
+            "revision": seen.revision,
+            "nodes": len(seen.nodes),
+            "unreadable": seen.unreadable,
+            "denied": seen.denied,
+        }
         click.echo(
             json.dumps(
                 {**found, "view_age_seconds": _plain(seen.view_age_seconds), **seen.saved, "rows": rows}
@@ -154,11 +159,15 @@ def _words(seen: Any, top: int) -> list[str]:
         if seen.revision
         else "no global view yet"
     )
-    lines = [f"{len(seen.nodes)} nodes, {view}"]
+    lines = [f"{_count(len(seen.nodes))}, {view}"]
+    if not seen.rows:
+        lines.append("nobody has spoken yet: start `pronto agent --nats ADDRESS`, with the same group")
+    elif not seen.revision:
+        lines.append("nobody merges what nodes know: start `pronto aggregate --nats ADDRESS`")
     for row in seen.rows:
         if row.aggregator:
             lines.append(
-                f"{'  ' * (row.name.count('/') + 1)}{row.name}: {row.nodes} nodes, {row.age_seconds:.0f} s old"
+                f"{'  ' * (row.name.count('/') + 1)}{row.name}: {_count(row.nodes)}, {row.age_seconds:.0f} s old"
             )
     if seen.nodes:
         width = max(len(row.name) for row in seen.nodes[:top]) if top else 4
@@ -174,13 +183,24 @@ def _words(seen: Any, top: int) -> list[str]:
     if len(seen.nodes) > top:
         lines.append(f"and {len(seen.nodes) - top} more")
     saved = seen.saved
-    lines.append(
-        f"epsilon saved {saved['messages_saved']} of {saved['messages_sent'] + saved['messages_saved']} messages, "
-        f"{saved['bytes_saved'] / 1e6:.1f} MB"
-    )
+    if saved["messages_sent"]:
+        lines.append(
+            f"epsilon saved {saved['messages_saved']} of {saved['messages_sent'] + saved['messages_saved']} "
+            f"messages, {_size(saved['bytes_saved'])}"
+        )
     if seen.unreadable:
         lines.append(f"{seen.unreadable} messages on the bus cannot be read")
+    if seen.denied:
+        lines.append(f"this user may not read everything: {seen.denied}; the role viewer may")
     return lines
+
+
+def _count(nodes: int) -> str:
+    return f"{nodes} node{'' if nodes == 1 else 's'}"
+
+
+def _size(length: int) -> str:
+    return f"{length / 1e6:.1f} MB" if length >= 1e5 else f"{length / 1e3:.1f} kB"
 
 
 def _plain(value: Any) -> Any:

@@ -8,15 +8,17 @@ joined by commas. Only the host is needed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from prontosched.errors import FederationError
 from prontosched.federation.propagation import Propagation
 from prontosched.federation.tree import Tree
+
+Number = TypeVar("Number", int, float)
 
 KEYS = ("creds", "ca", "cert", "key", "names", "depth", "shards", "epsilon", "trigger", "max_age")
 _GROUP = re.compile(r"^[A-Za-z0-9_-]{1,32}$")
@@ -94,8 +96,8 @@ class Address:
             raise FederationError(f"group must be 1 to 32 letters, digits, '-' or '_', got {group!r}")
         try:
             servers = [f"{p.scheme}://{p.hostname}:{p.port or 4222}" for p in map(urlsplit, written)]
-            depth = int(options["depth"]) if "depth" in options else None
-            tree = Tree(depth=depth, shards=int(options.get("shards", "1")))
+            depth = _number(options, "depth", int) if "depth" in options else None
+            tree = Tree(depth=depth, shards=_number(options, "shards", int) if "shards" in options else 1)
             rule = _rule(options)
         except ValueError as error:
             raise FederationError(f"address of the bus: {error}") from error
@@ -114,13 +116,20 @@ class Address:
         )
 
 
+def _number(options: Mapping[str, str], name: str, kind: Callable[[str], Number]) -> Number:
+    try:
+        return kind(options[name])
+    except ValueError as error:
+        raise ValueError(f"{name} must be a number, got {options[name]!r:.40}") from error
+
+
 def _rule(options: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of propagation that an address names, checked."""
     rule: dict[str, Any] = {}
     if "epsilon" in options:
-        rule["epsilon"] = float(options["epsilon"])
+        rule["epsilon"] = _number(options, "epsilon", float)
     if "max_age" in options:
-        rule["max_age_seconds"] = float(options["max_age"])
+        rule["max_age_seconds"] = _number(options, "max_age", float)
     if "trigger" in options:
         if options["trigger"] not in ("projector", "elementwise"):
             raise ValueError(f"trigger must be projector or elementwise, got {options['trigger']!r}")

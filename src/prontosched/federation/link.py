@@ -44,8 +44,11 @@ class Link(Protocol):
         Key under which members hash the names of metrics; None sends them as they are.
     rule
         What members pass to `Propagation` where they were given no rule of their own.
+    last_error
+        Why the bus does not answer, in words; empty while it does.
     """
 
+    last_error: str
     name_key: bytes | None
     rule: Mapping[str, Any]
 
@@ -168,6 +171,7 @@ class LocalLink:
 
     def __init__(self, board: Board) -> None:
         self.board = board
+        self.last_error = ""
         self.name_key: bytes | None = None
         self.rule: Mapping[str, Any] = {}
         self.closed = False

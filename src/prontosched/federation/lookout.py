@@ -54,7 +54,8 @@ def look(link: Link, *, tree: Tree | None = None, rank: int = 4, seconds: float 
         while not lookout.ready:
             if time.monotonic() > limit:
                 raise FederationError(
-                    f"the bus must answer within {seconds:g} s, got nothing: check its address"
+                    f"the bus must answer within {seconds:g} s, got {link.last_error or 'nothing'}: "
+                    "check its address and that it runs"
                 )
             time.sleep(0.01)
         lookout.take()

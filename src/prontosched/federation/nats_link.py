@@ -11,21 +11,19 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
-import importlib.util
 import logging
 import random
 import re
-import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 
 from prontosched.errors import FederationError
 from prontosched.federation.address import Address
 from prontosched.federation.feed import Entry, Feed
 from prontosched.federation.link import LinkDownError
+from prontosched.federation.nats_options import client_options
 from prontosched.federation.nats_session import Session
 
 log = logging.getLogger(__name__)
@@ -73,8 +71,9 @@ class NatsLink:
         self.timeout = timeout
         self.sessions = 0
         self.last_error = ""
+        self._told_away = False
         self.refused = 0
-        self._options = _options(self.address)
+        self._options = client_options(self.address)
         self._name = re.sub(r"[^A-Za-z0-9_-]", "-", name)[:60] or "member"
         self._offset = time.time() - time.monotonic()
         self._outbox: dict[tuple[str, str], bytes] = {}
@@ -197,12 +196,11 @@ class NatsLink:
                     self._session = None
                     await session.close()
             except (*Session.LOST, FederationError) as error:
-                self.last_error = f"{type(error).__name__}: {error}"
-                log.info("bus lost, deciding alone: %s", self.last_error)
+                self._lose(session, error)
             except Exception as error:
                 # Credentials that cannot be read, say. Trying goes on: the file may be mended.
-                self.last_error = f"{type(error).__name__}: {error}"
-                log.exception("bus cannot be joined, deciding alone")
+                self._lose(session, error)
+                log.debug("the bus cannot be joined", exc_info=error)
             if self._closing:
                 break
             if time.monotonic() - started > LONGEST_WAIT_SECONDS:
@@ -210,6 +208,21 @@ class NatsLink:
             # Jitter: a fleet that lost one bus must not come back in one moment.
             await self._rest(wait * random.uniform(0.5, 1.5))
             wait = min(2.0 * wait, LONGEST_WAIT_SECONDS)
+
+    def _lose(self, session: Session, error: Exception) -> None:
+        """Note why the bus is away, and say so once until it is back."""
+        self.last_error = (
+            str(error) if isinstance(error, FederationError) else f"{error}".removeprefix("nats: ")
+        )
+        if session.complaint and not isinstance(error, FederationError):
+            self.last_error = session.complaint.removeprefix("nats: ")
+        self.last_error = self.last_error or type(error).__name__
+        log.log(
+            logging.DEBUG if self._told_away or self._closing else logging.WARNING,
+            "the bus does not answer, going on without it and trying again: %s",
+            self.last_error,
+        )
+        self._told_away = True
 
     async def _rest(self, seconds: float) -> None:
         limit = time.monotonic() + seconds
@@ -219,6 +232,13 @@ class NatsLink:
     async def _serve(self, session: Session) -> None:
         self._offset = session.offset
         self.sessions += 1
+        log.info(
+            "%s the bus at %s, group %s",
+            "back on" if self.sessions > 1 else "on",
+            ",".join(self.address.servers),
+            self.group,
+        )
+        self._told_away, self.last_error = False, ""
         with self._lock:
             # The bus may have lost what it held; sending it again harms no one.
             self._outbox = {**self._newest, **self._outbox}
@@ -262,31 +282,3 @@ class NatsLink:
                         del self._outbox[place]
                     if not arrived and self._newest.get(place) is value:
                         del self._newest[place]
-
-
-def _options(address: Address) -> dict[str, Any]:
-    """Return what the client library is told, with TLS where the address asks for it."""
-    options: dict[str, Any] = {"servers": list(address.servers)}
-    if address.credentials is not None:
-        if not Path(address.credentials).is_file():
-            raise FederationError(
-                f"creds must name a credentials file, got {address.credentials!r}: check the path"
-            )
-        if importlib.util.find_spec("nkeys") is None:
-            raise FederationError("a credentials file needs the package nkeys: install the extra 'nats'")
-        options["user_credentials"] = address.credentials
-    if address.user is not None:
-        options |= {"user": address.user, "password": address.password or ""}
-    secure = any(server.startswith(("tls", "wss")) for server in address.servers)
-    if not (secure or address.authority or address.certificate):
-        return options
-    try:
-        context = ssl.create_default_context(cafile=address.authority)
-        if address.certificate:
-            context.load_cert_chain(address.certificate, address.key)
-    except OSError as error:
-        raise FederationError(
-            f"ca, cert and key must be readable PEM files, got {error}: check them"
-        ) from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return {**options, "tls": context}

@@ -44,6 +44,22 @@ _ALLOWED = {
 _LOST = (NatsError, OSError, asyncio.TimeoutError)
 
 
+class _Client(Client):
+    """A client that says who it is only where it was told to: under TLS, or anywhere."""
+
+    def __init__(self, *, secure: bool) -> None:
+        super().__init__()
+        self._secure = secure
+
+    def _connect_command(self) -> bytes:
+        # The library would go on in the clear, password and all, with a server that has no TLS.
+        if self._secure and not self._server_info.get("tls_required"):
+            raise FederationError(
+                "the bus must speak TLS as the address says, got one that does not: give nats:// if that is meant"
+            )
+        return super()._connect_command()
+
+
 class Session:
     """A living connection; any method may raise one of `LOST`, and then it is dead.
 
@@ -57,6 +73,11 @@ class Session:
         Who connects, for the bus's own reports.
     timeout
         Seconds to wait for any one answer.
+
+    Attributes
+    ----------
+    complaint
+        What the bus or the way to it complained of last.
     """
 
     LOST = _LOST
@@ -67,6 +88,7 @@ class Session:
         self.name = name
         self.timeout = timeout
         self.offset = 0.0
+        self.complaint = ""
         self.denied: set[str] = set()
         self.opened: set[Feed] = set()
         self._unreadable: set[str] = set()
@@ -82,7 +104,7 @@ class Session:
     async def open(self) -> None:
         """Connect, make sure that the buckets exist, and compare clocks."""
         # Made here and not by `nats.connect`, which would leave the socket of a failed attempt open.
-        self._client = Client()
+        self._client = _Client(secure="tls" in self.options)
         try:
             await self._client.connect(
                 **self.options,
@@ -246,7 +268,8 @@ class Session:
 
     async def _complain(self, error: Exception) -> None:
         text = str(error)
-        log.info("bus: %s", text)
+        self.complaint = text
+        log.debug("bus: %s", text)
         if "permissions violation" in text.lower():
             # The client library hands errors on in lower case.
             self.denied.add(text.lower().rpartition(" to ")[2].strip("\"' "))

@@ -106,7 +106,7 @@ class AggregatorService:
     def _take_seat(self) -> None:
         """Speak from now on, as newer than whoever held the seat before."""
         if self.seat is not None:
-            log.info("speaking for %s", self.aggregator.name or "the root")
+            log.debug("speaking for %s", self.aggregator.name or "the root")
         self._offered = None
         self.rule.forget()
         if self._voice is not None:
