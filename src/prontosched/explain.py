@@ -171,20 +171,20 @@ def families(parts: Sequence[Part], *, top: int = 3) -> list[Part]:
         family = part.metric if name is None else name[0]
         shares[family] = shares.get(family, 0.0) + part.share
         signed[family] = signed.get(family, 0.0) + part.share * part.sign
-    largest = sorted(shares, key=lambda family: -shares[family])[:top]
+    largest = sorted((f for f in shares if shares[f] >= 0.01), key=lambda family: -shares[family])[:top]
     return [Part(family, shares[family], 1 if signed[family] >= 0 else -1) for family in largest]
 
 
 def turning(distance: float) -> str:
-    """Say in a word how far a distance between subspaces is.
+    """Say what directions did that moved this far: `hardly changed`, … .
 
     Examples
     --------
     >>> turning(0.03), turning(0.9)
-    ('hardly', 'almost entirely')
+    ('hardly changed', 'changed almost entirely')
     """
-    steps = ((0.05, "hardly"), (0.2, "a little"), (0.45, "clearly"), (0.75, "mostly"))
-    return next((word for limit, word in steps if distance < limit), "almost entirely")
+    steps = ((0.05, "hardly changed"), (0.2, "changed a little"), (0.45, "clearly changed"))
+    return next((words for limit, words in steps if distance < limit), "changed almost entirely")
 
 
 def _importance(subspace: Subspace) -> Array:

@@ -18,7 +18,16 @@ POLICY = (
 # What is served, and nothing else: a name that is not here does not exist.
 PAGES = {"/": "index.html", "/fleet": "fleet.html"}
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".html": "text/html"}
-ASSETS = ("style.css", "shared.js", "chart.js", "node.js", "fleet.js", "icon.svg")
+ASSETS = (
+    "style.css",
+    "shared.js",
+    "chart.js",
+    "reasons.js",
+    "node.js",
+    "federation.js",
+    "fleet.js",
+    "icon.svg",
+)
 
 
 def routes() -> list[web.RouteDef]:

@@ -1,26 +1,31 @@
 "use strict";
-// A small time chart on a canvas: lines, bands for refusals, dots for spikes, a dashed level.
+// A time chart on a canvas: lanes of lines above one another, bands for refusals, spikes, levels.
+// It is read by pointer and by keyboard: the moment pointed at is told in words.
 
-function clock(time, span) {
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800];
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+function clock(time, step) {
   const at = new Date(time * 1000);
   const two = (n) => String(n).padStart(2, "0");
-  const day = `${at.getDate()}.${at.getMonth() + 1}.`;
+  const day = `${at.getDate()} ${MONTHS[at.getMonth()]}`;
   const hour = `${two(at.getHours())}:${two(at.getMinutes())}`;
-  if (span > 2 * 86400) return day;
-  return span > 600 ? hour : `${hour}:${two(at.getSeconds())}`;
+  if (step >= 86400 || (step >= 3600 && hour === "00:00")) return day;
+  return step < 60 ? `${hour}:${two(at.getSeconds())}` : hour;
 }
 
-function niceStep(range, count) {
-  const rough = range / count;
+const moment = (time, span) => (span > 86400 ? `${clock(time, 86400)} ` : "") + clock(time, span > 3600 ? 60 : 1);
+
+function niceStep(range, parts) {
+  const rough = range / parts;
   const power = 10 ** Math.floor(Math.log10(rough));
-  for (const factor of [1, 2, 5, 10]) if (factor * power >= rough) return factor * power;
+  for (const factor of [1, 2, 5]) if (factor * power >= rough) return factor * power;
   return 10 * power;
 }
 
 function fit(canvas) {
   const scale = window.devicePixelRatio || 1;
-  const width = canvas.clientWidth;
-  const height = canvas.clientHeight;
+  const width = canvas.clientWidth, height = canvas.clientHeight;
   if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(height * scale);
@@ -28,99 +33,244 @@ function fit(canvas) {
   const pen = canvas.getContext("2d");
   pen.setTransform(scale, 0, 0, scale, 0, 0);
   pen.clearRect(0, 0, width, height);
-  return { pen, width, height };
+  const em = parseFloat(getComputedStyle(document.documentElement).fontSize);
+  pen.font = `${0.75 * em}px system-ui, sans-serif`;
+  return { pen, width, height, em };
 }
 
-// lines: [{points: [[time, value], …], colour}], bands: [[from, to], …], dots: [[time, value, colour], …]
-function drawChart(canvas, { lines, bands = [], dots = [], level = null, from, to, floor = null, unit = "" }) {
-  const { pen, width, height } = fit(canvas);
-  const left = 62, right = 8, top = 8, bottom = 22;
-  let low = floor === null ? Infinity : floor;
-  let high = level === null ? -Infinity : level * 1.15;
-  for (const line of lines) for (const [, value] of line.points) {
+// Lowest and highest value of a lane, with room; `floor` fixes the lowest.
+function extent(lane) {
+  let low = lane.floor ?? Infinity;
+  let high = lane.level == null ? -Infinity : 1.3 * lane.level;
+  for (const line of lane.lines) for (const [, value] of line.points) {
     if (value == null) continue;
     if (value < low) low = value;
     if (value > high) high = value;
   }
-  if (!isFinite(low) || !isFinite(high)) { low = 0; high = 1; }
+  if (!isFinite(low) || !isFinite(high)) return [0, 1];
   if (high - low < 1e-9) high = low + 1;
-  const pad = 0.06 * (high - low);
-  high += pad;
-  if (floor === null) low -= pad;
-  const x = (time) => left + ((time - from) / (to - from)) * (width - left - right);
-  const y = (value) => height - bottom - ((value - low) / (high - low)) * (height - top - bottom);
-  pen.font = "12px system-ui, sans-serif";
-  pen.fillStyle = colour("--soft-no");
-  for (const [begin, end] of bands) {
-    const start = Math.max(x(begin), left);
-    pen.fillRect(start, top, Math.max(1.5, Math.min(x(end), width - right) - start), height - top - bottom);
+  const room = 0.08 * (high - low);
+  return [lane.floor == null ? low - room : low, high + room];
+}
+
+function trace(pen, points, x, y, gap) {
+  let last = null;
+  for (const [time, value] of points) {
+    if (value == null) { last = null; continue; }
+    if (last !== null && time - last <= gap) pen.lineTo(x(time), y(value));
+    else { pen.moveTo(x(time), y(value)); pen.lineTo(x(time) + 0.5, y(value)); }
+    last = time;
   }
-  pen.strokeStyle = colour("--line");
-  pen.fillStyle = colour("--quiet");
-  pen.lineWidth = 1;
-  const step = niceStep(high - low, Math.max(2, height / 60));
-  pen.textAlign = "right";
-  pen.textBaseline = "middle";
-  for (let value = Math.ceil(low / step) * step; value <= high; value += step) {
+}
+
+// The area between a line and a level below it, one piece for each unbroken stretch.
+function area(pen, points, x, y, gap, base) {
+  let first = null, last = null;
+  const close = () => { if (first !== null) { pen.lineTo(x(last), base); pen.lineTo(x(first), base); pen.closePath(); } first = null; };
+  pen.beginPath();
+  for (const [time, value] of points) {
+    if (value == null || (last !== null && time - last > gap)) close();
+    if (value == null) continue;
+    if (first === null) { first = time; pen.moveTo(x(time), y(value)); } else pen.lineTo(x(time), y(value));
+    last = time;
+  }
+  close();
+  pen.fill();
+}
+
+class Chart {
+  // `tell(time)` gives the words for the moment nearest to a time, as [time, words], or null.
+  constructor(id, tell) {
+    this.canvas = $(id);
+    this.tell = tell;
+    this.at = null;
+    this.told = make("p", undefined, "told");
+    this.told.setAttribute("role", "status");
+    this.told.hidden = true;
+    this.canvas.after(this.told);
+    this.canvas.addEventListener("pointermove", (event) => {
+      const box = this.canvas.getBoundingClientRect();
+      if (this.time) this.point(this.time(event.clientX - box.left));
+    });
+    this.canvas.addEventListener("pointerleave", () => this.point(null));
+    this.canvas.addEventListener("blur", () => this.point(null));
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  key(event) {
+    if (!this.shown) return;
+    const { from, to } = this.shown;
+    const step = (to - from) / (event.shiftKey ? 12 : 60);
+    const from_here = this.at ?? to;
+    const target = { ArrowLeft: from_here - step, ArrowRight: from_here + step, Home: from, End: to, Escape: null };
+    if (!(event.key in target)) return;
+    event.preventDefault();
+    const time = target[event.key];
+    this.point(time === null ? null : Math.min(to, Math.max(from, time)));
+  }
+
+  point(time) {
+    const found = time === null ? null : this.tell(time);
+    this.at = found ? found[0] : null;
+    this.told.hidden = !found;
+    if (found && this.told.textContent !== found[1]) this.told.textContent = found[1];
+    this.draw();
+  }
+
+  show(what) {
+    this.shown = { bands: [], gap: Infinity, ...what };
+    this.draw();
+  }
+
+  draw() {
+    if (!this.shown) return;
+    const { lanes, bands, from, to, gap } = this.shown;
+    const { pen, width, height, em } = fit(this.canvas);
+    const scales = lanes.map((lane) => this.labels(pen, lane, (height - 2.4 * em) / lanes.length, em));
+    const left = 0.6 * em + Math.max(0, ...scales.map((s) => s.width));
+    const right = width - 0.5 * em, top = 0.7 * em, bottom = height - 1.7 * em;
+    const x = (time) => left + ((time - from) / (to - from)) * (right - left);
+    this.time = (place) => Math.min(to, Math.max(from, from + ((place - left) / (right - left)) * (to - from)));
+    this.bands(pen, bands, x, { left, right, top, bottom, em });
+    this.times(pen, x, { from, to, left, right, bottom, height, em });
+    const tall = (bottom - top) / lanes.length;
+    lanes.forEach((lane, i) => {
+      const above = top + i * tall + (lanes.length > 1 ? 0.25 * em : 0), below = top + (i + 1) * tall;
+      this.lane(pen, lane, scales[i], x, { left, right, above, below, gap, em });
+    });
+    if (this.shown.empty && !lanes.some((lane) => lane.lines.some((line) => line.points.length))) {
+      pen.fillStyle = colour("--quiet");
+      pen.textAlign = "center";
+      pen.fillText(this.shown.empty, (left + right) / 2, (top + bottom) / 2);
+    }
+    if (this.at !== null && this.at >= from && this.at <= to) {
+      pen.fillStyle = colour("--ink");
+      pen.fillRect(x(this.at) - 0.5, top, 1, bottom - top);
+      this.told.style.setProperty("left", `${Math.max(0, Math.min(x(this.at) + 8, width - this.told.offsetWidth))}px`);
+    }
+  }
+
+  labels(pen, lane, tall, em) {
+    const [low, high] = extent(lane);
+    if (lane.name !== undefined) return { low, high, marks: [], width: pen.measureText(lane.name).width };
+    const step = niceStep(high - low, Math.max(2, tall / (3 * em)));
+    const marks = [];
+    for (let value = Math.ceil(low / step) * step; value <= high; value += step) marks.push(value);
+    const text = (value) => `${+value.toPrecision(6)}${lane.unit ?? ""}`;
+    return { low, high, marks, text, width: Math.max(0, ...marks.map((value) => pen.measureText(text(value)).width)) };
+  }
+
+  // A solid strip above, so that refusing is told by form and not by colour alone, and a tint below it.
+  bands(pen, bands, x, { left, right, top, bottom, em }) {
+    pen.fillStyle = colour("--no");
+    for (const [begin, end, weight = 1] of bands) {
+      const start = Math.max(x(begin), left), wide = Math.max(1.5, Math.min(x(end), right) - start);
+      if (start > right) continue;
+      pen.globalAlpha = 0.14 * weight;
+      pen.fillRect(start, top, wide, bottom - top);
+      pen.globalAlpha = 0.25 + 0.75 * weight;
+      pen.fillRect(start, top - 0.4 * em, wide, 0.4 * em);
+    }
+    pen.globalAlpha = 1;
+  }
+
+  times(pen, x, { from, to, left, right, bottom, height, em }) {
+    const fits = Math.max(2, (right - left) / (5.5 * em));
+    const step = STEPS.find((one) => (to - from) / one <= fits) ?? 604800;
+    const shift = 60 * new Date(1000 * to).getTimezoneOffset();
+    pen.fillStyle = colour("--quiet");
+    pen.strokeStyle = colour("--line");
+    pen.textAlign = "center";
+    pen.textBaseline = "alphabetic";
+    for (let time = Math.ceil((from - shift) / step) * step + shift; time <= to; time += step) {
+      const half = pen.measureText(clock(time, step)).width / 2;
+      pen.fillRect(x(time), bottom, 1, 0.3 * em);
+      if (x(time) - half > 0 && x(time) + half < right + 0.5 * em) pen.fillText(clock(time, step), x(time), height - 0.35 * em);
+    }
+  }
+
+  lane(pen, lane, scale, x, { left, right, above, below, gap, em }) {
+    const y = (value) => below - ((value - scale.low) / (scale.high - scale.low)) * (below - above);
+    pen.lineWidth = 1;
+    pen.strokeStyle = colour("--line");
+    pen.fillStyle = colour("--quiet");
+    pen.textAlign = "right";
+    pen.textBaseline = "middle";
+    const rule = (value) => { pen.beginPath(); pen.moveTo(left, y(value)); pen.lineTo(right, y(value)); pen.stroke(); };
+    for (const value of scale.marks) { rule(value); pen.fillText(scale.text(value), left - 0.4 * em, y(value)); }
+    if (lane.name !== undefined) {
+      rule(scale.low);
+      pen.fillText(lane.name, left - 0.4 * em, (above + below) / 2);
+    }
+    pen.save();
     pen.beginPath();
-    pen.moveTo(left, y(value));
-    pen.lineTo(width - right, y(value));
+    pen.rect(left, above - 0.3 * em, right - left, below - above + 0.6 * em);
+    pen.clip();
+    pen.lineJoin = "round";
+    for (const line of lane.lines) {
+      pen.strokeStyle = line.colour;
+      pen.lineWidth = 0.1 * em * (line.thin ? 0.5 : 1);
+      pen.beginPath();
+      trace(pen, line.points, x, y, gap);
+      pen.stroke();
+    }
+    if (lane.level != null) this.level(pen, lane, x, y, { left, right, above, gap, em });
+    for (const [time, value, sign] of lane.spikes ?? []) this.spike(pen, x(time), y(value), sign, lane.lines[0].colour, em);
+    pen.restore();
+  }
+
+  // All above the level stands out: filled, and drawn over in another colour.
+  level(pen, lane, x, y, { left, right, above, gap, em }) {
+    const at = y(lane.level);
+    pen.save();
+    pen.beginPath();
+    pen.rect(left, above - em, right - left, at - above + em);
+    pen.clip();
+    pen.fillStyle = pen.strokeStyle = colour("--spike");
+    pen.globalAlpha = 0.3;
+    area(pen, lane.lines[0].points, x, y, gap, at);
+    pen.globalAlpha = 1;
+    pen.lineWidth = 0.12 * em;
+    pen.beginPath();
+    trace(pen, lane.lines[0].points, x, y, gap);
     pen.stroke();
-    pen.fillText(`${+value.toPrecision(6)}${unit}`, left - 6, y(value));
-  }
-  pen.textAlign = "center";
-  pen.textBaseline = "alphabetic";
-  const marks = Math.max(2, Math.floor(width / 140));
-  for (let i = 0; i <= marks; i++) {
-    const time = from + ((to - from) * i) / marks;
-    const place = Math.min(Math.max(x(time), left + 20), width - right - 26);
-    pen.fillText(clock(time, to - from), place, height - 6);
-  }
-  if (level !== null) {
-    pen.setLineDash([6, 5]);
-    pen.strokeStyle = colour("--quiet");
+    pen.restore();
+    pen.setLineDash([0.4 * em, 0.3 * em]);
+    pen.lineWidth = 1;
+    pen.strokeStyle = colour("--ink");
     pen.beginPath();
-    pen.moveTo(left, y(level));
-    pen.lineTo(width - right, y(level));
+    pen.moveTo(left, at);
+    pen.lineTo(right, at);
     pen.stroke();
     pen.setLineDash([]);
   }
-  pen.save();
-  pen.beginPath();
-  pen.rect(left, 0, width - left - right, height);
-  pen.clip();
-  for (const line of lines) {
-    pen.strokeStyle = line.colour;
-    pen.lineWidth = 1.7;
-    pen.lineJoin = "round";
-    pen.beginPath();
-    let drawing = false;
-    for (const [time, value] of line.points) {
-      if (value == null) { drawing = false; continue; }
-      if (drawing) pen.lineTo(x(time), y(value));
-      else pen.moveTo(x(time), y(value));
-      drawing = true;
-    }
-    pen.stroke();
-  }
-  for (const [time, value, fill] of dots) {
+
+  spike(pen, at, height, sign, fill, em) {
+    const size = 0.3 * em * (sign < 0 ? -1 : 1);
     pen.fillStyle = fill;
     pen.beginPath();
-    pen.arc(x(time), y(value), 3, 0, 7);
+    pen.moveTo(at, height - 1.2 * size);
+    pen.lineTo(at - Math.abs(size), height + 0.6 * size);
+    pen.lineTo(at + Math.abs(size), height + 0.6 * size);
     pen.fill();
   }
-  pen.restore();
 }
 
-// Stretches of time during which `raised` holds, out of [time, raised] pairs.
+// Stretches of time during which `on` holds, out of [time, on] pairs.
 function stretches(pairs, gap) {
   const found = [];
   let begin = null, last = null;
-  for (const [time, raised] of pairs) {
-    if (begin !== null && (!raised || time - last > gap)) { found.push([begin, raised ? last : time]); begin = null; }
-    if (raised && begin === null) begin = time;
+  for (const [time, on] of pairs) {
+    if (begin !== null && (!on || time - last > gap)) { found.push([begin, time - last > gap ? last : time]); begin = null; }
+    if (on && begin === null) begin = time;
     last = time;
   }
-  if (begin !== null) found.push([begin, last + gap / 3]);
+  if (begin !== null) found.push([begin, last]);
   return found;
+}
+
+function nearest(points, time) {
+  let best = null;
+  for (const one of points) if (best === null || Math.abs(one.time - time) < Math.abs(best.time - time)) best = one;
+  return best;
 }

@@ -1,5 +1,5 @@
 "use strict";
-// Many nodes: a map coloured by decision, who refuses, the federation.
+// Many nodes: a map coloured by decision, who refuses, how it went. The federation is in federation.js.
 
 let nodes = [];
 let raised = [];
@@ -7,59 +7,77 @@ let readies = [];
 let pointed = -1;
 let trend = [];
 let cell = { size: 20, columns: 1 };
+let interval = 1;
 const MOST = 12;
+const HOT = 30; // CPU Ready, in percent, from which a cell is as dark as it gets
+const SPAN = 300;
 
 function layout() {
   const canvas = $("map");
-  const width = canvas.clientWidth;
-  const count = Math.max(nodes.length, 1);
-  const size = Math.max(7, Math.min(44, Math.floor(Math.sqrt((width * Math.min(360, width)) / count))));
+  const width = canvas.clientWidth, em = parseFloat(getComputedStyle(document.documentElement).fontSize);
+  const number = Math.max(nodes.length, 1);
+  const size = Math.max(6, Math.min(4 * em, Math.floor(Math.sqrt((width * Math.min(20 * em, width)) / number))));
   const columns = Math.max(1, Math.floor(width / size));
   cell = { size, columns };
-  canvas.style.setProperty("height", `${Math.ceil(count / columns) * size}px`);
+  canvas.style.setProperty("height", `${Math.ceil(number / columns) * size}px`);
 }
 
-function mix(from, to, share) {
+// Colours between two, made once.
+function shades(from, to, steps = 8) {
   const read = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
   const a = read(from), b = read(to);
-  return `rgb(${a.map((v, i) => Math.round(v + (b[i] - v) * share)).join(",")})`;
+  return Array.from({ length: steps + 1 }, (_, s) => `rgb(${a.map((v, i) => Math.round(v + ((b[i] - v) * s) / steps)).join(",")})`);
 }
 
 const drawMap = drawer(() => {
   layout();
   const { pen } = fit($("map"));
-  const ok = colour("--ok"), no = colour("--no"), stale = colour("--stale"), card = colour("--card");
+  const accepting = shades(colour("--cool"), colour("--warm"));
   const gap = cell.size > 10 ? 2 : 1;
   for (let i = 0; i < nodes.length; i++) {
-    const heat = Math.min(1, (readies[i] ?? 0) / 30);
-    pen.fillStyle = nodes[i].stale ? stale : raised[i] ? mix(no, card, 0.25 * (1 - heat)) : mix(card, ok, 0.35 + 0.65 * heat);
+    const heat = Math.round(8 * Math.min(1, (readies[i] ?? 0) / HOT));
+    const state = nodes[i].stale ? "unknown" : raised[i] ? "refuse" : "accept";
     const x = (i % cell.columns) * cell.size, y = Math.floor(i / cell.columns) * cell.size;
-    pen.fillRect(x, y, cell.size - gap, cell.size - gap);
-    if (i === pointed) {
-      pen.strokeStyle = colour("--ink");
-      pen.lineWidth = 2;
-      pen.strokeRect(x + 1, y + 1, cell.size - gap - 2, cell.size - gap - 2);
-    }
+    drawCell(pen, x, y, cell.size - gap, state, state === "accept" ? accepting[heat] : undefined);
+  }
+  if (nodes.length && !performance.getEntriesByName("fleet-drawn").length) performance.mark("fleet-drawn");
+  if (pointed >= 0) {
+    const x = (pointed % cell.columns) * cell.size, y = Math.floor(pointed / cell.columns) * cell.size;
+    pen.strokeStyle = colour("--ink");
+    pen.lineWidth = 2;
+    pen.strokeRect(x + 1, y + 1, cell.size - gap - 2, cell.size - gap - 2);
   }
 });
 
+const trendChart = new Chart("trend", (time) => {
+  const found = nearest(trend, time);
+  return found && [found.time, `${moment(found.time, SPAN)}  ${percent(found.share, 1)} of the nodes refusing, mean CPU Ready ${ready(found.ready)}`];
+});
+
 const drawTrend = drawer(() => {
-  const to = trend.length ? trend[trend.length - 1][0] : Date.now() / 1000;
-  drawChart($("trend"), {
-    lines: [{ points: trend.map(([t, share]) => [t, 100 * share]), colour: colour("--no") },
-            { points: trend.map(([t, , value]) => [t, value]), colour: colour("--accent") }],
-    from: to - 300, to, floor: 0, unit: " %",
+  const to = trend.length ? trend[trend.length - 1].time : Date.now() / 1000;
+  const from = Math.max(to - SPAN, Math.min(trend.length ? trend[0].time : to, to - 60));
+  trendChart.show({
+    lanes: [{ floor: 0, unit: " %", lines: [
+      { points: trend.map((one) => [one.time, 100 * one.share]), colour: colour("--no") },
+      { points: trend.map((one) => [one.time, one.ready]), colour: colour("--accent") }] }],
+    from, to, gap: 3 * interval + 2,
   });
-  const last = trend.length ? trend[trend.length - 1][1] : null;
-  $("trend").setAttribute("aria-label", `Share of nodes refusing over time, now ${percent(last, 1)}; and mean CPU Ready.`);
+  const last = trend.length ? trend[trend.length - 1].share : null;
+  $("trend").setAttribute("aria-label", `Nodes refusing over time, now ${percent(last, 1)}; and mean CPU Ready. Arrow keys read single moments.`);
 });
 
 function point(index) {
   pointed = index >= 0 && index < nodes.length ? index : -1;
-  if (pointed < 0) { put("pointed", "Point at a node, or focus the map and use the arrow keys."); drawMap(); return; }
-  const node = nodes[pointed];
-  put("pointed", `${node.node}: ${raised[pointed] ? "refusing" : "accepting"}, CPU Ready ${ready(readies[pointed] ?? node.cpu_ready_percent)}. ${node.reason}`);
+  tellPointed();
   drawMap();
+}
+
+function tellPointed() {
+  if (pointed < 0) { put("pointed", "Point at a node, or focus the map and use the arrow keys; Enter opens it."); return; }
+  const node = nodes[pointed];
+  const state = node.stale ? "silent" : raised[pointed] ? "refusing" : "accepting";
+  put("pointed", `${node.node}: ${state}, CPU Ready ${ready(readies[pointed])}. ${node.reason}`);
 }
 
 function watchMap() {
@@ -70,9 +88,10 @@ function watchMap() {
     return column < cell.columns ? Math.floor((event.clientY - box.top) / cell.size) * cell.columns + column : -1;
   };
   canvas.addEventListener("pointermove", (event) => point(at(event)));
+  canvas.addEventListener("pointerleave", () => point(-1));
   canvas.addEventListener("click", (event) => open(at(event)));
   canvas.addEventListener("keydown", (event) => {
-    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: cell.columns, ArrowUp: -cell.columns };
+    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: cell.columns, ArrowUp: -cell.columns, Home: -nodes.length, End: nodes.length };
     if (event.key === "Enter") open(pointed);
     if (!(event.key in steps)) return;
     event.preventDefault();
@@ -81,97 +100,66 @@ function watchMap() {
 }
 
 function open(index) {
-  if (index >= 0 && index < nodes.length) location.assign(`/?node=${encodeURIComponent(nodes[index].node)}`);
+  if (index >= 0 && index < nodes.length) location.assign(nodeLink(nodes[index].node).href);
 }
 
-function showCounts(count, refusing, mean, downtime) {
-  const share = count ? refusing / count : 0;
-  document.querySelector(".hero").className = `card hero ${share > 0.5 ? "refuse" : "accept"}`;
-  put("word", refusing === 0 ? "All nodes accept" : `${count - refusing} of ${count} accept`);
-  put("reason", refusing === 0 ? "No node expects contention." : `${refusing} expect contention and send jobs elsewhere.`);
-  put("count", String(count));
+function showCounts(number, refusing, mean, downtime) {
+  const silent = nodes.filter((node) => node.stale).length;
+  const unheard = silent ? ` ${some(silent, "node is", "nodes are")} silent: their telemetry is too old to decide on.` : "";
+  const share = number ? refusing / number : 0;
+  document.querySelector(".hero").className = `card hero ${silent === number ? "silent" : share > 0.5 ? "refuse" : "accept"}`;
+  put("word", refusing === 0 ? (number === 1 ? "The node accepts" : "All nodes accept") : `${count(number - refusing)} of ${count(number)} accept`);
+  put("reason", refusing === 0 ? (silent === number ? unheard.trim() : `No node expects contention.${unheard}`) : `${some(refusing, "node")} ${refusing === 1 ? "expects" : "expect"} contention and ${refusing === 1 ? "sends" : "send"} jobs elsewhere.${unheard}`);
+  put("count", String(number));
   put("refusing", percent(share, 1));
   put("ready", ready(mean));
   put("downtime", percent(downtime, 1));
+  document.title = `${count(number - refusing)}/${count(number)} accept · Pronto`;
 }
 
+function showLost(seconds) {
+  document.querySelector(".hero").className = "card hero silent";
+  put("word", "No answer");
+  put("reason", `The agent has not been heard for ${lasting(seconds)}; what is shown below is from before.`);
+  document.title = "? Pronto";
+}
+
+// A node without telemetry answers as it is set to, whatever its signal said last.
+const refusals = () => nodes.reduce((sum, node, i) => sum + (raised[i] && !node.stale ? 1 : 0), 0);
+
 function showRefusers() {
-  const list = nodes.map((node, i) => [node, readies[i] ?? node.cpu_ready_percent, raised[i]]).filter(([, , r]) => r);
+  const list = nodes.map((node, i) => [node, readies[i] ?? node.cpu_ready_percent, raised[i] && !node.stale]).filter(([, , refuses]) => refuses);
   list.sort((a, b) => (b[1] ?? 0) - (a[1] ?? 0));
-  const body = $("refusers");
-  body.replaceChildren();
-  for (const [node, value] of list.slice(0, MOST)) {
-    const row = make("tr");
-    const name = make("td");
-    const link = make("a", node.node);
-    link.href = `/?node=${encodeURIComponent(node.node)}`;
-    name.append(link);
-    row.append(name, make("td", ready(value)), make("td", node.reason));
-    body.append(row);
-  }
-  put("more", list.length > MOST ? `and ${list.length - MOST} more` : list.length ? "" : "Nobody.");
+  refill($("refusers"), list.slice(0, MOST).map(([node, value]) => {
+    const row = make("tr"), name = make("td");
+    name.append(nodeLink(node.node), make("span", node.reason, "reason"));
+    row.append(name, make("td", ready(value)));
+    return row;
+  }));
+  $("refusers").parentElement.classList.toggle("many", list.length > 5);
+  put("more", list.length > MOST ? `and ${count(list.length - MOST)} more, with less CPU Ready` : list.length ? "" : "Nobody.");
+}
+
+// A fleet's event carries all nodes at a glance, one node's only itself.
+const glance = (event) => event.nodes !== undefined ? event
+  : { ...event, nodes: 1, raised: event.raised ? 1 : 0, raised_map: event.raised ? "1" : "0", ready_map: [event.cpu_ready_percent] };
+
+function remember(event) {
+  trend.push({ time: event.time, share: event.nodes ? event.raised / event.nodes : 0, ready: event.cpu_ready_percent });
+  if (trend[0].time < event.time - 1.2 * SPAN) trend = trend.filter((one) => one.time >= event.time - SPAN);
 }
 
 function onEvent(event) {
-  if (event.nodes === undefined) { onOne(event); return; }
-  if (event.raised_map && event.raised_map.length === nodes.length) {
-    raised = Array.from(event.raised_map, (c) => c === "1");
-    readies = event.ready_map;
+  const seen = glance(event);
+  if (seen.raised_map && seen.raised_map.length === nodes.length) {
+    raised = Array.from(seen.raised_map, (c) => c === "1");
+    readies = seen.ready_map;
   }
-  showCounts(event.nodes, event.raised, event.cpu_ready_percent, event.downtime);
-  trend.push([event.time, event.nodes ? event.raised / event.nodes : 0, event.cpu_ready_percent]);
-  if (trend.length > 600) trend = trend.slice(-600);
+  const refusing = raised.length === seen.nodes ? refusals() : seen.raised;
+  showCounts(seen.nodes, refusing, seen.cpu_ready_percent, seen.downtime);
+  remember({ ...seen, raised: refusing });
   drawMap();
   drawTrend();
-}
-
-function onOne(event) {
-  raised = [event.raised];
-  readies = [event.cpu_ready_percent];
-  showCounts(1, event.raised ? 1 : 0, event.cpu_ready_percent, event.downtime);
-  trend.push([event.time, event.raised ? 1 : 0, event.cpu_ready_percent]);
-  drawMap();
-  drawTrend();
-}
-
-function branch(name, value) {
-  const item = make("li");
-  item.append(make("strong", name));
-  const plain = [], inner = [];
-  for (const [key, entry] of Object.entries(value)) {
-    if (entry !== null && typeof entry === "object") inner.push([key, entry]);
-    else if (entry !== "" && entry !== null) plain.push(`${key.replaceAll("_", " ")} ${entry}`);
-  }
-  if (plain.length) item.append(` ${plain.join(", ")}`);
-  if (inner.length) {
-    const list = make("ul");
-    for (const [key, entry] of inner) list.append(branch(key, entry));
-    item.append(list);
-  }
-  return item;
-}
-
-function showFederation(federation) {
-  const box = $("tree");
-  box.replaceChildren();
-  if (!federation) { box.append(make("p", "This agent stands alone.", "quiet")); return; }
-  const list = make("ul", undefined, "tree");
-  list.append(branch(federation.embedded ? "in this process" : "on the bus", { ...federation, outliers: null }));
-  box.append(list);
-  const body = $("outliers");
-  body.replaceChildren();
-  for (const [name, distance] of federation.outliers || []) {
-    const row = make("tr");
-    row.append(make("td", name), make("td", number(distance, 3)));
-    body.append(row);
-  }
-  if (!body.childElementCount) {
-    const row = make("tr");
-    const only = make("td", "No global view yet.");
-    only.colSpan = 2;
-    row.append(only);
-    body.append(row);
-  }
 }
 
 async function refresh() {
@@ -180,28 +168,34 @@ async function refresh() {
     nodes = found.nodes;
     raised = nodes.map((node) => node.raised);
     readies = nodes.map((node) => node.cpu_ready_percent);
+    interval = status.interval_seconds;
     put("version", status.version);
-    $("map").setAttribute("aria-label", `${nodes.length} nodes, ${raised.filter(Boolean).length} refusing`);
-    const known = readies.filter((value) => value != null);
-    const mean = known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
-    showCounts(nodes.length, raised.filter(Boolean).length, mean, status.tally.downtime);
+    const seen = readies.filter((value) => value != null);
+    const mean = seen.length ? seen.reduce((a, b) => a + b) / seen.length : null;
+    if (nodes.length) showCounts(nodes.length, refusals(), mean, status.tally.downtime);
+    else { put("word", "No nodes yet"); put("reason", "The agent has read no telemetry so far."); put("count", "0"); }
     showRefusers();
-    showFederation((status.followers || {}).federation);
+    tellPointed();
     drawMap();
+    askFederation(nodes);
   } catch (error) {
-    put("link", "no answer");
-    $("link").className = "pill lost";
+    // The stream says when the agent is gone.
   }
 }
 
 async function start() {
   watchMap();
+  watchTree();
   await refresh();
-  performance.mark("fleet-drawn");
-  follow(onEvent);
+  try {
+    (await ask("/v1/recent")).events.map(glance).forEach(remember);
+  } catch (error) {
+    trend = [];
+  }
+  drawTrend();
+  follow(onEvent, showLost, () => Math.max(5, 4 * interval));
   setInterval(refresh, 5000);
-  new ResizeObserver(() => { drawMap(); drawTrend(); }).observe(document.querySelector("main"));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawMap(); drawTrend(); });
+  redrawn(drawMap, drawTrend, drawTree);
 }
 
 start();

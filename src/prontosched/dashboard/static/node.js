@@ -1,217 +1,216 @@
 "use strict";
-// One node: decision, charts, directions, record. Everything comes from /v1 of the same origin.
+// One node: its decision and what led to it, live. Everything comes from /v1 of the same origin.
 
 const wanted = new URLSearchParams(location.search).get("node");
-const suffix = wanted ? `?node=${encodeURIComponent(wanted)}` : "";
-const RANGES = [["5 min", 300], ["1 h", 3600], ["6 h", 21600], ["1 d", 86400], ["7 d", 604800]];
-const LIVE = 600;
-let range = RANGES[0][1];
+const named = wanted ? `&node=${encodeURIComponent(wanted)}` : "";
+const RANGES = [["5 min", 300], ["30 min", 1800], ["3 h", 10800], ["12 h", 43200], ["2 days", 172800], ["7 days", 604800]];
+const LIVE = RANGES[0][1];
+const BUCKETS = 600;
+const FULLY_LOGGED = 16; // nodes per agent of which every decision is kept
+let range = LIVE;
 let recent = [];
-let history = [];
+let past = [];
+let loaded = 0;
+let place = -1; // among the nodes of a fleet
 let tolerance = null;
+let interval = 1;
+let signs = [];
+let lastWord = null;
 
 function showDecision(found) {
-  const card = $("decision");
-  card.className = `card hero ${found.accept ? "accept" : "refuse"}`;
+  lastWord = found;
+  const state = found.stale ? "silent" : found.accept ? "accept" : "refuse";
+  $("decision").className = `card hero ${state}`;
   put("word", found.accept ? "Accepting jobs" : "Refusing jobs");
-  put("reason", found.reason);
+  put("reason", `${found.reason.charAt(0).toUpperCase()}${found.reason.slice(1)}.`);
   put("name", found.node);
-  put("ready", ready(found.cpu_ready_percent));
-  put("expected", ready(found.expected_ready));
-  put("probability", percent(found.probability));
-  put("busy", found.utilisation_percent == null ? "–" : `${Math.round(found.utilisation_percent)} %`);
+  const now = found.stale ? {} : found; // what was measured long ago is not shown as now
+  put("ready", ready(now.cpu_ready_percent));
+  put("expected", ready(now.expected_ready));
+  put("probability", percent(now.probability));
+  put("busy", now.utilisation_percent == null ? "–" : `${Math.round(now.utilisation_percent)} %`);
   put("since", found.since == null ? "–" : lasting((found.time || Date.now() / 1000) - found.since));
-  document.title = `${found.accept ? "✓" : "✗"} ${found.node} · Pronto`;
+  document.title = `${found.stale ? "?" : found.accept ? "✓" : "✗"} ${found.node} · Pronto`;
 }
+
+function showLost(seconds) {
+  $("decision").className = "card hero silent";
+  put("word", "No answer");
+  const last = lastWord ? ` Its last word was: ${lastWord.accept ? "accepting" : "refusing"}.` : "";
+  put("reason", `The agent has not been heard for ${lasting(seconds)}.${last}`);
+  document.title = "? Pronto";
+}
+
+function live(points = recent) {
+  const to = recent.length ? recent[recent.length - 1].time : Date.now() / 1000;
+  // The window grows with what there is, so that the first minute is not a line at the edge.
+  const since = points.length ? points[0].time : to;
+  const from = Math.max(to - LIVE, Math.min(since, to - 60));
+  return { from, to, points: points.filter((event) => event.time >= from) };
+}
+
+const projected = () => live(recent.filter((event) => event.projections && event.projections.length));
 
 function shown() {
-  const to = recent.length ? recent[recent.length - 1].time : Date.now() / 1000;
-  const from = to - range;
-  if (range === RANGES[0][1]) return { from, to, points: recent.filter((e) => e.time >= from), live: true };
-  const points = history.map((h) => ({ time: h.time, cpu_ready_percent: h.ready_max, raised: h.raised_share > 0.2 }));
-  return { from, to, points, live: false };
+  if (range === LIVE) return live();
+  const to = Date.now() / 1000;
+  return { from: to - range, to, points: past };
 }
+
+const gap = () => (range === LIVE ? 3 * interval + 2 : Math.max((3 * range) / BUCKETS, 3 * interval + 2));
 
 const drawReady = drawer(() => {
-  const { from, to, points, live } = shown();
-  const values = points.map((e) => [e.time, e.cpu_ready_percent]);
-  const spikes = tolerance === null ? [] : values.filter(([, v]) => v != null && v >= tolerance);
-  const gap = live ? 10 : (range / 300) * 3;
-  drawChart($("ready-chart"), {
-    lines: [{ points: values, colour: colour("--accent") }],
-    bands: stretches(points.map((e) => [e.time, e.raised]), gap),
-    dots: spikes.slice(-2000).map(([t, v]) => [t, v, colour("--spike")]),
-    level: tolerance, from, to, floor: 0, unit: " %",
-  });
-  const refusing = points.filter((e) => e.raised).length;
-  const known = values.map(([, v]) => v).filter((v) => v != null);
-  const most = known.length ? Math.max(...known) : null;
+  const { from, to, points } = shown();
+  const most = points.map((point) => [point.time, point.ready_max ?? point.cpu_ready_percent]);
+  const lines = [{ points: most, colour: colour("--accent"), thin: range !== LIVE }];
+  if (range !== LIVE) lines.push({ points: points.map((point) => [point.time, point.ready_mean]), colour: colour("--accent") });
+  const bands = range === LIVE ? stretches(points.map((point) => [point.time, !point.accept]), gap())
+    : points.filter((point) => point.rejecting_share > 0).map((point) => [point.time, point.time + range / BUCKETS, point.rejecting_share]);
+  readyChart.show({ lanes: [{ lines, level: tolerance, floor: 0, unit: " %" }], empty: "Nothing on record for this time.", bands, from, to, gap: gap() });
+  put("ready-key", range === LIVE ? "CPU Ready" : "CPU Ready: mean, and highest as a thin line");
+  summarise(from, to, points, most);
+});
+
+function summarise(from, to, points, most) {
+  const known = most.map(([, value]) => value).filter((value) => value != null);
+  const highest = known.length ? known.reduce((a, b) => Math.max(a, b)) : null;
+  const over = tolerance === null ? 0 : stretches(most.map(([time, value]) => [time, value >= tolerance]), gap()).length;
+  const weight = points.reduce((sum, point) => sum + (point.timesteps ?? 1), 0);
+  const refused = points.reduce((sum, point) => sum + (point.timesteps ?? 1) * (point.rejecting_share ?? (point.accept ? 0 : 1)), 0);
   const text = points.length
-    ? `Over ${lasting(to - from)}: CPU Ready up to ${ready(most)}, contention at ${spikes.length} of ${points.length} points, refusing at ${refusing}.`
-    : "Nothing recorded in this time yet.";
+    ? `Over ${lasting(to - Math.max(from, points[0].time))}: CPU Ready up to ${ready(highest)}, ${some(over, "stretch", "stretches")} of contention, refusing ${percent(refused / weight, 1)} of the time.`
+    : "Nothing is on record for this time.";
   put("ready-text", text);
-  $("ready-chart").setAttribute("aria-label", `CPU Ready over time. ${text}`);
-});
-
-const drawProjections = drawer(() => {
-  const to = recent.length ? recent[recent.length - 1].time : Date.now() / 1000;
-  const from = to - RANGES[0][1];
-  const points = recent.filter((e) => e.time >= from && e.projections);
-  const rank = points.reduce((most, e) => Math.max(most, e.projections.length), 0);
-  const lines = [], dots = [];
-  for (let i = 0; i < rank; i++) {
-    const paint = colour(`--d${(i % 6) + 1}`);
-    lines.push({ colour: paint, points: points.map((e) => [e.time, e.projections[i] ?? null]) });
-    for (const e of points) if (e.spikes && e.spikes[i]) dots.push([e.time, e.projections[i], paint]);
-  }
-  drawChart($("projections-chart"), { lines, dots, from, to });
-  const legend = $("projections-legend");
-  if (legend.childElementCount !== rank) {
-    legend.replaceChildren();
-    for (let i = 0; i < rank; i++) legend.append(make("span", "", `key d${(i % 6) + 1}`), `direction ${i + 1}`);
-  }
-  const label = rank ? `${rank} projections over the last five minutes, ${dots.length} spikes.` : "No projections yet: warming up.";
-  $("projections-chart").setAttribute("aria-label", label);
-});
-
-function addEvent(event) {
-  recent.push(event);
-  if (recent.length > LIVE) recent = recent.slice(-LIVE);
+  $("ready-chart").setAttribute("aria-label", `CPU Ready over time. ${text} Arrow keys read single moments.`);
 }
 
+function tellReady(time) {
+  const { points, from, to } = shown();
+  const point = nearest(points, time);
+  if (!point) return null;
+  const value = range === LIVE ? `CPU Ready ${ready(point.cpu_ready_percent)}`
+    : `CPU Ready ${ready(point.ready_mean)}, up to ${ready(point.ready_max)}`;
+  const refusing = range === LIVE ? (point.accept ? "accepting" : "refusing")
+    : point.rejecting_share > 0 ? `refusing ${percent(point.rejecting_share)} of the time` : "accepting";
+  const why = refusing === "accepting" || !point.reason ? "" : `: ${point.reason}`;
+  return [point.time, `${moment(point.time, to - from)}  ${value}, ${refusing}${why}`];
+}
+
+const drawProjections = drawer(() => {
+  const { from, to, points: seen } = projected();
+  const rank = seen.length ? seen[seen.length - 1].projections.length : 0;
+  const lanes = [];
+  let spikes = 0;
+  for (let i = 0; i < rank; i++) {
+    const sign = signs[i] ?? 1;
+    const at = (event) => [event.time, event.projections[i] == null ? null : sign * event.projections[i]];
+    const marks = seen.filter((event) => event.spikes && event.spikes[i]).map((event) => [...at(event), sign * event.spikes[i]]);
+    spikes += marks.length;
+    lanes.push({ name: String(i + 1), lines: [{ points: seen.map(at), colour: colour(`--d${(i % 6) + 1}`) }], spikes: marks });
+  }
+  projectionChart.show({ lanes: lanes.length ? lanes : [{ lines: [], name: "" }], empty: "Warming up: no directions yet.", from, to, gap: wanted ? 12 + 3 * interval : gap() });
+  const text = rank ? `${some(rank, "projection")} over ${lasting(to - from)}, ${some(spikes, "spike")}.` : "No projections yet: warming up.";
+  $("projections-chart").setAttribute("aria-label", `${text} Arrow keys read single moments.`);
+});
+
+function tellProjections(time) {
+  const event = nearest(projected().points, time);
+  if (!event) return null;
+  const words = event.projections.map((value, i) => {
+    const spike = event.spikes && event.spikes[i] ? ` (spike ${(signs[i] ?? 1) * event.spikes[i] > 0 ? "up" : "down"})` : "";
+    return `${i + 1}: ${number((signs[i] ?? 1) * value, 1)}${spike}`;
+  });
+  return [event.time, `${moment(event.time, LIVE)}  ${words.join("   ")}`];
+}
+
+const readyChart = new Chart("ready-chart", tellReady);
+const projectionChart = new Chart("projections-chart", tellProjections);
+
 function onEvent(event) {
-  if (event.node === undefined) return; // a fleet's summary: this page asks for its node below
-  addEvent(event);
-  showDecision(event);
-  drawReady();
+  if (event.node === undefined) event = ofFleet(event);
+  if (!event) return;
+  if (event.age_seconds > 3 * interval) event.cpu_ready_percent = null; // nothing was measured: a gap
+  recent.push(event);
+  const oldest = event.time - 1.1 * LIVE;
+  if (recent[0].time < oldest) recent = recent.filter((one) => one.time >= oldest);
+  if (event.node !== undefined) showDecision(event);
+  if (range === LIVE) drawReady();
   drawProjections();
 }
 
-function part(entry) {
-  const row = make("div", undefined, "part");
-  const name = make("span", `${entry.sign < 0 ? "↓" : "↑"} ${entry.metric}`);
-  name.title = entry.metric;
-  const meter = document.createElement("meter");
-  meter.max = 1;
-  meter.value = entry.share;
-  meter.setAttribute("aria-label", `${entry.metric} ${percent(entry.share)}`);
-  row.append(name, meter, make("span", percent(entry.share)));
-  return row;
-}
-
-function showExplanation(found) {
-  const box = $("directions");
-  box.replaceChildren();
-  if (!found.directions.length) box.append(make("p", "Warming up: no directions yet.", "quiet"));
-  found.directions.forEach((direction, i) => {
-    const item = make("div", undefined, "direction");
-    const title = make("h3");
-    title.append(make("span", "", `key d${(i % 6) + 1}`), `Direction ${i + 1}, ${percent(direction.strength)} of what moves`);
-    item.append(title, ...direction.parts.slice(0, 4).map(part));
-    box.append(item);
-  });
-  const change = found.change;
-  put("change", change ? `The last block turned the directions by ${number(change.distance, 3)} (0 is not at all, 1 completely).` : "");
-  const last = found.last_rejection;
-  const table = $("drivers");
-  table.hidden = !last || !last.drivers.length;
-  if (!last) { put("last-words", "None yet."); return; }
-  put("last-words", `${lasting(Date.now() / 1000 - last.time)} ago, at CPU Ready ${ready(last.cpu_ready_percent)}: ${last.reason}`);
-  const body = table.tBodies[0];
-  body.replaceChildren();
-  for (const driver of last.drivers) {
-    const row = make("tr");
-    row.append(make("td", `${driver.sign < 0 ? "↓" : "↑"} ${driver.metric}`), make("td", percent(driver.share)));
-    body.append(row);
-  }
-}
-
-function showRecord(record) {
-  const own = record.signal || {};
-  const rows = [
-    ["Contention refused in advance", percent(own.recall ?? record.preceded), percent(own.downtime ?? record.downtime)],
-    ["Refusals that met contention", percent(own.precision ?? record.precision), percent(own.base_rate ?? record.coin_precision)],
-    ["Lead", own.lead_steps == null ? "–" : `${number(own.lead_steps)} steps`, "–"],
-  ];
-  const body = $("record").tBodies[0];
-  body.replaceChildren();
-  for (const [name, signal, coin] of rows) {
-    const row = make("tr");
-    const head = make("th", name);
-    head.scope = "row";
-    row.append(head, make("td", signal), make("td", coin));
-    body.append(row);
-  }
-  const better = own.better_than_coin;
-  put("trust", better === true ? "Better than a coin of the same refused time, on this node's own record."
-    : better === false ? "Not better than a coin on this node's record: the node acts on the present value alone."
-    : "Too few contentions on record to tell the signal from a coin yet.");
-}
-
-function showStatus(status) {
-  put("version", status.version);
-  const record = status.record;
-  if (record) {
-    tolerance = record.tolerance_percent ?? null;
-    showRecord(record);
-  }
-  const budget = status.signal && status.signal.settings ? status.signal.settings.budget : null;
-  const downtime = status.tally.downtime ?? 0;
-  put("downtime", percent(downtime, 1));
-  put("budget", budget == null ? "no budget set" : percent(budget));
-  const bar = $("downtime-bar");
-  bar.max = budget ? Math.max(budget, 1e-6) : 1;
-  bar.value = Math.min(downtime, bar.max);
-  bar.parentElement.classList.toggle("over", Boolean(budget) && downtime > 1.15 * budget);
-  put("tally", `${status.tally.decisions} decisions since the start, ${status.tally.flips} changes of mind.`);
-  const loop = status.loop;
-  const faults = Object.entries(status.faults || {}).map(([kind, count]) => `${kind} ${count}`).join(", ");
-  const lines = [
-    ["Source", status.source], ["Metrics", String(status.features ?? "–")], ["Rank", String(status.rank ?? "–")],
-    ["Running for", lasting(status.uptime_seconds)], ["Ticks", String(loop.ticks)], ["Late ticks", String(loop.late)],
-    ["Lag", `${number(1000 * (loop.lag_seconds ?? 0), 1)} ms`], ["Reading takes", `${number(1000 * (loop.read_seconds ?? 0), 1)} ms`],
-    ["Faults", faults || "none"], ...((status.notes || []).map((note) => ["Note", note])),
-  ];
-  const list = $("health");
-  list.replaceChildren();
-  for (const [name, value] of lines) list.append(make("dt", name), make("dd", value));
+// One node out of a fleet's event; its words come with the next explanation.
+function ofFleet(event) {
+  if (place < 0 || !event.raised_map || place >= event.raised_map.length) return null;
+  const raised = event.raised_map[place] === "1";
+  put("ready", ready(event.ready_map[place]));
+  return { time: event.time, cpu_ready_percent: event.ready_map[place], raised, accept: !raised };
 }
 
 async function refresh() {
   try {
-    const [status, explained] = await Promise.all([ask("/v1/status"), ask(`/v1/explain${suffix}`)]);
-    showStatus(status);
-    showExplanation(explained);
-    if (wanted) {
-      const event = { ...explained.decision, time: Date.now() / 1000 };
-      addEvent(event);
-      showDecision(event);
+    const [status, explained] = await Promise.all([ask("/v1/status"), ask(`/v1/explain?${named.slice(1)}`)]);
+    interval = status.interval_seconds;
+    put("version", status.version);
+    const record = explained.record;
+    if (record) {
+      tolerance = record.tolerance_percent ?? null;
+      put("tolerance", tolerance === null ? "" : `, ${ready(tolerance)}`);
+      showRecord(record, interval);
     }
-    if (range !== RANGES[0][1]) await loadHistory();
+    const own = record && record.downtime != null;
+    const downtime = own ? record.downtime : record && record.signal ? record.signal.downtime : status.tally.downtime;
+    showBudget(downtime, explained.budget, status.tally, status.nodes > 1 ? status.nodes : 0);
+    signs = explained.directions.map((direction) => direction.sign ?? 1);
+    showDirections(explained);
+    showLast(explained.last_rejection);
+    showLoop(status);
+    showDecision(explained.decision);
+    if (wanted && recent.length && explained.projections.length) {
+      Object.assign(recent[recent.length - 1], { projections: explained.projections, spikes: explained.spikes });
+    }
+    // A longer stretch changes more slowly, and asking for it costs more.
+    if (range !== LIVE && Date.now() / 1000 - loaded > Math.max(10, range / BUCKETS)) await loadPast();
     drawReady();
     drawProjections();
   } catch (error) {
-    put("link", "no answer");
-    $("link").className = "pill lost";
+    if (error.status === 404) {
+      put("word", "No such node");
+      put("reason", `This agent watches no node named ${wanted}.`);
+    }
   }
 }
 
-async function loadHistory() {
-  const to = Date.now() / 1000;
-  const node = wanted ? `&node=${encodeURIComponent(wanted)}` : "";
-  const found = await ask(`/v1/history?from=${to - range}&to=${to}&points=300${node}`);
-  history = found.points;
+async function loadPast() {
+  const to = Date.now() / 1000, asked = range;
+  loaded = to;
+  const found = await ask(`/v1/history?from=${to - range}&to=${to}&points=${BUCKETS}${named}`);
+  if (asked === range) past = found.points;
 }
 
-function ranges() {
+// What the decision log still knows of the minutes before the agent's own memory begins.
+async function loadBefore() {
+  const now = Date.now() / 1000, to = recent.length ? recent[0].time : now;
+  if (to - (now - LIVE) < 2 * interval) return;
+  const found = await ask(`/v1/history?from=${now - LIVE}&to=${to}&points=${BUCKETS}${named}`);
+  const before = found.points.map((p) => ({ time: p.time, cpu_ready_percent: p.ready_max, accept: p.rejecting_share < 0.5, reason: p.reason }));
+  recent = [...before, ...recent];
+}
+
+function ranges(kept) {
+  if (!kept) { put("ranges", "the last minutes; more is not kept here"); $("ranges").classList.add("quiet"); return; }
   for (const [name, seconds] of RANGES) {
     const button = make("button", name);
     button.type = "button";
     button.setAttribute("aria-pressed", String(seconds === range));
     button.addEventListener("click", async () => {
       range = seconds;
+      readyChart.point(null);
       for (const other of $("ranges").children) other.setAttribute("aria-pressed", String(other === button));
-      if (range !== RANGES[0][1]) await loadHistory();
+      if (range !== LIVE) {
+        past = [];
+        put("ready-text", "Reading the decision log.");
+        await loadPast();
+      }
       drawReady();
     });
     $("ranges").append(button);
@@ -219,20 +218,23 @@ function ranges() {
 }
 
 async function start() {
-  ranges();
   try {
     const status = await ask("/v1/status");
     if (status.nodes > 1 && !wanted) { location.replace("/fleet"); return; }
-    if (!wanted) recent = (await ask("/v1/recent")).events.filter((e) => e.node !== undefined);
-    if (recent.length) showDecision(recent[recent.length - 1]);
+    interval = status.interval_seconds;
+    const kept = Boolean(status.disk) && status.nodes <= FULLY_LOGGED;
+    ranges(kept);
+    if (status.nodes > 1) place = (await ask("/v1/nodes")).nodes.findIndex((node) => node.node === wanted);
+    else recent = (await ask("/v1/recent")).events.filter((event) => event.node !== undefined);
+    if (kept) await loadBefore();
+    if (recent.length && recent[recent.length - 1].reason) showDecision({ ...recent[recent.length - 1] });
   } catch (error) {
     put("link", "no answer");
   }
-  follow(onEvent);
+  follow(onEvent, showLost, () => Math.max(5, 4 * interval));
   await refresh();
   setInterval(refresh, 3000);
-  new ResizeObserver(() => { drawReady(); drawProjections(); }).observe($("ready-chart"));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawReady(); drawProjections(); });
+  redrawn(drawReady, drawProjections);
 }
 
 start();

@@ -19,34 +19,77 @@ function make(tag, text, className) {
 const percent = (value, digits = 0) => (value == null ? "–" : `${(100 * value).toFixed(digits)} %`);
 const number = (value, digits = 1) => (value == null ? "–" : value.toFixed(digits));
 const ready = (value) => (value == null ? "–" : `${value < 10 ? value.toFixed(1) : Math.round(value)} %`);
+const count = (value) => value.toLocaleString("en");
+const some = (value, one, many = `${one}s`) => `${count(value)} ${value === 1 ? one : many}`;
 
 function lasting(seconds) {
   if (seconds == null || !isFinite(seconds)) return "–";
   const s = Math.max(0, Math.round(seconds));
   if (s < 90) return `${s} s`;
   if (s < 5400) return `${Math.round(s / 60)} min`;
-  if (s < 129600) return `${(s / 3600).toFixed(1)} h`;
-  return `${(s / 86400).toFixed(1)} d`;
+  if (s < 129600) return `${+(s / 3600).toFixed(1)} h`;
+  return `${+(s / 86400).toFixed(1)} days`;
+}
+
+function bytes(value) {
+  const units = ["B", "kB", "MB", "GB"];
+  let i = 0;
+  while (value >= 1000 && i < units.length - 1) { value /= 1000; i++; }
+  return `${value < 10 && i ? value.toFixed(1) : Math.round(value)} ${units[i]}`;
+}
+
+// A name and its share, with a bar as long as the share is beside the largest one.
+function bar(name, share, most, shown = percent(share), className = "") {
+  const row = make("div", undefined, `bar ${className}`);
+  const length = make("span", undefined, "length");
+  length.style.setProperty("width", `${Math.min(100, 100 * (share ?? 0) / (most || 1))}%`);
+  const rail = make("span", undefined, "rail");
+  rail.append(length);
+  const words = make("span", undefined, "name");
+  // Long names break where their words do.
+  name.split(/(?<=[_./:-])/).forEach((word, i) => words.append(...(i ? [make("wbr"), word] : [word])));
+  row.append(words, make("span", shown, "value"), rail);
+  return row;
 }
 
 async function ask(path) {
   const answer = await fetch(path, { headers: { Accept: "application/json" }, cache: "no-store" });
-  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  if (!answer.ok) {
+    const error = new Error(`${path}: ${answer.status}`);
+    error.status = answer.status;
+    throw error;
+  }
+  heard = performance.now();
   return answer.json();
 }
 
-// Call `every` with each event of the stream; the browser reconnects by itself.
-function follow(every) {
+// Calls `every` with each event of the stream, and `lost` each second in which the agent is silent;
+// the browser reconnects by itself.
+let heard = performance.now();
+
+function follow(every, lost, patience) {
   const link = $("link");
+  const say = (text, kind) => { put("link", text); link.className = `pill ${kind}`; };
   const source = new EventSource("/v1/stream");
-  source.onopen = () => { link.textContent = "live"; link.className = "pill live"; };
-  source.onerror = () => { link.textContent = "lost, trying again"; link.className = "pill lost"; };
-  source.onmessage = (message) => every(JSON.parse(message.data));
-  return source;
+  source.onmessage = (message) => { heard = performance.now(); say("live", "live"); every(JSON.parse(message.data)); };
+  source.onerror = () => {
+    say("lost, trying again", "lost");
+    // A refusal (rather than a broken line) ends it for the browser: begin anew.
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => { source.close(); follow(every, lost, patience); }, 5000);
+  };
+  const timer = setInterval(() => {
+    if (source.readyState === EventSource.CLOSED) clearInterval(timer);
+    const silent = (performance.now() - heard) / 1000;
+    if (silent > patience()) { say("no answer", "lost"); lost(silent); }
+  }, 1000);
 }
 
+let palette = new Map();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { palette = new Map(); });
+
 function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  if (!palette.has(name)) palette.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  return palette.get(name);
 }
 
 // At most one drawing per frame, and none while nobody looks.
@@ -57,4 +100,25 @@ function drawer(draw) {
     asked = true;
     requestAnimationFrame(() => { asked = false; draw(); });
   };
+}
+
+// Fill an element anew without taking the keyboard's place away.
+function refill(element, children) {
+  const focused = element.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+  element.replaceChildren(...children);
+  if (focused === undefined) return;
+  for (const one of element.querySelectorAll("[data-key]")) if (one.dataset.key === focused) one.focus();
+}
+
+function nodeLink(name) {
+  const link = make("a", name);
+  link.href = `/?node=${encodeURIComponent(name)}`;
+  link.dataset.key = name;
+  return link;
+}
+
+function redrawn(...draws) {
+  const all = () => draws.forEach((draw) => draw());
+  new ResizeObserver(all).observe(document.querySelector("main"));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
 }

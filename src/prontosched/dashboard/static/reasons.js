@@ -1,0 +1,115 @@
+"use strict";
+// Why, and whether to believe it: directions, the last refusal, the record, the budget, the loop.
+
+const arrow = (part) => `${part.sign < 0 ? "↓" : "↑"}\u00a0${part.metric}`;
+const listed = (parts) => parts.filter((part) => part.share >= 0.05).map((part) => `${part.metric} ${percent(part.share)}`).join(", ");
+
+function showDirections(found) {
+  const every = found.directions;
+  if (!every.length) {
+    $("directions").replaceChildren(make("p", "Still warming up: directions come with the first full block.", "quiet"));
+    put("change", "");
+    return;
+  }
+  const most = Math.max(...every.map((direction) => direction.parts[0]?.share ?? 0));
+  $("directions").replaceChildren(...every.map((direction, i) => {
+    const item = make("div", undefined, `direction d${(i % 6) + 1}`);
+    const title = make("h3");
+    title.append(make("i", undefined, "key"), `Direction ${i + 1}: ${percent(direction.strength)}`);
+    item.append(title);
+    if (direction.families && direction.families.length > 1) item.append(make("p", `Mostly ${listed(direction.families)}`, "quiet"));
+    item.append(...direction.parts.slice(0, 4).map((part) => bar(arrow(part), part.share, most)));
+    return item;
+  }));
+  put("change", found.change ? changed(found.change) : "");
+}
+
+function changed(change) {
+  const names = (parts) => parts.map((part) => part.metric).join(", ");
+  const rank = change.rank === change.rank_before ? "" : ` There are now ${change.rank} directions, before ${change.rank_before}.`;
+  const gained = change.gained.length ? ` More of: ${names(change.gained)}.` : "";
+  const lost = change.lost.length ? ` Less of: ${names(change.lost)}.` : "";
+  return `With the last block the directions ${change.words} (${number(change.distance, 2)} of 1).${rank}${gained}${lost}`;
+}
+
+function showLast(last) {
+  if (!last) {
+    put("last-words", "None since the agent started.");
+    $("drivers").replaceChildren();
+    return;
+  }
+  const ago = Date.now() / 1000 - last.time;
+  const when = ago < 2 ? "Now" : `${lasting(ago)} ago (${moment(last.time, ago)})`;
+  put("last-words", `${when}, at CPU Ready ${ready(last.cpu_ready_percent)}: ${last.reason}`);
+  if (!last.drivers.length) { $("drivers").replaceChildren(); return; }
+  const most = last.drivers[0].share;
+  const rows = [make("h3", "What stood out in its metrics")];
+  if (last.families && last.families.length > 1) rows.push(make("p", `Mostly ${listed(last.families)}`, "quiet"));
+  $("drivers").replaceChildren(...rows, ...last.drivers.map((part) => bar(arrow(part), part.share, most)));
+}
+
+function showRecord(record, interval) {
+  const own = record.signal;
+  const lead = own ? own.lead_steps : record.lead_timesteps;
+  const rows = own
+    ? [["Contended moments that it refused", own.recall, own.downtime],
+       ["Refusals that met contention", own.precision, own.base_rate]]
+    : [["Contentions it refused in advance", record.preceded, record.coin_preceded],
+       ["Refusals that met contention", record.precision, record.coin_precision]];
+  const box = [];
+  for (const [name, signal, coin] of rows) {
+    box.push(make("h3", name), bar("signal", signal, 1, percent(signal), "line"), bar("coin", coin, 1, percent(coin), "line coin"));
+  }
+  box.push(make("p", lead == null ? "Warning time: no contention foreseen yet."
+    : `Warning time: ${+(lead * interval).toPrecision(2)} s on average (${number(lead)} timesteps); a coin has none.`, "quiet"));
+  $("record").replaceChildren(...box);
+  const better = own ? own.better_than_coin : null;
+  const so_far = record.contentions == null ? "" : `${some(record.contentions, "contention")} since the record began. `;
+  put("trust", so_far + (better === true ? "Better than a coin that refuses as often, on this node's own record."
+    : better === false ? "Not better than a coin on this node's record: the node acts on the present value alone."
+    : "Too few to tell the signal from a coin that refuses as often."));
+}
+
+function showBudget(downtime, budget, tally, whole) {
+  put("downtime", percent(downtime, 1));
+  put("budget", budget == null ? "of the time; no budget is set" : `of the time; at most ${percent(budget)} is the aim`);
+  const scale = Math.max(downtime ?? 0, 1.5 * (budget ?? 0), 0.02);
+  const [fill, mark] = $("downtime-bar").children;
+  fill.style.setProperty("width", `${(100 * (downtime ?? 0)) / scale}%`);
+  mark.hidden = budget == null;
+  mark.style.setProperty("left", `${(100 * (budget ?? 0)) / scale}%`);
+  const over = budget != null && downtime > budget;
+  $("downtime-bar").classList.toggle("over", over);
+  const of = whole ? `All ${count(whole)} nodes together: ` : "";
+  const left = budget == null ? "" : over ? " Over the budget so far: it is kept over hours, not minutes." : ` ${percent(1 - downtime / budget)} of the budget is left.`;
+  put("tally", `${of}${some(tally.decisions, "decision")}, ${some(tally.flips, "change")} of mind since the start.${left}`);
+}
+
+function showLoop(status) {
+  const loop = status.loop;
+  const faults = Object.entries(status.faults || {}).map(([kind, times]) => `${kind} ${times}`).join(", ");
+  const disk = status.disk;
+  const troubles = [];
+  if (loop.hanging) troubles.push("a reading hangs");
+  if (loop.late > 0.01 * loop.ticks) troubles.push(`${percent(loop.late / loop.ticks)} of the ticks came late`);
+  if (faults) troubles.push(`faults were caught (${status.last_fault})`);
+  if (disk && disk.last_error) troubles.push(disk.last_error);
+  put("health-words", troubles.length ? `Look here: ${troubles.join("; ")}.` : "Healthy: it ticks on time and reads without faults.");
+  $("health-words").className = troubles.length ? "trouble" : "";
+  const lines = [
+    ["Source", status.source], ["Metrics", String(status.features ?? "–")],
+    ["Directions", status.rank == null ? null : String(status.rank)],
+    ["Running for", lasting(status.uptime_seconds)], ["Ticks", `${count(loop.ticks)}, every ${+status.interval_seconds.toPrecision(2)} s`],
+    ["Late ticks", count(loop.late)], ["Lag, worst", `${milli(loop.lag_seconds)}, ${milli(loop.worst_lag_seconds)}`],
+    ["Reading takes", milli(loop.read_seconds)], ["Faults", faults || "none"],
+    ["Decision log", disk ? bytes(disk.log_bytes) : "not kept"],
+    ...(status.notes || []).map((note) => ["Note", note]),
+  ].filter(([, value]) => value !== null);
+  $("health").replaceChildren(...lines.map(([name, value]) => {
+    const one = make("div");
+    one.append(make("dt", name), make("dd", value));
+    return one;
+  }));
+}
+
+const milli = (seconds) => (seconds == null ? "–" : `${number(1000 * seconds, 1)} ms`);
