@@ -50,11 +50,19 @@ def spike_rate_after_updates(orient: bool, reproject: bool, rng: np.random.Gener
     detector = SpikeDetector(10)
     factors = rng.standard_normal((30, 6)) * [2.0, 1.8, 1.6, 1.5, 1.4, 1.3]
     loads = np.zeros(6)
+    known = mirrored = None
     spiked = seen = 0
     for t in range(3000):
         loads = 0.9 * loads + 0.43 * rng.standard_normal(6)
         y = factors @ loads + 0.3 * rng.standard_normal(30)
-        projections = projector.project(embedding.subspace, y)
+        own = embedding.subspace
+        if own is not None and own is not known:
+            # As an embedding gives them whose directions have no sign of their own.
+            known, mirrored = (
+                own,
+                Subspace(own.basis * rng.choice([-1.0, 1.0], own.rank), own.singular_values),
+            )
+        projections = projector.project(mirrored, y)
         if reproject and projector.window is not None:
             detector.refill(projector.window, projector.slot)
         spikes = detector.detect(projections) if projections else None
@@ -73,6 +81,34 @@ def test_alignment_and_reprojection_keep_updates_from_looking_like_spikes(rng: n
 
     assert both < aligned < neither
     assert both < neither / 2
+
+
+def test_subspaces_of_one_lineage_are_taken_as_they_are(rng: np.random.Generator) -> None:
+    embedding, projector = FPCAEdge(rank=3, block_size=5), Projector(5)
+    before: Subspace | None = None
+    for _ in range(200):
+        y = rng.standard_normal(12) * np.linspace(3.0, 1.0, 12)
+        projector.project(embedding.subspace, y)
+        own = embedding.subspace
+        if own is not None:
+            assert projector.subspace is own
+            if before is not None and before is not own:
+                assert (np.sum(own.basis * before.basis, axis=0) >= 0.0).all()
+        before = own
+        embedding.learn_one(y)
+
+
+def test_a_view_from_elsewhere_and_the_own_one_after_it_keep_their_signs(rng: np.random.Generator) -> None:
+    embedding, projector = FPCAEdge(rank=2, block_size=5), Projector(5)
+    for y in rng.standard_normal((10, 6)):
+        embedding.learn_one(y)
+        projector.project(embedding.subspace, y)
+    own, y = embedding.subspace, rng.standard_normal(6)
+    assert own is not None
+    usual = projector.project(own, y)
+
+    np.testing.assert_allclose(projector.project(Subspace(-own.basis, own.singular_values), y), usual)
+    np.testing.assert_allclose(projector.project(own, y), usual)
 
 
 def test_lag_must_be_positive() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from prontosched.decision import NAN, Decision, FleetDecision, FleetEvidence, FleetSignal
 from prontosched.embedding import Embedding, FPCAEdge
-from prontosched.embedding.embedding import finite
+from prontosched.embedding.embedding import finite_all
 from prontosched.embedding.fpca_fleet import FPCAEdgeFleet
 from prontosched.spikes import SpikeDetector
 from prontosched.spikes_fleet import FleetSpikeDetector
@@ -112,8 +112,7 @@ class Fleet:
         here = np.ones(self.nodes, np.bool_) if present is None else np.asarray(present, np.bool_)
         embedded = self.embedding.ranks > 0
         parts = list(self._parts(here))
-        for at in parts:
-            self._look(Y[at], at)
+        vectors = self._look(Y, parts)
         whole: At = slice(0, self.nodes) if present is None or here.all() else np.flatnonzero(here)
         self._spikes[whole], self._warm[whole] = self.detector.detect(
             self._projections[whole], whole, embedded[whole]
@@ -124,7 +123,7 @@ class Fleet:
             ready=self._each(ready),
             utilisation=self._each(utilisation),
             time=self._each(time),
-            vectors=self._vectors,
+            vectors=vectors,
             projections=self._projections,
             spikes=self._spikes,
             singular_values=self.embedding.strengths,
@@ -135,7 +134,7 @@ class Fleet:
             metrics=self.metrics,
         )
         decision = self.signal.decide(evidence)
-        self._learn(parts)
+        self._learn(vectors, parts)
         self.timestep += here
         return decision
 
@@ -149,17 +148,27 @@ class Fleet:
         for start in range(0, numbers.size, CHUNK):
             yield numbers[start : start + CHUNK]
 
-    def _look(self, Y: Array, at: At) -> None:
-        """Scale and project."""
-        Z = finite(Y, IMPLAUSIBLE) if self.scaling is None else self.scaling.scale(Y, at)
-        self._vectors[at] = Z
-        self._projections[at] = self.embedding.project(Z, at)
+    def _look(self, Y: Array, parts: list[At]) -> Array:
+        """Scale and project; return the scaled vectors, which are `Y` itself where it may stay as it is."""
+        vectors = Y if self.scaling is None else self._vectors
+        for at in parts:
+            given = Y[at]
+            Z = finite_all(given, IMPLAUSIBLE) if self.scaling is None else self.scaling.scale(given, at)
+            if Z is not given:
+                if vectors is Y:
+                    vectors = self._vectors
+                    vectors[...] = Y
+                vectors[at] = Z
+            self._projections[at] = self.embedding.project(Z, at)
+        return vectors
 
-    def _learn(self, parts: list[At]) -> None:
+    def _learn(self, vectors: Array, parts: list[At]) -> None:
         """Let the embeddings learn; where directions turned, the detectors see the past on the new ones."""
         for at in parts:
-            changed = self.embedding.learn(self._vectors[at], at)
-            if changed.size:
+            changed = self.embedding.learn(vectors[at], at)
+            if self.embedding.recent is not None:
+                self.detector.refill(changed, self.embedding.recent, self.detector.lag)
+            elif changed.size:
                 for nodes in self.embedding.alike(changed):
                     window, held = self.embedding.window(nodes)
                     self.detector.refill(nodes, window, held)
@@ -170,6 +179,10 @@ class Fleet:
     def subspace(self, node: int) -> Subspace | None:
         """Return the subspace of one node."""
         return self.embedding.subspace(node)
+
+    def kept(self, node: int) -> Subspace | None:
+        """Return the subspace of one node with its spare directions."""
+        return self.embedding.kept(node)
 
     def reason(self, node: int) -> str:
         """Say why `node` was decided as it was at the last timestep."""
@@ -230,6 +243,10 @@ class NodeFleet:
     def subspace(self, node: int) -> Subspace | None:
         """Return the subspace of one node."""
         return self.members[node].embedding.subspace
+
+    def kept(self, node: int) -> Subspace | None:
+        """Return the subspace of one node with its spare directions."""
+        return self.members[node].embedding.kept
 
     def reason(self, node: int) -> str:
         """Say why `node` was decided as it was at the last timestep."""

@@ -107,15 +107,25 @@ class Node:
         """
         y = finite(y, IMPLAUSIBLE) if self.scaling is None else self.scaling.scale(y)
         view = self.embedding.subspace if self._adopted is None else self.view
-        projections = self.projector.project(view, y)
-        evidence = Evidence(self.timestep, ready, utilisation, time, y, self.projector.subspace, projections)
+        projector, spikes, samples = self.projector, None, 0.0
+        projections = projector.project(view, y)
         if view is not None:
-            if self.projector.window is not None:
-                self.detector.refill(self.projector.window, self.projector.slot)
-            evidence.spikes = self.detector.detect(projections)
-            evidence.samples = self.embedding.samples or ADOPTED_SAMPLES
-            evidence.metrics = self.metrics
-        self.evidence = evidence
+            if projector.window is not None:
+                self.detector.refill(projector.window, projector.slot)
+            spikes = self.detector.detect(projections)
+            samples = self.embedding.samples or ADOPTED_SAMPLES
+        self.evidence = evidence = Evidence(
+            self.timestep,
+            ready,
+            utilisation,
+            time,
+            y,
+            projector.subspace,
+            projections,
+            spikes,
+            samples,
+            self.metrics,
+        )
         decision = self.signal.decide(evidence)
         self.embedding.learn_one(y)  # last: no vector has a say in its own verdict
         self.timestep += 1

@@ -52,7 +52,7 @@ PRESETS: dict[str, Preset] = {
     "default": Preset(
         "learned",
         {
-            "fpca": {"rank": 4, "block_size": 10, "forgetting": 0.98},
+            "fpca": {"rank": 4, "block_size": 10, "forgetting": 0.98, "spare": 1},
             "spirit": {"rank": 4, "forgetting": 0.98},
             "frequent-directions": {"rank": 4},
             "power-method": {"rank": 4},

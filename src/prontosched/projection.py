@@ -58,41 +58,62 @@ class Projector:
         self.window: Array | None = None
         self.slot = 0
         self._source: Subspace | None = None
+        # Whose signs are those in use here.
+        self._lineage: object = None
         self._rows = np.zeros((0, 0))
+        self._projections = np.zeros(0)
         self._past = np.zeros((0, 0))
+        self._slots: list[Array] = []  # rows of the past
         self._next = 0
         self._held = 0
 
     def project(self, subspace: Subspace | None, y: Array) -> list[float]:
         """Return the projections of `y`, and remember it; empty while there is no subspace."""
-        projections: list[float] = []
         self.window = None
-        if subspace is not None:
-            if subspace is not self._source:
-                self._turn(subspace)
-            projections = self._rows.dot(y).tolist()
+        if subspace is not self._source and subspace is not None:
+            self._turn(subspace)
+        at = self._next
         try:
-            self._past[self._next] = y
+            self._slots[at][...] = y
         except IndexError:
-            self._past = np.zeros((self.lag, y.shape[0]))
-            self._past[0] = y
-        self._next += 1
-        if self._next == self.lag:
-            self._next = 0
+            self._remember(np.zeros((self.lag, y.shape[0])))
+            self._slots[0][...] = y
+        self._next = at + 1 if at + 1 < self.lag else 0
         if self._held < self.lag:
             self._held += 1
-        return projections
+        if subspace is None:
+            return []
+        projections = self._projections
+        self._rows.dot(self._slots[at], projections)
+        return projections.tolist()
+
+    def _remember(self, past: Array) -> None:
+        self._past = past
+        self._slots = list(past)
 
     def _turn(self, subspace: Subspace) -> None:
         """Take a new subspace into use: align its directions, project the past on them."""
-        rows = subspace.basis.T.copy()
-        if self.orient:
-            orient(rows, self._rows)
-        self._source = subspace
-        self._rows = rows
+        rows = subspace.basis.T
+        self._source = self.subspace = subspace
+        if self.orient and (subspace.lineage is None or subspace.lineage is not self._lineage):
+            rows = self._oriented(rows)
+        self._rows = rows = np.ascontiguousarray(rows)
+        if self._projections.size != len(rows):
+            self._projections = np.zeros(len(rows))
         self.slot = self._next
-        self.subspace = Subspace(rows.T, subspace.singular_values)
-        self.window = rows.dot(self._past[: self._held].T) if self._held else np.zeros((len(rows), 0))
+        past = self._past if self._held == self.lag else self._past[: self._held]
+        self.window = rows.dot(past.T) if self._held else np.zeros((len(rows), 0))
+
+    def _oriented(self, rows: Array) -> Array:
+        """Return the new subspace's directions with the signs they should have here."""
+        assert self._source is not None
+        signs = orientation(rows, self._rows)
+        self._lineage = self._source.lineage
+        if -1.0 in signs:
+            rows = rows * np.array(signs)[:, None]
+            self.subspace = Subspace(rows.T, self._source.singular_values)
+            self._lineage = None
+        return rows
 
     def state(self) -> dict[str, Any]:
         """Return everything held, by name."""
@@ -107,23 +128,20 @@ class Projector:
 
     def restore(self, state: Mapping[str, Any], source: Subspace | None) -> None:
         """Take over what `state` returned; `source` is the subspace that was in use."""
-        self._past = state["past"]
+        self._remember(state["past"])
         self._next = int(state["next"])
         self._held = int(state["held"])
         self._source = source
         if state["rows"].size:
             self._rows = state["rows"]
+            self._projections = np.zeros(len(self._rows))
             self.subspace = Subspace(self._rows.T, state["strengths"])
 
 
-def orient(rows: Array, before: Array) -> None:
-    """Turn directions, given as rows, in place: along the direction before it, or to a non-negative sum if new."""
+def orientation(rows: Array, before: Array) -> list[float]:
+    """Return a sign per direction, given as rows: along the direction before it, or to a non-negative sum if new."""
     shared = min(len(rows), len(before))
-    if shared:
-        along = rows[:shared].dot(before[:shared].T).diagonal().tolist()
-        for i, side in enumerate(along):
-            if side < 0.0:
-                np.negative(rows[i], out=rows[i])
-    for row in rows[shared:]:
-        if row.sum() < 0.0:
-            np.negative(row, out=row)
+    along = rows[:shared].dot(before[:shared].T).diagonal().tolist() if shared else []
+    if shared < len(rows):
+        along += rows[shared:].sum(axis=1).tolist()
+    return [-1.0 if side < 0.0 else 1.0 for side in along]

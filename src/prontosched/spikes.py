@@ -18,10 +18,11 @@ from prontosched.subspace import Array
 # Deviations below these, absolute and relative to the mean, are rounding error.
 FLOOR = 1e-9
 RELATIVE_FLOOR = 1e-9
-# When a value leaves that made up nearly all of a window's squares, or the window has moved this far
-# from its reference, what is left of the sums is rounding error.
-CANCELLED = 1e-7
-# Running sums are measured afresh after this many values at the latest.
+# When so little of a window's squares stays after a value left, it is rounding error.
+CANCELLED = 1e-4
+# Deviations down to this share of the mean, both squared, are found in one pass.
+NEARBY = 1e-3
+# Running means and squares are measured afresh after this many values at the latest.
 REFRESH = 64
 
 
@@ -41,7 +42,7 @@ class SpikeDetector:
 
     Notes
     -----
-    Memory: `r * (lag + 4)` floats.
+    Memory: `r * (lag + 2)` floats.
 
     Examples
     --------
@@ -63,12 +64,12 @@ class SpikeDetector:
         self.threshold = threshold
         self.influence = influence
         self.floor = floor
-        # Rings of values, each less its reference; and sums over them, of values and of squares.
+        self._share = 1.0 / lag
+        self._limit = threshold * threshold / lag
+        # Rings of values; their means, and their squared distances from the mean, summed.
         self._windows: list[list[float]] = []
-        self._references: list[float] = []
-        self._firsts: list[float] = []
-        self._seconds: list[float] = []
-        self._spreads: list[float] = []
+        self._means: list[float] = []
+        self._squares: list[float] = []
         self._held = 0
         self._next = 0
         self._since = 0
@@ -81,8 +82,7 @@ class SpikeDetector:
     @property
     def filtered(self) -> list[float]:
         """The newest dampened value of each projection."""
-        pairs = zip(self._windows, self._references, strict=True)
-        return [values[self._next - 1] + reference for values, reference in pairs]
+        return [values[self._next - 1] for values in self._windows]
 
     def refill(self, window: Array, slot: int | None = None) -> None:
         """Replace the recent values by `window`, `(r, n)` with n at most `lag`.
@@ -93,7 +93,6 @@ class SpikeDetector:
         self._next = self._held % self.lag if slot is None else slot
         self._since = 0
         self._windows = window.tolist()
-        self._references = [0.0] * len(self._windows)
         if self._held == self.lag:
             self._measure()
         else:
@@ -102,62 +101,56 @@ class SpikeDetector:
                 values.extend(missing)
 
     def _measure(self) -> None:
-        """Add full windows up afresh, each around its middle value, which no outlier can be."""
+        """Find the means and squares of full windows afresh."""
         lag = self.lag
         self._since = 0
-        self._firsts = []
-        self._seconds = []
-        self._spreads = []
-        for i, values in enumerate(self._windows):
-            shift = sorted(values)[lag // 2]
-            values[:] = [value - shift for value in values]
-            self._references[i] += shift
-            first, second = sum(values), sum(map(mul, values, values))
-            self._firsts.append(first)
-            self._seconds.append(second)
-            self._spreads.append(lag * second - first * first)
+        self._means = means = [sum(values) / lag for values in self._windows]
+        self._squares = squares = []
+        for values, mean in zip(self._windows, means, strict=True):
+            offset = lag * mean * mean
+            square = sum(map(mul, values, values)) - offset
+            if square < NEARBY * offset:
+                away = [value - mean for value in values]
+                square = sum(map(mul, away, away))
+            squares.append(square)
 
     def detect(self, projections: list[float]) -> list[int] | None:
         """Return −1, 0 or +1 for each projection, or None while the lag fills."""
-        if self._held != self.lag or len(projections) != len(self._windows):
+        windows = self._windows
+        if self._held != self.lag or len(projections) != len(windows):
             self._fill(projections)
             return None
-        lag, at, firsts, seconds, spreads = self.lag, self._next, self._firsts, self._seconds, self._spreads
-        limit = self.threshold * self.threshold
+        at, means, squares, share, limit = self._next, self._means, self._squares, self._share, self._limit
         spikes = [0] * len(projections)
         cancelled = False
-        for i, values in enumerate(self._windows):
-            value = projections[i] - self._references[i]
-            first = firsts[i]
-            # Both sides times lag squared: distance from the mean, and variance.
-            away = lag * value - first
-            if away * away > limit * spreads[i] and self._beyond_rounding(i, away):
+        for i, values in enumerate(windows):
+            value, mean, square = projections[i], means[i], squares[i]
+            away = value - mean
+            if away * away > limit * square and abs(away) > self.threshold * self._least(mean):
                 spikes[i] = 1 if away > 0.0 else -1
                 value = self.influence * value + (1.0 - self.influence) * values[at - 1]
+                away = value - mean
             old = values[at]
             values[at] = value
-            firsts[i] = first = first + (value - old)
-            old *= old
-            seconds[i] = second = seconds[i] + (value * value - old)
-            first *= first
-            spreads[i] = spread = lag * second - first
-            if second < CANCELLED * old or spread < CANCELLED * first:
+            change = value - old
+            moved = change * share
+            means[i] = mean + moved
+            squares[i] = left = square + change * (away - moved + old - mean)
+            if left < CANCELLED * square:
                 cancelled = True
-        self._next = at + 1 if at + 1 < lag else 0
+        self._next = at + 1 if at + 1 < self.lag else 0
         self._since += 1
         if cancelled or self._since >= REFRESH:
             self._measure()
         return spikes
 
-    def _beyond_rounding(self, i: int, away: float) -> bool:
-        """Tell whether a distance is more than the smallest deviation that is not rounding error allows."""
-        mean = self._references[i] + self._firsts[i] / self.lag
-        return abs(away) > self.lag * self.threshold * max(self.floor, RELATIVE_FLOOR * abs(mean))
+    def _least(self, mean: float) -> float:
+        """Return the smallest deviation that is not rounding error."""
+        return max(self.floor, RELATIVE_FLOOR * abs(mean))
 
     def _fill(self, projections: list[float]) -> None:
         if len(projections) != len(self._windows):
             self._windows = [[0.0] * self.lag for _ in projections]
-            self._references = [0.0] * len(projections)
             self._held = self._next = 0
         for value, values in zip(projections, self._windows, strict=True):
             values[self._next] = value
@@ -170,9 +163,7 @@ class SpikeDetector:
         """Return everything held, by name."""
         return {
             "windows": np.array(self._windows, dtype=np.float64).reshape(len(self._windows), self.lag),
-            "sums": np.array([self._references, self._firsts, self._seconds], dtype=np.float64)
-            if self.warm
-            else np.array([self._references] * 3, dtype=np.float64),
+            "sums": np.array([self._means, self._squares] if self.warm else [[], []], dtype=np.float64),
             "held": self._held,
             "next": self._next,
             "since": self._since,
@@ -181,9 +172,7 @@ class SpikeDetector:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
         self._windows = state["windows"].tolist()
-        self._references, self._firsts, self._seconds = state["sums"].tolist()
-        pairs = zip(self._firsts, self._seconds, strict=True)
-        self._spreads = [self.lag * second - first * first for first, second in pairs]
+        self._means, self._squares = state["sums"].tolist()
         self._held = int(state["held"])
         self._next = int(state["next"])
         self._since = int(state["since"])

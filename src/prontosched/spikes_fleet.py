@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.spikes import CANCELLED, REFRESH, RELATIVE_FLOOR, SpikeDetector
+from prontosched.spikes import CANCELLED, NEARBY, REFRESH, RELATIVE_FLOOR, SpikeDetector
 from prontosched.subspace import Array
 
 At = slice | NDArray[np.intp]
@@ -23,7 +23,7 @@ class FleetSpikeDetector:
 
     Notes
     -----
-    Memory: `nodes * width * (lag + 3)` floats.
+    Memory: `nodes * width * (lag + 2)` floats.
     """
 
     def __init__(self, nodes: int, width: int, like: SpikeDetector) -> None:
@@ -32,11 +32,10 @@ class FleetSpikeDetector:
         self.influence = like.influence
         self.floor = like.floor
         shape = (nodes, width)
-        # Rings of values, each less its reference; and sums over them, of values and of squares.
+        # Rings of values; their means, and their squared distances from the mean, summed.
         self._values = np.zeros((like.lag, nodes, width))
-        self._reference = np.zeros(shape)
-        self._first = np.zeros(shape)
-        self._second = np.zeros(shape)
+        self._mean = np.zeros(shape)
+        self._square = np.zeros(shape)
         self._held = np.zeros(nodes, np.intp)
         self._next = np.zeros(nodes, np.intp)
         self._since = np.zeros(nodes, np.intp)
@@ -44,7 +43,6 @@ class FleetSpikeDetector:
     def refill(self, nodes: NDArray[np.intp], window: Array, held: int) -> None:
         """Replace the recent values of `nodes` by `window` `(m, width, held)`, oldest first."""
         self._values[:held, nodes] = window.transpose(2, 0, 1)
-        self._reference[nodes] = 0.0
         self._held[nodes] = held
         self._next[nodes] = held % self.lag
         self._since[nodes] = 0
@@ -53,12 +51,15 @@ class FleetSpikeDetector:
 
     def _measure(self, nodes: NDArray[np.intp]) -> None:
         values = self._values[:, nodes]
-        shift = np.sort(values, axis=0)[self.lag // 2]
-        values -= shift
-        self._values[:, nodes] = values
-        self._reference[nodes] += shift
-        self._first[nodes] = values.sum(axis=0)
-        self._second[nodes] = np.square(values, out=values).sum(axis=0)
+        mean = values.sum(axis=0) / self.lag
+        offset = self.lag * mean * mean
+        square = np.einsum("lmr,lmr->mr", values, values) - offset
+        drowned = square < NEARBY * offset
+        if drowned.any():
+            away = values[:, drowned] - mean[drowned]
+            square[drowned] = np.einsum("lk,lk->k", away, away)
+        self._mean[nodes] = mean
+        self._square[nodes] = square
         self._since[nodes] = 0
 
     def detect(
@@ -76,16 +77,14 @@ class FleetSpikeDetector:
         place = (int(slot[0]), at) if uniform else (slot, numbers)
         before = (place[0] - 1) % self.lag
 
-        lag, limit = self.lag, self.threshold * self.threshold
-        reference, first, second = self._reference[at], self._first[at], self._second[at]
-        value = P - reference
-        # Both sides times lag squared: distance from the mean, and variance.
-        away = lag * value - first
-        spiked = np.square(away) > limit * (lag * second - first * first)
+        mean, square = self._mean[at], self._square[at]
+        away = P - mean
+        spiked = np.square(away) > (self.threshold * self.threshold / self.lag) * square
         spiked &= warm[:, None]
+        value = P
         if spiked.any():
-            least = np.maximum(RELATIVE_FLOOR * np.abs(reference + first / lag), self.floor)
-            spiked &= np.abs(away) > (lag * self.threshold) * least
+            least = np.maximum(RELATIVE_FLOOR * np.abs(mean), self.floor)
+            spiked &= np.abs(away) > self.threshold * least
             damped = self.influence * value + (1.0 - self.influence) * self._values[before, place[1]]
             value = np.where(spiked, damped, value)
         spikes = np.where(spiked, np.copysign(1.0, away), 0.0).astype(np.int8)
@@ -108,20 +107,19 @@ class FleetSpikeDetector:
         warm: NDArray[np.bool_],
     ) -> None:
         """Move the running sums on by one value, measuring afresh where they are not to be trusted."""
-        # A node that is not warm is added up when it becomes so: what stands here until then is not used.
-        first = self._first[at] + (new - old)
-        self._first[at] = first
-        np.square(old, out=old)
-        second = self._second[at] + (np.square(new) - old)
-        self._second[at] = second
+        # A node that is not warm is measured when it becomes so: what stands here until then is not used.
+        mean, square = self._mean[at], self._square[at]
+        change = new - old
+        step = change * (1.0 / self.lag)
+        left = square + change * (new - mean - step + old - mean)
+        self._mean[at] = mean + step
+        self._square[at] = left
         moved = numbers if embedded.all() else numbers[embedded]
         self._next[moved] = (self._next[moved] + 1) % self.lag
         self._since[moved] += 1
         filling = numbers[embedded & ~warm]
         self._held[filling] += 1
-        first = np.square(first)
-        lost = (second < CANCELLED * old) | (self.lag * second - first < CANCELLED * first)
-        afresh = lost.any(axis=1) | (self._since[at] >= REFRESH)
+        afresh = (left < CANCELLED * square).any(axis=1) | (self._since[at] >= REFRESH)
         afresh = (afresh & warm) | (embedded & ~warm & (self._held[at] == self.lag))
         if afresh.any():
             self._measure(numbers[afresh])

@@ -17,6 +17,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+try:
+    # At the sizes met here np.linalg.eigh spends a third of its time on checks before it comes to this.
+    from numpy.linalg._umath_linalg import eigh_lo as _eigh
+except ImportError:
+    _eigh = np.linalg.eigh
+
 Array = NDArray[np.float64]
 
 # Directions weaker than this, relative to the strongest, are rounding error: kept
@@ -27,7 +33,10 @@ NEGLIGIBLE = 1e-12
 GRAM_TRUST = 1e-4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+_put = object.__setattr__
+
+
+@dataclass(init=False, frozen=True, slots=True, eq=False)
 class Subspace:
     """The leading directions of a stream and how strong each is.
 
@@ -41,6 +50,9 @@ class Subspace:
         Orthonormal directions, one per column, `(d, r)`. Paper: U.
     singular_values
         Strength of each direction, `(r,)`, largest first, all positive. Paper: Σ.
+    lineage
+        Stands for the stream behind it: from one subspace to the next of a lineage,
+        directions keep their signs. None promises nothing.
 
     Examples
     --------
@@ -51,13 +63,16 @@ class Subspace:
 
     basis: Array
     singular_values: Array
+    lineage: object
 
-    def __post_init__(self) -> None:
-        if self.basis.ndim != 2 or self.singular_values.shape != (self.basis.shape[1],):
+    def __init__(self, basis: Array, singular_values: Array, lineage: object = None) -> None:
+        if singular_values.shape != basis.shape[1:] or basis.ndim != 2:
             raise ValueError(
-                "basis must be (d, r) with r singular values, got "
-                f"{self.basis.shape} and {self.singular_values.shape}"
+                f"basis must be (d, r) with r singular values, got {basis.shape} and {singular_values.shape}"
             )
+        _put(self, "basis", basis)
+        _put(self, "singular_values", singular_values)
+        _put(self, "lineage", lineage)
 
     @property
     def features(self) -> int:
@@ -230,11 +245,17 @@ def distance(
     return float(np.sqrt(apart / (2 * larger))) if apart > 1e-14 * larger else 0.0
 
 
+def eigen(gram: Array) -> tuple[Array, Array]:
+    """Return the eigenvalues, ascending, and eigenvectors of a finite symmetric matrix, or of a stack of them."""
+    squares, vectors = _eigh(gram)
+    return squares, vectors
+
+
 def _leading(wide: Array, rank: int) -> Subspace | None:
     """Return the leading left singular directions of a matrix, dropping negligible ones."""
     rank = min(rank, *wide.shape)
     tall = wide.shape[1] < wide.shape[0]
-    squares, vectors = np.linalg.eigh(wide.T @ wide if tall else wide @ wide.T)
+    squares, vectors = eigen(wide.T @ wide if tall else wide @ wide.T)
     if squares[-1] > 0.0 and squares[-rank] > GRAM_TRUST * squares[-1]:
         strengths = np.sqrt(squares[-rank:])[::-1].copy()
         # Weakest first: BLAS takes no reversed array.

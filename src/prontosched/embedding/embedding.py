@@ -21,6 +21,8 @@ class Embedding(Protocol):
     subspace
         What is known so far, None for nothing. The same object as long as nothing
         changed, so that `is` tells an update.
+    kept
+        The same with directions followed beyond those shown, where there are any.
     samples
         Vectors behind the singular values: all of them, or as many as are remembered.
     name
@@ -32,6 +34,11 @@ class Embedding(Protocol):
     @property
     def subspace(self) -> Subspace | None:
         """The leading directions, None until there are any."""
+        ...
+
+    @property
+    def kept(self) -> Subspace | None:
+        """The leading directions and the spare ones."""
         ...
 
     @property
@@ -61,11 +68,21 @@ class Embedding(Protocol):
 
 
 def finite(y: Array, bound: float = LARGEST) -> Array:
-    """Return values as they are when all lie within the bound, else with 0 for those that do not."""
+    """Return a vector as it is when all values lie within the bound, else with 0 for those that do not."""
+    try:
+        # The cheapest look at all values; squares that overflow warn, and raise where warnings do.
+        within = y.dot(y) < bound * bound
+    except (RuntimeWarning, FloatingPointError):
+        within = False
+    return y if within else np.where(np.abs(y) < bound, y, 0.0)
+
+
+def finite_all(Y: Array, bound: float = LARGEST) -> Array:
+    """Return many vectors as `finite` returns one."""
     # NaN counts as the largest and as the smallest.
-    if not y.size or (y.item(y.argmax()) < bound and y.item(y.argmin()) > -bound):
-        return y
-    return np.where(np.abs(y) < bound, y, 0.0)
+    if not Y.size or (Y.item(Y.argmax()) < bound and Y.item(Y.argmin()) > -bound):
+        return Y
+    return np.where(np.abs(Y) < bound, Y, 0.0)
 
 
 def check_rank(rank: int) -> int:

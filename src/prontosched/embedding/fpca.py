@@ -16,9 +16,9 @@ from prontosched.embedding.embedding import (
     check_energy_bounds,
     check_forgetting,
     check_rank,
-    finite,
 )
-from prontosched.subspace import GRAM_TRUST, NEGLIGIBLE, Array, Subspace
+from prontosched.embedding.leading import leading_rows
+from prontosched.subspace import Array, Subspace
 
 Growth = Literal["spare", "canonical", "authors"]
 
@@ -46,6 +46,9 @@ class FPCAEdge:
         Least number of blocks between two changes of rank.
     max_rank
         Upper limit of an adapting rank; never more than `block_size - 1` or `d - 1`.
+    spare
+        Directions followed beyond those shown: the ones shown come out closer to those of
+        the whole stream, and merging summaries loses less.
     growth
         Where a new direction comes from. `spare`: one more direction than shown is
         followed all the time, so growing shows the true next one. `canonical`: the
@@ -55,7 +58,7 @@ class FPCAEdge:
 
     Notes
     -----
-    Memory: `d * (2 * rank + block_size + 2)` floats between updates, and less than
+    Memory: `d * (3 * rank + 2 * spare + 2 * block_size)` floats between updates, and less than
     three times that during one, however long the stream.
     Cost: one `(rank + block_size)`-sized symmetric eigenproblem per block.
 
@@ -83,6 +86,7 @@ class FPCAEdge:
         energy_bounds: tuple[float, float] | None = None,
         holdoff: int = 0,
         max_rank: int | None = None,
+        spare: int = 0,
         growth: Growth = "spare",
         authors: bool = False,
     ) -> None:
@@ -94,6 +98,8 @@ class FPCAEdge:
             )
         if holdoff < 0:
             raise ValueError(f"holdoff must be at least 0 blocks, got {holdoff}")
+        if spare < 0:
+            raise ValueError(f"spare must be at least 0 directions, got {spare}")
         if max_rank is not None and max_rank < rank:
             raise ValueError(f"max_rank must be at least rank ({rank}), got {max_rank}")
         self.block_size = block_size
@@ -101,20 +107,25 @@ class FPCAEdge:
         self.energy_bounds = check_energy_bounds(energy_bounds)
         self.holdoff = holdoff
         self.max_rank = max_rank
+        self.spare = spare
         self.growth: Growth = "authors" if authors else growth
         self.subspace: Subspace | None = None
+        self.kept: Subspace | None = None
         self.blocks = 0
         self.samples = 0.0
-        # Directions kept beyond those shown.
-        self._spare = int(self.energy_bounds is not None and self.growth == "spare")
+        # A rank that grows by its spare direction needs one.
+        self._spare = max(spare, int(self.energy_bounds is not None and self.growth == "spare"))
         self._shown = rank
         self._last_change = 0
         self._to_come: int | None = None
         self._slab = np.zeros((0, 0))
+        self._slots: list[Array] = []  # its rows
         self._known = 0  # rows of the slab that hold the past; vectors follow
         self._held = 0
-        self._strengths = np.zeros(0)
+        # Strengths with the sign that the slab's rows have against the directions shown.
+        self._signed = np.zeros(0)
         self._stale = np.zeros(0)
+        self._lineage = object()
 
     def _remembered(self) -> float:
         """Return how many vectors are behind the singular values: all, or as many as are remembered."""
@@ -126,11 +137,11 @@ class FPCAEdge:
     def learn_one(self, y: Array) -> None:
         """Take in one telemetry vector of shape `(d,)`."""
         try:
-            self._slab[self._held] = y
+            self._slots[self._held][...] = y
         except (IndexError, ValueError):
             self._make_room(y)
-        self._held += 1
-        if self._held - self._known == self.block_size:
+        self._held = held = self._held + 1
+        if held - self._known == self.block_size:
             self._update()
 
     def learn_many(self, Y: Array) -> None:
@@ -156,38 +167,63 @@ class FPCAEdge:
                 f"a vector must have {self._slab.shape[1]} metrics as the first one had, got {y.shape}: "
                 "start a new embedding when the metrics change"
             )
-        # The rank may grow to the block size, with one spare direction.
-        self._slab = np.zeros((2 * self.block_size + 2, y.shape[0]))
-        self._stale = np.zeros(self.block_size + 2)
+        # The rank may grow to the block size, with the spare directions.
+        most = self.block_size + self._spare + 2
+        self._slab = np.zeros((most + self.block_size, y.shape[0]))
+        self._slots = list(self._slab)
+        self._stale = np.zeros(most)
         self._slab[self._held] = y
 
     def _update(self) -> None:
         """Fold the block into the subspace: the leading part of [forgetting * past, block]."""
         rows = self._slab[: self._held]
+        known = self._known
         rank = self._shown + self._spare
         leading = leading_rows(rows, rank if rank <= self._held else self._held)
         if leading is None:
-            rows[self._known :] = finite(rows[self._known :])
+            block = rows[known:]
+            block[~(np.abs(block) < LARGEST)] = 0.0
             leading = leading_rows(rows, min(rank, *rows.shape))
         self.blocks += 1
         self.samples = self._remembered()
         self._held = self._known = 0
-        if leading is not None:
-            basis, strengths = leading
-            if self.energy_bounds is not None:
-                self._stale[: strengths.size] = strengths
-                basis, strengths = self._adapt(basis, strengths)
-            self._show(basis, strengths)
+        if leading is None:
+            return
+        weighted, strengths, along = leading
+        if self.energy_bounds is None:
+            self._follow(weighted, strengths, along, known)
+            return
+        self._stale[: strengths.size] = strengths
+        basis, strengths = self._adapt(weighted / strengths[:, None], strengths)
+        self._hold(basis * strengths[:, None], strengths)
+        self._show(basis, strengths, None)
 
-    def _show(self, basis: Array, strengths: Array) -> None:
-        kept = len(strengths)
-        self._strengths = strengths
-        self._known = self._held = kept
-        weights = strengths if self.forgetting == 1.0 else self.forgetting * strengths
-        np.multiply(basis, weights[:, None], out=self._slab[:kept])
-        if kept > self._shown:
-            basis, strengths = basis[: self._shown], strengths[: self._shown]
-        self.subspace = Subspace(basis.T, strengths)
+    def _follow(self, weighted: Array, strengths: Array, along: Array, known: int) -> None:
+        """Show new directions, each turned along the one before it, or to a positive sum if it is new."""
+        kept = strengths.size
+        sides = along * self._signed if known == kept else self._new_sides(weighted, along, known)
+        self._signed = signed = np.copysign(strengths, sides)
+        self._hold(weighted, strengths)
+        self._show(weighted / signed[:, None], strengths, self._lineage)
+
+    def _show(self, basis: Array, strengths: Array, lineage: object) -> None:
+        shown = self._shown
+        self.subspace = self.kept = Subspace(basis.T, strengths, lineage)
+        if strengths.size > shown:
+            self.subspace = Subspace(basis[:shown].T, strengths[:shown], lineage)
+
+    def _new_sides(self, weighted: Array, along: Array, known: int) -> Array:
+        sides: Array = weighted.sum(axis=1)
+        before = min(known, sides.size)
+        sides[:before] = along[:before] * self._signed[:before]
+        return sides
+
+    def _hold(self, weighted: Array, strengths: Array) -> None:
+        """Keep the past for the next update."""
+        self._known = self._held = kept = strengths.size
+        self._slab[:kept] = weighted
+        if self.forgetting != 1.0:
+            self._slab[:kept] *= self.forgetting
 
     def _adapt(self, basis: Array, strengths: Array) -> tuple[Array, Array]:
         """Change the rank by at most one, by the energy of the weakest direction shown."""
@@ -237,21 +273,21 @@ class FPCAEdge:
             "energy_bounds": self.energy_bounds,
             "holdoff": self.holdoff,
             "max_rank": self.max_rank,
+            "spare": self.spare,
             "growth": self.growth,
         }
 
     def state(self) -> dict[str, Any]:
         """Return everything learned, by name."""
-        shown = 0 if self.subspace is None else self.subspace.rank
-        basis = np.zeros((0, 0)) if self.subspace is None else np.ascontiguousarray(self.subspace.basis.T)
+        kept = self.kept
         return {
             "slab": self._slab[: self._held],
             "features": self._slab.shape[1],
             "known": self._known,
-            "basis": basis,
-            "strengths": self._strengths,
+            "basis": np.zeros((0, 0)) if kept is None else np.ascontiguousarray(kept.basis.T),
+            "strengths": np.zeros(0) if kept is None else kept.singular_values,
+            "signed": self._signed,
             "stale": self._stale,
-            "subspace_rank": shown,
             "shown": self._shown,
             "last_change": self._last_change,
             "blocks": self.blocks,
@@ -264,44 +300,12 @@ class FPCAEdge:
         self._held = len(state["slab"])
         self._slab[: self._held] = state["slab"]
         self._known = int(state["known"])
-        self._strengths = state["strengths"]
+        self._signed = state["signed"]
         self._stale = state["stale"]
         self._shown = int(state["shown"])
         self._last_change = int(state["last_change"])
         self.blocks = int(state["blocks"])
         self.samples = self._remembered()
-        shown = int(state["subspace_rank"])
-        self.subspace = Subspace(state["basis"].T, state["strengths"][:shown].copy()) if shown else None
-
-
-def leading_rows(rows: Array, rank: int) -> tuple[Array, Array] | None:
-    """Return at most `rank` leading right directions of `rows` `(n, d)`, as rows, and their strengths.
-
-    Through the Gram matrix where that is exact enough, which it is for nearly all
-    telemetry; else by a full SVD. Negligible directions are dropped. None comes
-    back for rows that are all zero, or not finite.
-    """
-    if rank < rows.shape[0] < rows.shape[1]:
-        try:
-            with np.errstate(over="ignore", invalid="ignore"):
-                squares, vectors = np.linalg.eigh(rows.dot(rows.T))
-        except np.linalg.LinAlgError:
-            return None
-        if GRAM_TRUST * squares[-1] < squares[-rank] < LARGEST:
-            strengths = np.sqrt(squares[: -rank - 1 : -1])
-            # Divided while small; the quotient is contiguous again, as BLAS wants it.
-            return (vectors[:, : -rank - 1 : -1] / strengths).T.dot(rows), strengths
-    return leading_exactly(rows, rank)
-
-
-def leading_exactly(rows: Array, rank: int) -> tuple[Array, Array] | None:
-    """Return what `leading_rows` does, by a full SVD: exact for weak directions too."""
-    if not max(rows.max(), -rows.min()) < LARGEST:
-        return None
-    _, strengths, directions = np.linalg.svd(rows, full_matrices=False)
-    strongest = float(strengths[0])
-    if strongest == 0.0:
-        return None
-    kept = min(rank, int(np.count_nonzero(strengths > NEGLIGIBLE * strongest)))
-    # Copies: a slice would keep the whole untruncated array alive.
-    return directions[:kept].copy(), strengths[:kept].copy()
+        if len(state["basis"]):
+            lineage = self._lineage if self.energy_bounds is None else None
+            self._show(state["basis"], state["strengths"], lineage)

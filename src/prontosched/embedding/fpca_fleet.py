@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.embedding.embedding import LARGEST, finite
-from prontosched.embedding.fpca import FPCAEdge, leading_exactly
-from prontosched.subspace import GRAM_TRUST, Array, Subspace
+from prontosched.embedding.embedding import LARGEST
+from prontosched.embedding.fpca import FPCAEdge
+from prontosched.embedding.leading import leading_exactly
+from prontosched.subspace import GRAM_TRUST, Array, Subspace, eigen
 
 At = slice | NDArray[np.intp]
 Nodes = NDArray[np.intp]
@@ -39,12 +40,16 @@ class FPCAEdgeFleet:
         Singular values `(M, width)`; zero beyond a node's rank.
     ranks
         Directions shown, `(M,)`; 0 while a node has no subspace.
+    recent
+        After `learn`: the projections of the last vectors on the new directions,
+        `(m, width, lag)`, oldest first, of the nodes it returned. None where a block
+        does not hold as many; `window` finds them then.
 
     Notes
     -----
-    Memory: `nodes * features * (3 * width + block_size)` floats, with `width` the
-    rank, or one more than the largest rank where it adapts; `lag` more if that is
-    longer than a block.
+    Memory: `nodes * features * (2 * width + spare + block_size)` floats, with `width`
+    the rank, or the largest rank where it adapts; `lag` more if that is longer than a
+    block.
     """
 
     def __init__(self, nodes: int, features: int, like: FPCAEdge, lag: int) -> None:
@@ -59,15 +64,21 @@ class FPCAEdgeFleet:
         self.energy_bounds = like.energy_bounds
         self.holdoff = like.holdoff
         self.limit = min(like.block_size - 1, features - 1, like.max_rank or like.block_size)
-        self.spare = int(like.energy_bounds is not None)
-        self.width = min(max(self.rank, self.limit) + 1 if self.spare else self.rank, features)
+        adapts = like.energy_bounds is not None
+        self.spare = max(like.spare, int(adapts))
+        self.width = min(max(self.rank, self.limit) if adapts else self.rank, features)
+        self.depth = min(self.width + self.spare, features)
         self.lag = lag
-        self.slab = np.zeros((nodes, self.width + like.block_size, features))
+        # The past first, each direction times its strength; then the block.
+        self.slab = np.zeros((nodes, self.depth + like.block_size, features))
         self.rows = np.zeros((nodes, self.width, features))
         self.strengths = np.zeros((nodes, self.width))
         self.ranks = np.zeros(nodes, np.intp)
         self.blocks = np.zeros(nodes, np.int64)
+        self.recent: Array | None = None
         self._known = np.zeros(nodes, np.intp)
+        # Strengths of the past, with the sign its rows have against the directions shown.
+        self._signed = np.zeros((nodes, self.depth))
         self._shown = np.full(nodes, self.rank)
         self._held = np.zeros(nodes, np.intp)
         self._last_change = np.zeros(nodes, np.int64)
@@ -90,6 +101,16 @@ class FPCAEdgeFleet:
             return None
         return Subspace(self.rows[node, :rank].T.copy(), self.strengths[node, :rank].copy())
 
+    def kept(self, node: int) -> Subspace | None:
+        """Return one node's subspace with its spare directions."""
+        known = int(self._known[node])
+        if not known:
+            return None
+        signed = self._signed[node, :known]
+        strengths = np.abs(signed)
+        rows = self.slab[node, :known] / (self.forgetting * np.where(strengths > 0.0, signed, 1.0))[:, None]
+        return Subspace(rows.T, strengths)
+
     def project(self, Z: Array, at: At) -> Array:
         """Return the projections `(m, width)` of the vectors `(m, d)` of the nodes `at`."""
         return np.asarray(np.matmul(self.rows[at], Z[:, :, None])[:, :, 0])
@@ -99,14 +120,15 @@ class FPCAEdgeFleet:
         numbers = np.arange(at.start, at.stop) if isinstance(at, slice) else at
         held = self._held[numbers]
         if held.size and held.min() == held.max():
-            self.slab[at, self.width + int(held[0])] = Z
+            self.slab[at, self.depth + int(held[0])] = Z
         else:
-            self.slab[numbers, self.width + held] = Z
+            self.slab[numbers, self.depth + held] = Z
         if self._past is not None:
             self._past[numbers, self._seen[numbers] % self.lag] = Z
         self._seen[numbers] += 1
         self._held[numbers] += 1
         full: Nodes = numbers[held + 1 == self.block_size]
+        self.recent = None
         if not full.size:
             return full
         self._held[full] = 0
@@ -127,7 +149,7 @@ class FPCAEdgeFleet:
         must have seen equally many vectors, or at least `lag`.
         """
         if self._past is None:
-            recent = self.slab[nodes, self.width + self.block_size - self.lag :]
+            recent = self.slab[nodes, self.depth + self.block_size - self.lag :]
             return np.matmul(self.rows[nodes], recent.swapaxes(1, 2)), self.lag
         held = int(min(self._seen[nodes].min(), self.lag))
         first = (self._seen[nodes] - held)[:, None] + np.arange(held)
@@ -136,22 +158,60 @@ class FPCAEdgeFleet:
 
     def _update(self, full: NDArray[np.intp], at: At) -> NDArray[np.intp]:
         """Fold the full blocks into the subspaces; return the nodes that have one now."""
-        width, block = self.width, self.block_size
         rows = self.slab[at]
-        keep = np.minimum(self._shown[full] + self.spare, self._known[full] + block)
+        known = self._known[full]
+        if (
+            self.energy_bounds is None
+            and known.min() == self.depth
+            and self.depth < rows.shape[2] - self.block_size
+        ):
+            solved = self._solve(rows)
+            if solved is not None:
+                self._follow(at, rows, *solved)
+                return full
+        return self._carefully(full, at, rows, known)
+
+    def _solve(self, rows: Array) -> tuple[Array, Array] | None:
+        """Return squared strengths and eigenvectors of the Gram matrices; None where one is not to be trusted."""
+        gram = np.matmul(rows, rows.swapaxes(1, 2))
+        if not gram.item(gram.argmax()) < LARGEST:
+            return None
+        squares, vectors = eigen(gram)
+        trusted = GRAM_TRUST * squares[:, -1] < squares[:, -self.depth]
+        return (squares, vectors) if trusted.all() else None
+
+    def _follow(self, at: At, rows: Array, squares: Array, vectors: Array) -> None:
+        """Show new directions, each turned along the one before it."""
+        width, depth, lag = self.width, self.depth, self.lag
+        leading = vectors[:, :, : -depth - 1 : -1]
+        along = np.einsum("mii->mi", leading[:, :depth])
+        signed = np.copysign(np.sqrt(squares[:, : -depth - 1 : -1]), along * self._signed[at])
+        self._signed[at] = signed
+        weighted = np.matmul(vectors[:, :, -depth:].swapaxes(1, 2), rows)[:, ::-1]
+        self.rows[at] = weighted[:, :width] / signed[:, :width, None]
+        self.strengths[at] = np.abs(signed[:, :width])
+        self.slab[at, :depth] = weighted if self.forgetting == 1.0 else self.forgetting * weighted
+        if lag <= self.block_size:
+            # The eigenvectors hold each vector's part in each direction.
+            self.recent = leading[:, -lag:, :width].swapaxes(1, 2) * signed[:, :width, None]
+
+    def _carefully(self, full: Nodes, at: At, rows: Array, known: Nodes) -> Nodes:
+        """Do what `_update` promises for young nodes, adapting ranks and weak directions."""
+        depth, block = self.depth, self.block_size
+        keep = np.minimum(self._shown[full] + self.spare, known + block)
         keep = np.minimum(keep, rows.shape[2])
-        count = self._known[full] + block
-        trusted = (keep < count) & (count < rows.shape[2])
+        trusted = (keep < known + block) & (known + block < rows.shape[2])
         basis, strengths, trusted = self._by_gram(rows, keep, trusted)
         if not trusted.all():
             for i in np.flatnonzero(~trusted):
-                self._exactly(rows[i], int(self._known[full[i]]), int(keep[i]), basis[i], strengths[i])
+                self._exactly(rows[i], int(known[i]), int(keep[i]), basis[i], strengths[i])
         kept = np.count_nonzero(strengths, axis=1)
         if self.energy_bounds is not None:
             self._adapt(full, strengths, kept, basis)
             kept = np.count_nonzero(strengths, axis=1)
         self._known[full] = kept
-        self.slab[at, :width] = basis * (self.forgetting * strengths)[:, :, None]
+        self.slab[at, :depth] = basis * (self.forgetting * strengths)[:, :, None]
+        self._signed[at] = strengths
         alive = kept > 0
         if alive.all():
             self._show(full, at, basis, strengths, kept)
@@ -165,35 +225,32 @@ class FPCAEdgeFleet:
 
         Return directions and strengths, zero where there are none, and which nodes may be trusted.
         """
-        width = self.width
+        depth = self.depth
         if not wanted.any():
-            nothing = np.zeros((len(keep), width, rows.shape[2]))
-            return nothing, np.zeros((len(keep), width)), wanted
+            nothing = np.zeros((len(keep), depth, rows.shape[2]))
+            return nothing, np.zeros((len(keep), depth)), wanted
         with np.errstate(over="ignore", invalid="ignore"):
             gram = np.matmul(rows, rows.swapaxes(1, 2))
             sound: Mask = np.isfinite(np.trace(gram, axis1=1, axis2=2)) & wanted
         if not sound.all():
             gram = np.where(sound[:, None, None], gram, 0.0)
-        squares, vectors = np.linalg.eigh(gram)
+        squares, vectors = eigen(gram)
         weakest = squares[np.arange(len(keep)), squares.shape[1] - keep]
         sound &= (GRAM_TRUST * squares[:, -1] < weakest) & (weakest < LARGEST)
-        top = squares[:, : -width - 1 : -1]
-        leading = np.matmul(vectors[:, :, -width:].swapaxes(1, 2), rows)[:, ::-1]
-        if sound.all() and (keep == width).all():
-            strengths = np.sqrt(top)
-            return leading / strengths[:, :, None], strengths, sound
-        kept = (np.arange(width) < keep[:, None]) & sound[:, None]
+        top = squares[:, : -depth - 1 : -1]
+        leading = np.matmul(vectors[:, :, -depth:].swapaxes(1, 2), rows)[:, ::-1]
+        kept = (np.arange(depth) < keep[:, None]) & sound[:, None]
         strengths = np.sqrt(np.where(kept, top, 0.0))
         basis = np.where(kept[:, :, None], leading / np.where(kept, strengths, 1.0)[:, :, None], 0.0)
         return basis, strengths, sound
 
     def _exactly(self, rows: Array, known: int, keep: int, basis: Array, strengths: Array) -> None:
         """Update one node as a single node would."""
-        width = self.width
-        compact = np.concatenate([rows[:known], rows[width:]])
+        compact = np.concatenate([rows[:known], rows[self.depth :]])
         leading = leading_exactly(compact, keep)
         if leading is None:
-            compact[known:] = finite(compact[known:])
+            block = compact[known:]
+            block[~(np.abs(block) < LARGEST)] = 0.0
             leading = leading_exactly(compact, keep)
         if leading is not None:
             found = len(leading[1])
@@ -205,7 +262,7 @@ class FPCAEdgeFleet:
         low, high = self.energy_bounds
         shown = np.minimum(self._shown[full], kept)
         ready = (self.blocks[full] - self._last_change[full] >= self.holdoff) & (kept > 0)
-        directions = np.arange(self.width)
+        directions = np.arange(self.depth)
         total = np.where(directions < shown[:, None], strengths, 0.0).sum(axis=1)
         weakest = strengths[np.arange(full.size), np.maximum(shown - 1, 0)]
         energy = np.divide(weakest, total, out=np.full(full.size, 0.5 * (low + high)), where=total > 0)
@@ -220,13 +277,16 @@ class FPCAEdgeFleet:
 
     def _show(self, nodes: Nodes, at: At, basis: Array, strengths: Array, kept: Nodes) -> None:
         """Take new directions into use, aligned with the ones before."""
+        width = self.width
         shown = np.minimum(self._shown[nodes], kept)
-        directions = np.arange(self.width)
+        basis, strengths = basis[:, :width], strengths[:, :width]
+        directions = np.arange(width)
         shared = directions < np.minimum(shown, self.ranks[nodes])[:, None]
         signs = np.copysign(1.0, np.einsum("mrd,mrd->mr", basis, self.rows[at]))
         if not shared.all():
             signs = np.where(shared, signs, np.where(basis.sum(axis=2) < 0.0, -1.0, 1.0))
-        if (shown < self.width).any():
+        self._signed[nodes, :width] *= signs
+        if (shown < width).any():
             visible = directions < shown[:, None]
             signs[~visible] = 0.0
             strengths = np.where(visible, strengths, 0.0)

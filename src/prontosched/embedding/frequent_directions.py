@@ -70,6 +70,11 @@ class FrequentDirections:
             self._fresh = True
         return self._subspace
 
+    @property
+    def kept(self) -> Subspace | None:
+        """The directions shown: there are no others."""
+        return self.subspace
+
     def learn_one(self, y: Array) -> None:
         """Take in one telemetry vector of shape `(d,)`."""
         y = finite(y)

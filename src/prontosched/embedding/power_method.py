@@ -79,6 +79,11 @@ class PowerMethod:
         self._product = np.zeros(basis.shape)
         self._held = 0
 
+    @property
+    def kept(self) -> Subspace | None:
+        """The directions shown: there are no others."""
+        return self.subspace
+
     def learn_one(self, y: Array) -> None:
         """Take in one telemetry vector of shape `(d,)`."""
         y = finite(y)

@@ -90,6 +90,11 @@ class Spirit:
             self._subspace = Subspace(basis[order].T, strengths[order])
         return self._subspace
 
+    @property
+    def kept(self) -> Subspace | None:
+        """The directions shown: there are no others."""
+        return self.subspace
+
     def learn_one(self, y: Array) -> None:
         """Take in one telemetry vector of shape `(d,)`."""
         y = finite(y)

@@ -72,12 +72,17 @@ class RejectJob:
     def decide(self, evidence: Evidence) -> Decision:
         """Answer for one timestep."""
         spikes = evidence.spikes
-        timestep = evidence.timestep
         if spikes is None:
-            return Decision(False, 0.0, self.threshold, WARMING, timestep)
+            return Decision(False, 0.0, self.threshold, WARMING, evidence.timestep)
+        if self._holding or any(spikes):
+            return self._judge(evidence, spikes)
+        return Decision(False, 0.0, self.threshold, CALM, evidence.timestep)
+
+    def _judge(self, evidence: Evidence, spikes: list[int]) -> Decision:
+        """Answer where a direction spikes, or the signal is held."""
+        timestep, score = evidence.timestep, 0.0
         if evidence.subspace is not self._subspace:
             self._weigh(evidence.subspace)
-        score = 0.0
         for spike, weight in zip(spikes, self._weights, strict=False):
             if spike:
                 score += weight if self.absolute or spike > 0 else -weight

@@ -79,8 +79,10 @@ class Scaling:
         self.mean = self.variance = self.seen = np.zeros(0)
         self.unknown = np.zeros(0, np.int64)
         self._block = np.zeros((0, 0))
+        self._slots: list[Array] = []  # its rows
         self._held = 0
         self._gaps = False
+        self._wary = True
 
     @property
     def deviation(self) -> Array:
@@ -95,21 +97,41 @@ class Scaling:
         if not self.samples:
             self._start(y.shape[0])
         self.samples += 1
-        # NaN counts as the largest and as the smallest; this is the cheapest look at all values.
-        plausible = y.item(y.argmax()) < IMPLAUSIBLE and y.item(y.argmin()) > -IMPLAUSIBLE
-        if not plausible:
-            y = self._sanitised(y)
-        z = np.minimum(y, self._upper)
-        np.maximum(z, self._lower, out=z)
-        z -= self.mean
-        z *= self._inverse
-        if not plausible:
-            z[np.isnan(y)] = 0.0
-        self._block[self._held] = y
+        z = None if self._wary else self._plainly(y)
+        if z is None:
+            y, z = self._bounded(y)
+        self._slots[self._held][...] = y
         self._held += 1
         if self._held == self.block_size or self.samples <= EARLY:
             self._take()
         return z
+
+    def _plainly(self, y: Array) -> Array | None:
+        """Return `y` scaled, or None where a value is unknown or has to be clipped."""
+        try:
+            z = y - self.mean
+            z *= self._inverse
+        except (RuntimeWarning, FloatingPointError):
+            # Absurd values overflow, and warnings are errors here.
+            return None
+        # NaN counts as the largest and as the smallest; this is the cheapest look at all values.
+        return z if z.item(z.argmax()) < self.clip and z.item(z.argmin()) > -self.clip else None
+
+    def _bounded(self, y: Array) -> tuple[Array, Array]:
+        """Return `y` with NaN for whatever is unknown, counting it; and `y` scaled, with 0 there, and clipped."""
+        bad = ~(np.abs(y) < IMPLAUSIBLE)
+        gaps = bool(bad.any())
+        if gaps:
+            self.unknown += bad
+            self._gaps = True
+            y = np.where(bad, np.nan, y)
+        z = np.minimum(y, self._upper)
+        np.maximum(z, self._lower, out=z)
+        z -= self.mean
+        z *= self._inverse
+        if gaps:
+            z[bad] = 0.0
+        return y, z
 
     def _start(self, features: int) -> None:
         self.mean = np.zeros(features)
@@ -117,14 +139,8 @@ class Scaling:
         self.seen = np.zeros(features)
         self.unknown = np.zeros(features, np.int64)
         self._block = np.zeros((self.block_size, features))
+        self._slots = list(self._block)
         self._bound()
-
-    def _sanitised(self, y: Array) -> Array:
-        """Return `y` with NaN for whatever is unknown, counting it."""
-        bad = ~(np.abs(y) < IMPLAUSIBLE)
-        self.unknown += bad
-        self._gaps = True
-        return np.where(bad, np.nan, y)
 
     def _take(self) -> None:
         """Fold the vectors held into the statistics."""
@@ -157,6 +173,8 @@ class Scaling:
         reach *= self.clip
         self._upper = self.mean + reach
         self._lower = self.mean - reach
+        # Where implausible values would not be clipped, they have to be looked for.
+        self._wary = not (self._upper.max() < IMPLAUSIBLE and self._lower.min() > -IMPLAUSIBLE)
         reach *= OUTER
         self._outer_upper = self.mean + reach
         self._outer_lower = self.mean - reach
