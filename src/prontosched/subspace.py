@@ -201,15 +201,21 @@ def merge_all(subspaces: Iterable[Subspace], *, rank: int, spare: int = 0) -> Su
     Equal to the truncated SVD of all weighted bases side by side, so the order of
     the inputs does not matter.
     """
-    parts = [s.basis * s.singular_values for s in subspaces]
+    parts = list(subspaces)
     if not parts:
         return None
-    if len({p.shape[0] for p in parts}) > 1:
+    features = {part.features for part in parts}
+    if len(features) > 1:
         raise ValueError(
-            f"all subspaces must have one number of metrics, got {sorted({p.shape[0] for p in parts})}: "
+            f"all subspaces must have one number of metrics, got {sorted(features)}: "
             "align them to one list of metrics first"
         )
-    return _leading(np.hstack(parts), rank + spare)
+    rows = np.empty((sum(part.rank for part in parts), features.pop()))
+    at = 0
+    for part in parts:
+        np.multiply(part.basis.T, part.singular_values[:, None], out=rows[at : at + part.rank])
+        at += part.rank
+    return _leading(rows.T, rank + spare)
 
 
 def distance(
