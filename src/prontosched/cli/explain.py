@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import click
@@ -14,7 +15,12 @@ import click
 from prontosched.cli.asking import asking_options, find, node_option
 from prontosched.errors import IntegrationError, ProntoError
 
+if TYPE_CHECKING:
+    from prontosched.agent.client import Client
+
 SPAN_SECONDS = 30.0
+OLDEST = 1e8
+"""Seconds since 1970 below which a number is a slip: five minutes ago is `5m`."""
 WATCH_STEPS = 25
 WATCH_INTERVAL = 0.4
 
@@ -25,28 +31,39 @@ class Moment(click.ParamType[float]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds since 1970."""
-        from prontosched.settings import seconds
+        """Return seconds since 1970, not later than now."""
+        text, now = str(value).strip(), time.time()
+        try:
+            found = _read_moment(text, now)
+        except (ProntoError, ValueError, OverflowError, OSError):
+            found = math.nan
+        if not OLDEST <= found <= now + 1.0:
+            self.fail(
+                f"a time must be past and like 14:03, 2026-05-01T14:03 or 5m (ago), got {text!r}", param, ctx
+            )
+        return found
 
-        text = str(value).strip()
+
+def _read_moment(text: str, now: float) -> float:
+    from prontosched.settings import seconds
+
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    for shape in ("%H:%M", "%H:%M:%S"):
         try:
-            return float(text)
+            clock = datetime.strptime(text, shape).time()
         except ValueError:
-            pass
-        for shape in ("%H:%M", "%H:%M:%S"):
-            try:
-                clock = datetime.strptime(text, shape).time()
-            except ValueError:
-                continue
-            return datetime.combine(datetime.now().date(), clock).timestamp()
-        try:
-            return datetime.fromisoformat(text).timestamp()
-        except ValueError:
-            pass
-        try:
-            return time.time() - seconds(text.removesuffix(" ago"))
-        except ProntoError:
-            self.fail(f"a time must be like 14:03, 2026-05-01T14:03 or 5m, got {text!r}", param, ctx)
+            continue
+        today = datetime.fromtimestamp(now)
+        found = datetime.combine(today.date(), clock)
+        # What is still to come today was meant for yesterday.
+        return (found if found <= today else found - timedelta(days=1)).timestamp()
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return now - seconds(text.removesuffix("ago").strip())
 
 
 @click.command()
@@ -81,13 +98,22 @@ def command(
                 "an agent must be running to tell of the past, got no answer: start one with `pronto up`"
             )
         span = {"from": at - SPAN_SECONDS, "to": at + SPAN_SECONDS, "points": 60}
-        past = client.get(f"/v1/history?{urlencode({**span, **named})}")
+        past = _get(client, "/v1/history", {**span, **named})
+        if not past["points"]:
+            raise IntegrationError(_nothing(client.get("/v1/status"), at))
         click.echo(json.dumps(past) if as_json else _then(past, at))
         return
-    found = (
-        _watch() if client is None else client.get("/v1/explain" + (f"?{urlencode(named)}" if named else ""))
-    )
+    found = _watch() if client is None else _get(client, "/v1/explain", named)
     click.echo(json.dumps(found) if as_json else _now(found))
+
+
+def _get(client: Client, path: str, values: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return client.get(f"{path}?{urlencode(values)}")
+    except ProntoError as error:
+        if "name one of" not in str(error):
+            raise
+        raise click.UsageError("the agent watches several nodes: say which with --node NAME") from error
 
 
 def _watch() -> dict[str, Any]:
@@ -115,47 +141,112 @@ def _watch() -> dict[str, Any]:
     return {
         "node": sample.node,
         "decision": {"accept": decision.accept, "reason": decision.reason},
-        "directions": [{"strength": float(d.strength), "words": sentence(d.parts[:3])} for d in found],
+        "directions": [
+            {
+                "strength": float(d.strength),
+                "words": sentence(d.parts[:3]),
+                "families": [part._asdict() for part in d.families],
+            }
+            for d in found
+        ],
         "last_rejection": None,
         "change": None,
+        "record": None,
     }
 
 
 def _now(found: dict[str, Any]) -> str:
     decision = found["decision"]
-    word = click.style("accepting", fg="green") if decision["accept"] else click.style("refusing", fg="red")
-    lines = [f"{found['node']}: {word}: {decision['reason']}", ""]
-    if not found["directions"]:
-        lines.append("No directions yet: too few vectors were seen.")
-    for i, direction in enumerate(found["directions"]):
-        lines.append(
-            f"direction {i + 1}  {100 * direction['strength']:3.0f} % of what moves: {direction['words']}"
-        )
-    last = found.get("last_rejection")
-    lines.append("")
-    if last is None:
-        lines.append("No refusal yet.")
+    word = click.style("accepts", fg="green") if decision["accept"] else click.style("refuses", fg="red")
+    lines = [f"{found['node']} {word} jobs: {decision['reason']}", ""]
+    if found["directions"]:
+        lines.append("What it is made of: metrics that move together, with their share of all movement")
     else:
-        lines.append(f"Last refusal {time.time() - last['time']:.0f} s ago: {last['reason']}")
-        if last["words"]:
-            lines.append(f"  what stood out: {last['words']}")
-    if (change := found.get("change")) is not None:
-        turned = (
-            f"The last block turned the directions by {change['distance']:.3f} (0 not at all, 1 completely)"
-        )
-        gained = ", ".join(part["metric"] for part in change["gained"][:3])
-        lines.append(turned + (f"; more of {gained}" if gained else ""))
+        lines.append("No directions yet: they come with the first full block of vectors.")
+    for i, direction in enumerate(found["directions"]):
+        lines.append(f"  {i + 1}  {100 * direction['strength']:3.0f} %  {direction['words']}")
+        if kinds := _kinds(direction["families"]):
+            lines.append(f"            mostly {kinds}")
+    lines += ["", *_last(found["last_rejection"])]
+    if (change := found["change"]) is not None:
+        lines.append(f"Since the last block: {_changed(change)}")
+    if (record := found["record"]) is not None and (own := record.get("signal")) is not None:
+        lines.append(f"Its record: {_record(own)}")
     return "\n".join(lines)
+
+
+def _last(last: dict[str, Any] | None) -> list[str]:
+    if last is None:
+        return ["No refusal since the agent started."]
+    then = datetime.fromtimestamp(last["time"]).strftime("%d %b %H:%M:%S")
+    met = f"{_ago(time.time() - last['time'])} ({then}), at CPU Ready {_percent(last['cpu_ready_percent'])}"
+    lines = [f"Last refusal {met}: {last['reason']}"]
+    if last["words"]:
+        lines.append(f"  what stood out in its metrics: {last['words']}")
+    if kinds := _kinds(last["families"]):
+        lines.append(f"  mostly {kinds}")
+    return lines
+
+
+def _changed(change: dict[str, Any]) -> str:
+    parts = [f"the directions {change['words']} ({change['distance']:.2f} of 1)"]
+    if change["rank"] != change["rank_before"]:
+        parts.append(f"there are {change['rank']}, before {change['rank_before']}")
+    for word, key in (("more", "gained"), ("less", "lost")):
+        if names := ", ".join(part["metric"] for part in change[key][:3]):
+            parts.append(f"{word} of {names}")
+    return "; ".join(parts)
+
+
+def _record(own: dict[str, Any]) -> str:
+    if own["recall"] is None or own["precision"] is None:
+        return "too little has happened to tell what its refusals are worth"
+    lead = "" if own["lead_steps"] is None else f", {own['lead_steps']:.1f} timesteps ahead"
+    return (
+        f"refused {own['recall']:.0%} of contended moments (a coin: {own['downtime']:.0%}){lead}; "
+        f"{own['precision']:.0%} of refusals met contention (a coin: {own['base_rate']:.0%})"
+    ).replace("%", " %")
+
+
+def _kinds(families: list[dict[str, Any]]) -> str:
+    """Return the families worth naming; one alone says no more than the metrics did."""
+    named = [f"{kind['metric']} ({100 * kind['share']:.0f} %)" for kind in families if kind["share"] >= 0.05]
+    return ", ".join(named) if len(named) > 1 else ""
+
+
+def _ago(seconds: float) -> str:
+    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (129600, 3600, "h")):
+        if seconds < limit:
+            return f"{max(0.0, seconds) / unit:.0f} {name} ago"
+    return f"{seconds / 86400:.0f} days ago"
+
+
+def _nothing(status: dict[str, Any], at: float) -> str:
+    shown = datetime.fromtimestamp(at).strftime("%d %b %Y %H:%M:%S")
+    if status["disk"] is None:
+        return "the agent must keep a decision log, got one started with --no-keep: leave that out"
+    return (
+        f"a decision must have been recorded within {SPAN_SECONDS:.0f} s of {shown}, got none: "
+        "the agent did not run then, or its log is no longer that long (see --log-days)"
+    )
 
 
 def _then(found: dict[str, Any], at: float) -> str:
-    shown = datetime.fromtimestamp(at).strftime("%d %b %H:%M:%S")
-    if not found["points"]:
-        return f"{found['node']}: nothing was recorded around {shown}"
-    point = min(found["points"], key=lambda p: abs(p["time"] - at))
-    ready = "unknown" if point["ready_max"] is None else f"{point['ready_max']:.1f} %"
-    word = "refusing" if point["raised_share"] and point["raised_share"] > 0 else "accepting"
-    lines = [f"{found['node']} at {shown}: {word}, CPU Ready up to {ready}"]
-    if point.get("reason"):
+    points = found["points"]
+    point = min(points, key=lambda p: abs(p["time"] - at))
+    shown = datetime.fromtimestamp(point["time"]).strftime("%d %b %H:%M:%S")
+    word = "refused" if point["rejecting_share"] else "accepted"
+    lines = [f"{found['node']} {word} jobs at {shown}, at CPU Ready {_percent(point['ready_max'])}"]
+    if point["reason"]:
         lines.append(f"  {point['reason']}")
+    highest = max((p["ready_max"] for p in points if p["ready_max"] is not None), default=None)
+    steps = sum(p["timesteps"] for p in points)
+    refused = sum(p["timesteps"] * p["rejecting_share"] for p in points) / steps
+    lines.append(
+        f"  in the minute around it: CPU Ready up to {_percent(highest)}, refusing {100 * refused:.0f} %"
+    )
     return "\n".join(lines)
+
+
+def _percent(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.0f} %" if value >= 100 else f"{value:.3g} %"
