@@ -22,8 +22,8 @@ RELATIVE_FLOOR = 1e-9
 CANCELLED = 1e-4
 # Deviations down to this share of the mean, both squared, are found in one pass.
 NEARBY = 1e-3
-# Running means and squares are measured afresh after this many values at the latest.
-REFRESH = 64
+# Running means and squares are measured afresh after the ring came round so often.
+ROUNDS = 8
 
 
 class SpikeDetector:
@@ -72,7 +72,7 @@ class SpikeDetector:
         self._squares: list[float] = []
         self._held = 0
         self._next = 0
-        self._since = 0
+        self._rounds = 0
 
     @property
     def warm(self) -> bool:
@@ -91,7 +91,7 @@ class SpikeDetector:
         """
         self._held = window.shape[1]
         self._next = self._held % self.lag if slot is None else slot
-        self._since = 0
+        self._rounds = 0
         self._windows = window.tolist()
         if self._held == self.lag:
             self._measure()
@@ -103,7 +103,7 @@ class SpikeDetector:
     def _measure(self) -> None:
         """Find the means and squares of full windows afresh."""
         lag = self.lag
-        self._since = 0
+        self._rounds = 0
         self._means = means = [sum(values) / lag for values in self._windows]
         self._squares = squares = []
         for values, mean in zip(self._windows, means, strict=True):
@@ -138,9 +138,12 @@ class SpikeDetector:
             squares[i] = left = square + change * (away - moved + old - mean)
             if left < CANCELLED * square:
                 cancelled = True
-        self._next = at + 1 if at + 1 < self.lag else 0
-        self._since += 1
-        if cancelled or self._since >= REFRESH:
+        if at + 1 < self.lag:
+            self._next = at + 1
+        else:
+            self._next = 0
+            self._rounds += 1
+        if cancelled or self._rounds == ROUNDS:
             self._measure()
         return spikes
 
@@ -166,7 +169,7 @@ class SpikeDetector:
             "sums": np.array([self._means, self._squares] if self.warm else [[], []], dtype=np.float64),
             "held": self._held,
             "next": self._next,
-            "since": self._since,
+            "rounds": self._rounds,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -175,4 +178,4 @@ class SpikeDetector:
         self._means, self._squares = state["sums"].tolist()
         self._held = int(state["held"])
         self._next = int(state["next"])
-        self._since = int(state["since"])
+        self._rounds = int(state["rounds"])

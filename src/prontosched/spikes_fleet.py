@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.spikes import CANCELLED, NEARBY, REFRESH, RELATIVE_FLOOR, SpikeDetector
+from prontosched.spikes import CANCELLED, NEARBY, RELATIVE_FLOOR, ROUNDS, SpikeDetector
 from prontosched.subspace import Array
 
 At = slice | NDArray[np.intp]
@@ -38,14 +38,14 @@ class FleetSpikeDetector:
         self._square = np.zeros(shape)
         self._held = np.zeros(nodes, np.intp)
         self._next = np.zeros(nodes, np.intp)
-        self._since = np.zeros(nodes, np.intp)
+        self._rounds = np.zeros(nodes, np.intp)
 
     def refill(self, nodes: NDArray[np.intp], window: Array, held: int) -> None:
         """Replace the recent values of `nodes` by `window` `(m, width, held)`, oldest first."""
         self._values[:held, nodes] = window.transpose(2, 0, 1)
         self._held[nodes] = held
         self._next[nodes] = held % self.lag
-        self._since[nodes] = 0
+        self._rounds[nodes] = 0
         if held == self.lag:
             self._measure(nodes)
 
@@ -60,7 +60,7 @@ class FleetSpikeDetector:
             square[drowned] = np.einsum("lk,lk->k", away, away)
         self._mean[nodes] = mean
         self._square[nodes] = square
-        self._since[nodes] = 0
+        self._rounds[nodes] = 0
 
     def detect(
         self, P: Array, at: At, embedded: NDArray[np.bool_]
@@ -116,10 +116,10 @@ class FleetSpikeDetector:
         self._square[at] = left
         moved = numbers if embedded.all() else numbers[embedded]
         self._next[moved] = (self._next[moved] + 1) % self.lag
-        self._since[moved] += 1
+        self._rounds[moved] += self._next[moved] == 0
         filling = numbers[embedded & ~warm]
         self._held[filling] += 1
-        afresh = (left < CANCELLED * square).any(axis=1) | (self._since[at] >= REFRESH)
+        afresh = (left < CANCELLED * square).any(axis=1) | (self._rounds[at] >= ROUNDS)
         afresh = (afresh & warm) | (embedded & ~warm & (self._held[at] == self.lag))
         if afresh.any():
             self._measure(numbers[afresh])
