@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 FLAGS = [
@@ -23,6 +28,7 @@ FLAGS = [
     "--disable-sync",
 ]
 ARTEFACTS = Path(__file__).parent.parent.parent / "artefacts"
+NASTY = "<img src=x onerror=alert(1)>&\"'"
 
 Start = Callable[..., str]
 
@@ -48,14 +54,14 @@ def artefacts() -> Path:
     return ARTEFACTS
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def start() -> Iterator[Start]:
     """Start `pronto up` with options; gives its address. All are stopped at the end."""
     running: list[subprocess.Popen[str]] = []
 
     def up(*options: str) -> str:
         process = subprocess.Popen(
-            [sys.executable, "-m", "prontosched", "up", "--listen", "127.0.0.1:0", "--for", "600s", *options],
+            [sys.executable, "-m", "prontosched", "up", "--listen", "127.0.0.1:0", "--for", "900s", *options],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -72,8 +78,82 @@ def start() -> Iterator[Start]:
 
     yield up
     for process in running:
+        process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGTERM)
     for process in running:
         process.wait(20)
         assert process.stderr is not None
         process.stderr.close()
+
+
+def planted(path: Path, *, quiet: int = 120, busy: int = 80) -> str:
+    """Write a trace in which contention comes with a rise of two metrics."""
+    rng = np.random.default_rng(3)
+    names = [f"metric_{i}" for i in range(10)] + ["run_queue", "fork_rate", NASTY.replace('"', '""')]
+    rows = ["ready,utilisation," + ",".join(f'"{name}"' for name in names)]
+    load = np.zeros(4)
+    factors = rng.standard_normal((13, 4))
+    for t in range(quiet + busy):
+        load = 0.8 * load + 0.5 * rng.standard_normal(4)
+        y = 20 + factors @ load + 0.3 * rng.standard_normal(13)
+        contended = t >= quiet
+        y[10:12] += 60.0 * contended
+        ready = 45.0 + rng.normal() if contended else 0.3
+        rows.append(f"{ready:.3f},{95 if contended else 30}," + ",".join(f"{v:.4f}" for v in y))
+    path.write_text("\n".join(rows) + "\n")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def node(start: Start, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One node under planted contention, with markup in its name and in a metric's."""
+    folder = tmp_path_factory.mktemp("planted")
+    trace = planted(folder / f"{NASTY}.csv")
+    return start("--trace", trace, "--repeat", "--interval", "0.06", "--state", str(folder / "state"))
+
+
+@pytest.fixture(scope="session")
+def fleet(start: Start) -> str:
+    """A thousand nodes in one process."""
+    return start("--synthetic", "1000", "--no-keep", "--interval", "1")
+
+
+def fetch(url: str) -> Any:
+    """Return the JSON at an address."""
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return json.load(answer)
+
+
+def until(page: Any, condition: str, *, timeout: float = 20000, arg: Any = None) -> None:
+    """Wait for a condition in the page; the page's own policy forbids the browser driver's way, which is eval."""
+    end = time.monotonic() + timeout / 1000
+    while time.monotonic() < end:
+        if page.evaluate(condition, arg):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"did not come true in {timeout} ms: {condition}")
+
+
+class Watched:
+    """A page whose complaints are kept."""
+
+    def __init__(
+        self, browser: Any, url: str, *, size: tuple[int, int] = (1280, 900), **options: Any
+    ) -> None:
+        self.context = browser.new_context(viewport={"width": size[0], "height": size[1]}, **options)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on(
+            "console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None
+        )
+        self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
+        self.page.on("dialog", lambda d: self.complaints.append(d.message))
+        self.page.on("request", lambda r: self.requests.append(r.url))
+        self.page.goto(url, wait_until="domcontentloaded")
+
+    def __enter__(self) -> Watched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
