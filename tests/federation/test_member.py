@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -10,12 +9,10 @@ import pytest
 
 from prontosched.decision import Decision
 from prontosched.federation.census import Census
-from prontosched.federation.contribution import shared_by, start_signal, summary_of
 from prontosched.federation.discovery import Discovery
 from prontosched.federation.link import DECISIONS, SUMMARIES, VIEWS, LocalLink
 from prontosched.federation.member import Member
-from prontosched.federation.message import DecisionMessage, GlobalView, Summary
-from prontosched.federation.propagation import Propagation
+from prontosched.federation.message import DecisionMessage, GlobalView
 from prontosched.federation.schema import fingerprint
 from prontosched.federation.seat import Seat
 from prontosched.federation.tree import Tree
@@ -345,66 +342,6 @@ def test_statistics_of_a_signal_reach_new_nodes() -> None:
     np.testing.assert_array_equal(newcomer.started["gram"], [[6.0, 3.0], [3.0, 9.0]])
 
 
-def test_a_drift_too_slow_for_any_one_block_still_gets_through() -> None:
-    rule = Propagation(epsilon=0.05, epsilon_strength=1e9, max_age_seconds=1e9, rank=1)
-    fired = 0
-    for block in range(2000):
-        turn = 0.002 * block
-        basis = np.array([[np.cos(turn)], [np.sin(turn)], [0.0]])
-        summary = dataclasses.replace(example_summary(), subspace=example_subspace(basis))
-        if rule.due(summary, now=float(block)):
-            rule.sent(summary, now=float(block))
-            fired += 1
-
-    assert 60 < fired < 200
-    assert rule.skipped_count == 2000 - fired
-
-
-def test_the_papers_trigger_is_blind_to_strength_and_not_to_rotation() -> None:
-    rule = Propagation(epsilon=0.05, kind="elementwise", rank=2)
-    summary = dataclasses.replace(example_summary(), subspace=example_subspace(np.eye(3)[:, :2]))
-    rule.sent(summary, now=0.0)
-    stronger = dataclasses.replace(summary, subspace=example_subspace(np.eye(3)[:, :2], 9.0))
-    turned = np.eye(3)[:, :2] @ np.array([[0.8, -0.6], [0.6, 0.8]])
-    rotated = dataclasses.replace(summary, subspace=example_subspace(turned))
-
-    assert rule.due(stronger, now=1.0) is None
-    assert rule.due(rotated, now=1.0) == "moved"
-    assert Propagation(rank=2).due(stronger, now=0.0) == "first"
-
-
-def test_silence_ends_at_the_maximum_age() -> None:
-    rule = Propagation(max_age_seconds=60.0)
-    summary = example_summary()
-    rule.sent(summary, now=0.0)
-
-    assert rule.due(summary, now=59.0) is None
-    assert rule.due(summary, now=60.0) == "age"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"epsilon": -1.0}, "epsilon must be at least 0"),
-        ({"max_age_seconds": 0.0}, "max_age_seconds must be positive"),
-    ],
-)
-def test_a_rule_that_makes_no_sense_is_refused(options: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Propagation(**options)
-
-
-def example_summary() -> Summary:
-    ones = np.ones(3)
-    return Summary("n", 1, 1, ("a", "b", "c"), None, 10.0, ones, ones, 0 * ones, 10 * ones)
-
-
-def example_subspace(basis: np.ndarray, strength: float = 1.0):
-    from prontosched.subspace import Subspace
-
-    return Subspace(basis, strength * np.linspace(2, 1, basis.shape[1]))
-
-
 def test_the_view_names_its_schema_and_survives_the_bus() -> None:
     fleet = Simulated(TREE_NAMES, tree=Tree(depth=2))
     fleet.step(60)
@@ -415,18 +352,3 @@ def test_the_view_names_its_schema_and_survives_the_bus() -> None:
 
     assert view.revision == fleet.view.revision
     assert view.metrics == METRICS
-
-
-def test_what_the_learned_signal_shares_survives_the_way_and_starts_another() -> None:
-    stream, teacher = Stream(1), make_node("default", metrics=METRICS)
-    for step in range(120):
-        teacher.step(stream.read(), ready=8.0 if step % 20 < 4 else 1.0, utilisation=50.0, time=float(step))
-    sent = dataclasses.replace(summary_of(teacher, "n1", METRICS), statistics=shared_by(teacher))
-    read = Summary.from_bytes(sent.to_bytes(), lambda _schema: METRICS)
-    learner = make_node("default", metrics=METRICS)
-
-    assert start_signal(learner, read.statistics)
-    assert len(sent.to_bytes()) < 8_000
-    for name, value in sent.statistics.items():
-        np.testing.assert_allclose(read.statistics[name], value, rtol=1e-5, atol=1e-5 * np.abs(value).max())
-    assert not start_signal(learner, {"learned.information": np.ones(3)})

@@ -131,7 +131,7 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
                 link,
                 name_of=lambda name: place_of(settings, name),
                 tree=address.tree,
-                open_link=lambda: NatsLink(address, name=f"{settings.name or os.uname().nodename}-look"),
+                open_link=lambda: NatsLink(address, name=f"look-{os.uname().nodename}", quiet=True),
             )
         )
     elif embed:

@@ -19,6 +19,7 @@ class FleetEmbedding(NamedTuple):
     """What a node of a fleet has learned of its own vectors."""
 
     subspace: Subspace | None
+    kept: Subspace | None
     samples: float
 
 
@@ -44,11 +45,11 @@ def fleet_node(fleet: Fleet | NodeFleet, at: int, metrics: tuple[str, ...]) -> F
     """Return node number `at` of a fleet as it is now."""
     if isinstance(fleet, NodeFleet):
         member = fleet.members[at]
-        own = FleetEmbedding(member.embedding.subspace, float(member.embedding.samples))
+        own = FleetEmbedding(fleet.subspace(at), fleet.kept(at), float(member.embedding.samples))
         scaling = getattr(member, "scaling", None)
         scale = None if scaling is None else _scale(scaling, None)
         return FleetNode(own, metrics, member.timestep, scale)
-    own = FleetEmbedding(fleet.subspace(at), float(fleet.embedding.samples()[at]))
+    own = FleetEmbedding(fleet.subspace(at), fleet.kept(at), float(fleet.embedding.samples()[at]))
     scale = None if fleet.scaling is None else _scale(fleet.scaling, at)
     return FleetNode(own, metrics, int(fleet.timestep[at]), scale)
 

@@ -39,7 +39,7 @@ def command(context: click.Context, address: str | None, top: int, wait: float, 
     from prontosched.federation.nats_link import NatsLink
 
     place = Address.parse(address)
-    link = NatsLink(place, name="overview")
+    link = NatsLink(place, name="overview", quiet=True)
     try:
         seen = look(link, tree=place.tree, seconds=wait)
     finally:
@@ -126,7 +126,7 @@ def load(address: str, agents: int, seconds: float, every: float, prefix: str, a
     from prontosched.federation.nats_link import NatsLink
 
     place = Address.parse(address)
-    link = NatsLink(place, name=f"load-{prefix}")
+    link = NatsLink(place, name=f"load-{prefix}", quiet=True)
     try:
         found = traffic(link, agents=agents, seconds=seconds, every=every, prefix=prefix, tree=place.tree)
     except TimeoutError as error:

@@ -137,5 +137,6 @@ class Aggregator:
             samples=float(np.sum(weights)),
             nodes=sum(s.nodes for s in summaries),
             statistics=pooled_statistics(summaries),
+            merged=True,
             **scale._asdict(),
         )

@@ -29,6 +29,11 @@ class Learning(Protocol):
         ...
 
     @property
+    def kept(self) -> Subspace | None:
+        """The same with its spare directions, which is what travels."""
+        ...
+
+    @property
     def samples(self) -> float:
         """Vectors behind it."""
         ...
@@ -76,7 +81,7 @@ def summary_of(node: Summarised, name: str, metrics: Metrics) -> Summary:
         incarnation=0,
         sequence=0,
         metrics=metrics,
-        subspace=node.embedding.subspace,
+        subspace=node.embedding.kept,
         samples=samples,
         mean=mean,
         deviation=deviation,

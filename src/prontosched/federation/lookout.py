@@ -25,7 +25,7 @@ from prontosched.federation.message import DecisionMessage, GlobalView, Summary
 from prontosched.federation.overview import NAN, Overview, Row
 from prontosched.federation.schema import Metrics, carry
 from prontosched.federation.schema_book import SchemaBook
-from prontosched.federation.tree import ROOT, Tree, level
+from prontosched.federation.tree import Tree, level
 
 MAX_SENDERS = 20_000
 BREATH = 16
@@ -149,10 +149,12 @@ class Lookout:
         for key in [key for key, sender in self._senders.items() if now - sender.time > KEPT_SECONDS]:
             del self._senders[key]
         said = {m.node: m for m in self._said.values() if not m.expired(now)}
-        inner = {self.tree.parent(sender.name) for sender in self._senders.values()} | {ROOT}
+        inner = {self.tree.parent(sender.name) for sender in self._senders.values()}
         rows = []
         for number, sender in enumerate(self._senders.values()):
-            rows.append(self._row(sender, now, said.get(sender.name), sender.name in inner))
+            # A release that does not say so itself is known by its children.
+            sender.merged = sender.merged or sender.name in inner
+            rows.append(self._row(sender, now, said.get(sender.name)))
             if breath is not None and number % (4 * BREATH) == 4 * BREATH - 1:
                 breath()
         rows.sort(
@@ -200,11 +202,11 @@ class Lookout:
         elif topic == DECISIONS:
             self._said.pop(key, None)
 
-    def _row(self, sender: _Sender, now: float, decision: DecisionMessage | None, inner: bool) -> Row:
+    def _row(self, sender: _Sender, now: float, decision: DecisionMessage | None) -> Row:
         return Row(
             sender.name,
             self.tree.parent(sender.name),
-            inner,
+            sender.merged,
             max(0.0, now - sender.time),
             sender.samples,
             sender.nodes,
@@ -227,6 +229,7 @@ class _Sender:
     nodes: int
     sent: int
     skipped: int
+    merged: bool
     message_bytes: int
     metrics: Metrics
     deviation: NDArray[np.float32]
@@ -244,6 +247,7 @@ class _Sender:
             summary.nodes,
             summary.sent,
             summary.skipped,
+            summary.merged,
             len(entry.value),
             summary.metrics,
             summary.deviation.astype(np.float32),

@@ -63,6 +63,8 @@ class Summary:
         sum over nodes.
     sent, skipped
         Summaries sent so far, and those that epsilon saved.
+    merged
+        True for what an aggregator says.
     """
 
     node: str
@@ -79,6 +81,7 @@ class Summary:
     statistics: Statistics = field(default_factory=dict)
     sent: int = 0
     skipped: int = 0
+    merged: bool = False
 
     @property
     def version(self) -> tuple[int, int]:
@@ -87,7 +90,9 @@ class Summary:
 
     def to_bytes(self) -> bytes:
         """Return the message; a node of 134 metrics needs about 4 kB."""
-        own = {name: getattr(self, name) for name in OWN}
+        own: dict[str, Any] = {name: getattr(self, name) for name in OWN}
+        if self.merged:
+            own["merged"] = True
         return encode("summary", SUMMARY_VERSION, {"node": self.node, **own, **_pack(self)})
 
     @classmethod
@@ -106,6 +111,7 @@ class Summary:
         if node != ROOT:
             split(node)
         own: dict[str, Any] = {name: whole(fields, name) for name in OWN}
+        own["merged"] = fields.get("merged") is True
         return cls(node=node, **own, **unpack(fields, schemas, f"summary of {node!r}"))
 
 

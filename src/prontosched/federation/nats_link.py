@@ -49,6 +49,8 @@ class NatsLink:
         Who connects: shown in the bus's own reports, and unlike any other's.
     timeout
         Seconds to wait for any one answer.
+    quiet
+        Leave it to the caller to say that the bus went or came.
 
     Notes
     -----
@@ -62,6 +64,7 @@ class NatsLink:
         group: str | None = None,
         name: str = "member",
         timeout: float = 2.0,
+        quiet: bool = False,
     ) -> None:
         place = Address.parse(address) if isinstance(address, str) else address
         self.address = place if group is None else dataclasses.replace(place, group=group)
@@ -69,6 +72,7 @@ class NatsLink:
         self.name_key = self.address.name_key()
         self.rule = self.address.rule
         self.timeout = timeout
+        self.quiet = quiet
         self.sessions = 0
         self.last_error = ""
         self._told_away = False
@@ -218,7 +222,7 @@ class NatsLink:
             self.last_error = session.complaint.removeprefix("nats: ")
         self.last_error = self.last_error or type(error).__name__
         log.log(
-            logging.DEBUG if self._told_away or self._closing else logging.WARNING,
+            logging.DEBUG if self._told_away or self._closing or self.quiet else logging.WARNING,
             "the bus does not answer, going on without it and trying again: %s",
             self.last_error,
         )
@@ -232,7 +236,8 @@ class NatsLink:
     async def _serve(self, session: Session) -> None:
         self._offset = session.offset
         self.sessions += 1
-        log.info(
+        log.log(
+            logging.DEBUG if self.quiet else logging.INFO,
             "%s the bus at %s, group %s",
             "back on" if self.sessions > 1 else "on",
             ",".join(self.address.servers),

@@ -191,7 +191,9 @@ class Session:
         subject = self._subject(feed.topic, feed.pattern)
         self._subscriptions[feed] = await self._client.subscribe(subject, cb=heard)
         await self._client.flush(timeout=max(1, round(self.timeout)))
-        live, held = subject.lower() not in self.denied, await self.read_store(feed)
+        # In this order: the word that listening is forbidden may come a moment later.
+        held = await self.read_store(feed)
+        live = subject.lower() not in self.denied
         feed.denied = "" if live and held else f"{feed.topic} {_ALLOWED[live, held]}"
         feed.ready = True
 

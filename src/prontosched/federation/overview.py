@@ -96,7 +96,8 @@ class Overview:
         spoken = {row.name: row for row in self.rows if row.aggregator}
         found: dict[str, Group] = {ROOT: self._root()}
         for row in self.rows:
-            for name in _above(tree, row.name):
+            own_group = [row.name] if row.aggregator else []
+            for name in (*own_group, *_above(tree, row.name)):
                 if name not in found:
                     own = spoken.get(name)
                     found[name] = Group(name, tree.parent(name), own.age_seconds if own else NAN)

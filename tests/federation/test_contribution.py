@@ -1,0 +1,48 @@
+"""What a node contributes: its spare directions, and what its signal has learned."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from prontosched.federation.contribution import shared_by, start_signal, summary_of
+from prontosched.federation.link import SUMMARIES, Board, LocalLink
+from prontosched.federation.member import Member
+from prontosched.federation.message import Summary
+from prontosched.presets import make_node
+from prontosched.subspace import distance
+
+from .simulated import METRICS, Stream
+
+
+def test_what_the_learned_signal_shares_survives_the_way_and_starts_another() -> None:
+    stream, teacher = Stream(1), make_node("default", metrics=METRICS)
+    for step in range(120):
+        teacher.step(stream.read(), ready=8.0 if step % 20 < 4 else 1.0, utilisation=50.0, time=float(step))
+    sent = dataclasses.replace(summary_of(teacher, "n1", METRICS), statistics=shared_by(teacher))
+    read = Summary.from_bytes(sent.to_bytes(), lambda _schema: METRICS)
+    learner = make_node("default", metrics=METRICS)
+
+    assert start_signal(learner, read.statistics)
+    assert len(sent.to_bytes()) < 8_000
+    for name, value in sent.statistics.items():
+        np.testing.assert_allclose(read.statistics[name], value, rtol=1e-5, atol=1e-5 * np.abs(value).max())
+    assert not start_signal(learner, {"learned.information": np.ones(3)})
+
+
+def test_what_travels_has_the_spare_direction_that_a_node_does_not_show() -> None:
+    metrics = tuple(f"m{i:03d}" for i in range(134))
+    node = make_node("default", metrics=metrics, signal="paper")
+    board = Board(lambda: 1_000_000.0)
+    member = Member(LocalLink(board), "rack/n1")
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        member.step(node, node.step(rng.standard_normal(134)))
+    (entry,) = board.values[SUMMARIES].values()
+    sent = Summary.from_bytes(entry.value, lambda _: metrics)
+
+    assert node.embedding.subspace.rank == 4
+    assert sent.subspace.rank == 5
+    assert distance(sent.subspace.cut(4), node.embedding.subspace) < 1e-5
+    assert len(entry.value) < 4400
