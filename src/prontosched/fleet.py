@@ -24,7 +24,7 @@ from prontosched.telemetry.scaling import IMPLAUSIBLE, Scaling
 from prontosched.telemetry.scaling_fleet import FleetScaling
 
 # Nodes per pass: what one pass touches then stays in the cache.
-CHUNK = 128
+CHUNK = 256
 
 At = slice | NDArray[np.intp]
 

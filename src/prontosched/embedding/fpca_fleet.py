@@ -76,6 +76,7 @@ class FPCAEdgeFleet:
         self.ranks = np.zeros(nodes, np.intp)
         self.blocks = np.zeros(nodes, np.int64)
         self.recent: Array | None = None
+        self._scratch = np.zeros((0, self.depth, features))
         self._known = np.zeros(nodes, np.intp)
         # Strengths of the past, with the sign its rows have against the directions shown.
         self._signed = np.zeros((nodes, self.depth))
@@ -187,13 +188,22 @@ class FPCAEdgeFleet:
         along = np.einsum("mii->mi", leading[:, :depth])
         signed = np.copysign(np.sqrt(squares[:, : -depth - 1 : -1]), along * self._signed[at])
         self._signed[at] = signed
-        weighted = np.matmul(vectors[:, :, -depth:].swapaxes(1, 2), rows)[:, ::-1]
-        self.rows[at] = weighted[:, :width] / signed[:, :width, None]
-        self.strengths[at] = np.abs(signed[:, :width])
+        weighted = self._room(len(rows))
+        np.matmul(vectors[:, :, -depth:].swapaxes(1, 2), rows, out=weighted)
+        weighted = weighted[:, ::-1]
         self.slab[at, :depth] = weighted if self.forgetting == 1.0 else self.forgetting * weighted
+        weighted = weighted[:, :width]
+        self.rows[at] = np.divide(weighted, signed[:, :width, None], out=weighted)
+        self.strengths[at] = np.abs(signed[:, :width])
         if lag <= self.block_size:
             # The eigenvectors hold each vector's part in each direction.
             self.recent = leading[:, -lag:, :width].swapaxes(1, 2) * signed[:, :width, None]
+
+    def _room(self, nodes: int) -> Array:
+        """Return scratch space, the same each time: fresh memory would cost more than what is done in it."""
+        if len(self._scratch) < nodes:
+            self._scratch = np.zeros((nodes, self.depth, self.slab.shape[2]))
+        return self._scratch[:nodes]
 
     def _carefully(self, full: Nodes, at: At, rows: Array, known: Nodes) -> Nodes:
         """Do what `_update` promises for young nodes, adapting ranks and weak directions."""
