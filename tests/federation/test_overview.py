@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 
@@ -14,11 +16,12 @@ from prontosched.bench.federation import one_view, scale
 from prontosched.bench.federation_error import one_error
 from prontosched.bench.federation_fleets import same_kind
 from prontosched.bench.federation_worth import Plan, _held_out, _rows
-from prontosched.cli.federation import command
+from prontosched.cli.federation import _words, command
 from prontosched.errors import FederationError
 from prontosched.federation.link import DECISIONS, SUMMARIES, LocalLink
 from prontosched.federation.lookout import look
 from prontosched.federation.nats_link import NatsLink
+from prontosched.federation.tree import Tree
 
 from .buses import Bus
 from .simulated import Simulated, Stream
@@ -54,6 +57,23 @@ def test_an_aggregator_whose_nodes_have_left_is_no_node() -> None:
     assert seen.nodes == []
     assert [group.name for group in seen.groups(fleet.tree)] == ["", "rack1", "rack2"]
     assert all(group.nodes == 0 for group in seen.groups(fleet.tree))
+
+
+def test_those_who_follow_another_tree_are_counted_and_told_what_to_do(fleet: Simulated) -> None:
+    seen = look(LocalLink(fleet.board), tree=Tree(depth=1))
+
+    assert seen.nodes == []
+    assert seen.misplaced == 7
+    assert look(LocalLink(fleet.board), tree=fleet.tree).misplaced == 0
+    assert any("same depth and shards" in line for line in _words(seen, 20))
+
+
+def test_without_the_client_library_the_extra_is_named() -> None:
+    code = "import sys; sys.modules['nats'] = None; import prontosched.federation.nats_link"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert found.returncode == 1
+    assert found.stderr.endswith("a bus needs nats-py: pip install '.[nats]'\n")
 
 
 def test_what_epsilon_saved_is_counted_in_messages_and_bytes(fleet: Simulated) -> None:

@@ -16,7 +16,7 @@ from prontosched.agent.answer import plain
 from prontosched.errors import FederationError
 from prontosched.federation.link import Link
 from prontosched.federation.lookout import Lookout
-from prontosched.federation.overview import Overview
+from prontosched.federation.overview import Overview, misplaced
 from prontosched.federation.tree import Tree
 
 LOG = logging.getLogger("prontosched.agent")
@@ -111,11 +111,10 @@ class TreeView:
             lookout = Lookout(link, tree=self._tree())
             patient = time.monotonic() + PATIENCE_SECONDS
             while self._wanted() and self._tree() == lookout.tree:
+                lookout.take(_breathe)
                 young = not lookout.ready or lookout.waiting > 0
                 if not young or time.monotonic() > patient:
                     self._look(link, lookout)
-                else:
-                    lookout.take(_breathe)
                 self._stop.wait(0.05 if young else self._refresh_seconds)
         except Exception as error:
             # A page without a tree is no reason to stop deciding.
@@ -131,7 +130,6 @@ class TreeView:
         return not self._stop.is_set() and time.monotonic() - self._asked_at < self._idle_seconds
 
     def _look(self, link: Link, lookout: Lookout) -> None:
-        lookout.take(_breathe)
         seen = lookout.overview(_breathe)
         note = ""
         if not link.connected:
@@ -140,6 +138,8 @@ class TreeView:
             note = "still reading the bus"
         elif seen.denied:
             note = f"the bus lets this agent read only a part: {seen.denied}"
+        elif seen.misplaced:
+            note = misplaced(seen.misplaced)
         self._found = {**answer(seen, lookout.tree), **self._standing(link), "note": note}
 
     def _standing(self, link: Link | None) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def command(context: click.Context, address: str | None, top: int, wait: float, 
             "revision": seen.revision,
             "nodes": len(seen.nodes),
             "unreadable": seen.unreadable,
+            "misplaced": seen.misplaced,
             "denied": seen.denied,
         }
         click.echo(
@@ -154,15 +155,17 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _words(seen: Any, top: int) -> list[str]:
+    from prontosched.federation.overview import misplaced
+
     view = (
         f"global view {seen.revision}, {seen.view_age_seconds:.0f} s old"
         if seen.revision
         else "no global view yet"
     )
     lines = [f"{_count(len(seen.nodes))}, {view}"]
-    if not seen.rows:
+    if not seen.rows and not seen.misplaced:
         lines.append("nobody has spoken yet: start `pronto agent --nats ADDRESS`, with the same group")
-    elif not seen.revision:
+    elif not seen.revision and not seen.misplaced:
         lines.append("nobody merges what nodes know: start `pronto aggregate --nats ADDRESS`")
     for row in seen.rows:
         if row.aggregator:
@@ -190,6 +193,8 @@ def _words(seen: Any, top: int) -> list[str]:
         )
     if seen.unreadable:
         lines.append(f"{seen.unreadable} messages on the bus cannot be read")
+    if seen.misplaced:
+        lines.append(misplaced(seen.misplaced))
     if seen.denied:
         lines.append(f"this user may not read everything: {seen.denied}; the role viewer may")
     return lines

@@ -31,6 +31,8 @@ MAX_SENDERS = 20_000
 BREATH = 16
 # As long as a bus keeps a summary that is not renewed; where nothing tells of the end, this does.
 KEPT_SECONDS = 3600.0
+# What has not been renewed for so long was said before the tree was another one.
+MISPLACED_SECONDS = 180.0
 
 
 def look(link: Link, *, tree: Tree | None = None, rank: int = 4, seconds: float = 5.0) -> Overview:
@@ -97,6 +99,7 @@ class Lookout:
         self._decisions = link.subscribe(DECISIONS, ">")
         self._views = link.subscribe(VIEWS, VIEW_KEY)
         self._senders: dict[str, _Sender] = {}
+        self._misplaced: dict[str, float] = {}
         self._said: dict[str, DecisionMessage] = {}
         self._waiting: dict[tuple[str, str], Entry] = {}
         self._bad: set[tuple[str, str]] = set()
@@ -166,6 +169,7 @@ class Lookout:
             view.nodes if view else 0,
             now - self._view_time if view else NAN,
             len(self._bad) + len(self._waiting),
+            sum(now - when <= MISPLACED_SECONDS for when in self._misplaced.values()),
             "; ".join(dict.fromkeys(feed.denied for feed in self.feeds if feed.denied)),
         )
 
@@ -193,12 +197,15 @@ class Lookout:
         summary = Summary.from_bytes(entry.value, self._book)
         if self.tree.key(summary.node) != entry.key:
             self._drop(SUMMARIES, entry.key)
+            if len(self._misplaced) < self.most:
+                self._misplaced[entry.key] = entry.time
         elif entry.key in self._senders or len(self._senders) < self.most:
             self._senders[entry.key] = _Sender.of(summary, entry, self.rank)
 
     def _drop(self, topic: str, key: str) -> None:
         if topic == SUMMARIES:
             self._senders.pop(key, None)
+            self._misplaced.pop(key, None)
         elif topic == DECISIONS:
             self._said.pop(key, None)
 

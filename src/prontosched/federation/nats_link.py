@@ -24,7 +24,11 @@ from prontosched.federation.address import Address
 from prontosched.federation.feed import Entry, Feed
 from prontosched.federation.link import LinkDownError
 from prontosched.federation.nats_options import client_options
-from prontosched.federation.nats_session import Session
+
+try:
+    from prontosched.federation.nats_session import Session
+except ModuleNotFoundError as error:
+    raise FederationError("a bus needs nats-py: pip install '.[nats]'") from error
 
 log = logging.getLogger(__name__)
 

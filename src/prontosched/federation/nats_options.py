@@ -20,7 +20,7 @@ def client_options(address: Address) -> dict[str, Any]:
                 f"creds must name a credentials file, got {address.credentials!r}: check the path"
             )
         if importlib.util.find_spec("nkeys") is None:
-            raise FederationError("a credentials file needs the package nkeys: install the extra 'nats'")
+            raise FederationError("a credentials file needs nkeys: pip install '.[nats]'")
         options["user_credentials"] = address.credentials
     if address.user is not None:
         options |= {"user": address.user, "password": address.password or ""}

@@ -64,6 +64,8 @@ class Overview:
         Of the global view; None, 0 and NaN where there is none.
     unreadable
         Messages on the bus that are not what they should be.
+    misplaced
+        Those who report to someone else than this tree says, because theirs is another.
     denied
         What the bus does not let this reader read, in words; empty for nothing.
     """
@@ -73,6 +75,7 @@ class Overview:
     view_nodes: int
     view_age_seconds: float
     unreadable: int
+    misplaced: int = 0
     denied: str = ""
 
     @property
@@ -147,6 +150,11 @@ class Group:
         self.samples += row.samples
         if row.accept is not None:
             self.refusing = (self.refusing or 0) + (not row.accept)
+
+
+def misplaced(count: int) -> str:
+    """Say that some follow another tree, and what to do."""
+    return f"{count} report elsewhere than this tree says: give everyone the same depth and shards in the address"
 
 
 def _above(tree: Tree, name: str) -> Iterator[str]:
