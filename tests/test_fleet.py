@@ -16,9 +16,9 @@ from prontosched.presets import make_fleet, make_node
 NODES, FEATURES = 5, 12
 
 
-def vectors(rng: np.random.Generator, steps: int) -> np.ndarray:
+def vectors(rng: np.random.Generator, steps: int, features: int = FEATURES) -> np.ndarray:
     """Streams with NaN, infinite and constant metrics, surges, and nodes that go idle."""
-    factors = rng.standard_normal((NODES, FEATURES, 3))
+    factors = rng.standard_normal((NODES, features, 3))
     Y = np.einsum("mdr,tmr->tmd", factors, rng.standard_normal((steps, NODES, 3)))
     Y += 0.3 * rng.standard_normal(Y.shape)
     Y[rng.random((steps, NODES)) < 0.03] *= 8.0
@@ -40,10 +40,10 @@ def presence(rng: np.random.Generator, steps: int) -> np.ndarray:
     return present
 
 
-def compare(options: dict[str, Any], seed: int, steps: int = 240) -> int:
+def compare(options: dict[str, Any], seed: int, steps: int = 240, features: int = FEATURES) -> int:
     rng = np.random.default_rng(seed)
-    Y, present = vectors(rng, steps), presence(rng, steps)
-    fleet = make_fleet(nodes=NODES, features=FEATURES, **options)
+    Y, present = vectors(rng, steps, features), presence(rng, steps)
+    fleet = make_fleet(nodes=NODES, features=features, **options)
     nodes = [make_node(**options) for _ in range(NODES)]
     raised = 0
     for t in range(steps):
@@ -68,14 +68,17 @@ def compare(options: dict[str, Any], seed: int, steps: int = 240) -> int:
             {"energy_bounds": (0.01, 0.1)},
             {"energy_bounds": (0.08, 0.2), "rank": 2, "holdoff": 3},
             {"block_size": 5, "rank": 3},
+            {"spare": 2},
         ]
     ),
+    # Fewer metrics than the past and a block have rows, and more.
+    st.sampled_from([FEATURES, 30]),
     st.sampled_from([6, 10, 25]),
     st.booleans(),
     st.sampled_from([0, 4]),
 )
 def test_a_fleet_scores_and_decides_as_separate_nodes_do(
-    seed: int, embedding: dict[str, Any], lag: int, scaling: bool, hold: int
+    seed: int, embedding: dict[str, Any], features: int, lag: int, scaling: bool, hold: int
 ) -> None:
     options = {
         "preset": "paper",
@@ -86,7 +89,7 @@ def test_a_fleet_scores_and_decides_as_separate_nodes_do(
         "hold": hold,
     }
 
-    compare(options, seed)
+    compare(options, seed, features=features)
 
 
 def test_the_comparison_meets_refusals(rng: np.random.Generator) -> None:
@@ -98,11 +101,12 @@ def test_other_embeddings_step_as_separate_nodes(embedding: str) -> None:
     compare({"preset": "paper", "embedding": embedding}, seed=3, steps=60)
 
 
-def test_one_bad_node_never_disturbs_another(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("features", [8, 30])
+def test_one_bad_node_never_disturbs_another(rng: np.random.Generator, features: int) -> None:
     count = CHUNK + 3
-    good, bad = (make_fleet("paper", nodes=count, features=8, absolute=True) for _ in range(2))
+    good, bad = (make_fleet("paper", nodes=count, features=features, absolute=True) for _ in range(2))
     for _ in range(60):
-        Y = rng.standard_normal((count, 8))
+        Y = rng.standard_normal((count, features))
         spoiled = Y.copy()
         spoiled[1] = np.nan
         spoiled[2] = 1e308

@@ -161,25 +161,21 @@ class FPCAEdgeFleet:
         """Fold the full blocks into the subspaces; return the nodes that have one now."""
         rows = self.slab[at]
         known = self._known[full]
-        if (
-            self.energy_bounds is None
-            and known.min() == self.depth
-            and self.depth < rows.shape[2] - self.block_size
-        ):
-            solved = self._solve(rows)
-            if solved is not None:
-                self._follow(at, rows, *solved)
-                return full
-        return self._carefully(full, at, rows, known)
-
-    def _solve(self, rows: Array) -> tuple[Array, Array] | None:
-        """Return squared strengths and eigenvectors of the Gram matrices; None where one is not to be trusted."""
+        if self.energy_bounds is not None or self.depth + self.block_size >= rows.shape[2]:
+            return self._carefully(full, at, rows, known)
         gram = np.matmul(rows, rows.swapaxes(1, 2))
         if not gram.item(gram.argmax()) < LARGEST:
-            return None
+            return self._carefully(full, at, rows, known)
         squares, vectors = eigen(gram)
-        trusted = GRAM_TRUST * squares[:, -1] < squares[:, -self.depth]
-        return (squares, vectors) if trusted.all() else None
+        steady = (known == self.depth) & (GRAM_TRUST * squares[:, -1] < squares[:, -self.depth])
+        if steady.all():
+            self._follow(at, rows, squares, vectors)
+            return full
+        first, rest = full[steady], full[~steady]
+        if first.size:
+            self._follow(first, rows[steady], squares[steady], vectors[steady])
+        self.recent = None
+        return np.sort(np.concatenate([first, self._carefully(rest, rest, rows[~steady], known[~steady])]))
 
     def _follow(self, at: At, rows: Array, squares: Array, vectors: Array) -> None:
         """Show new directions, each turned along the one before it."""
