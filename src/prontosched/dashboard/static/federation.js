@@ -64,14 +64,13 @@ const drawTree = drawer(() => {
     whole.leaves = whole.inner.reduce((sum, one) => sum + one.leaves, 0);
   }
   const level = 3 * em, slot = wide / Math.max(1, whole.leaves);
-  const widest = Math.max(...[...tree.groups.values()].filter((g) => !g.inner.length).map((g) => {
-    const number = cells(g).length, size = cellSize(number, Math.max(4, slot - 2), em);
-    return Math.ceil(number / Math.max(1, Math.floor(Math.max(4, slot - 2) / size))) * size;
-  }));
-  canvas.style.setProperty("height", `${(whole.deepest + 1) * level + widest + 0.6 * em}px`);
+  const number = Math.max(...[...tree.groups.values()].filter((group) => !group.inner.length).map((group) => cells(group).length));
+  const room = Math.max(4, slot - 2), size = cellSize(number, room, em);
+  const tall = Math.ceil(number / Math.max(1, Math.floor(room / size))) * size;
+  canvas.style.setProperty("height", `${(whole.deepest + 0.3) * level + 0.95 * level + tall}px`);
   const { pen } = fit(canvas);
   spots = [];
-  drawBranch(pen, whole, 0, slot, level, em);
+  drawBranch(pen, whole, 0, { slot, level, em, size });
   if (spots[spot]) {
     const { x, y, width, height } = spots[spot];
     pen.strokeStyle = colour("--ink");
@@ -80,7 +79,8 @@ const drawTree = drawer(() => {
   }
 });
 
-function drawBranch(pen, branch, begin, slot, level, em) {
+function drawBranch(pen, branch, begin, shape) {
+  const { slot, level, em } = shape;
   const { group, inner, depth } = branch;
   const x = begin + (branch.leaves * slot) / 2, y = (depth + 0.45) * level, radius = Math.min(0.55 * em, 0.45 * slot);
   const line = (...path) => {
@@ -95,7 +95,7 @@ function drawBranch(pen, branch, begin, slot, level, em) {
   for (const one of inner) {
     const child = next + (one.leaves * slot) / 2;
     line([x, y], [x, y + level / 2], [child, y + level / 2], [child, y + level]);
-    drawBranch(pen, one, next, slot, level, em);
+    drawBranch(pen, one, next, shape);
     next += one.leaves * slot;
   }
   const label = groupName(group).split("/").pop();
@@ -105,7 +105,7 @@ function drawBranch(pen, branch, begin, slot, level, em) {
     pen.textBaseline = "middle";
     pen.fillText(label, x + 1.5 * radius, y);
   }
-  if (!inner.length) drawCells(pen, cells(group), x, y, { slot, level, em, line });
+  if (!inner.length) drawCells(pen, cells(group), x, y, { ...shape, line });
   drawVertex(pen, group, x, y, radius);
 }
 
@@ -122,8 +122,8 @@ function drawVertex(pen, group, x, y, radius) {
   pen.fill();
 }
 
-function drawCells(pen, found, x, y, { slot, level, em, line }) {
-  const wide = Math.max(4, slot - 2), size = cellSize(found.length, wide, em);
+function drawCells(pen, found, x, y, { slot, level, em, size, line }) {
+  const wide = Math.max(4, slot - 2);
   const columns = Math.min(found.length, Math.max(1, Math.floor(wide / size)));
   const one_row = columns === found.length && columns > 1;
   const step = one_row ? Math.min(wide / columns, 4.5 * em) : size, start = x - (columns * step) / 2, top = y + 0.8 * level;
@@ -137,9 +137,15 @@ function drawCells(pen, found, x, y, { slot, level, em, line }) {
   });
 }
 
-// Refusing is told by a mark too, not by colour alone.
+// Told by form too, not by colour alone: refusing by a mark, unknown or silent by being hollow.
 function drawCell(pen, x, y, size, state, fill) {
-  pen.fillStyle = fill ?? colour(state === "refuse" ? "--no" : state === "accept" ? "--warm" : "--stale");
+  if (state === "unknown") {
+    pen.strokeStyle = colour("--stale");
+    pen.lineWidth = 1;
+    pen.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
+    return;
+  }
+  pen.fillStyle = fill ?? colour(state === "refuse" ? "--no" : "--warm");
   pen.fillRect(x, y, size, size);
   if (state !== "refuse" || size < 5) return;
   pen.fillStyle = colour("--mark");

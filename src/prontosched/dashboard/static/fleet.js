@@ -8,7 +8,7 @@ let pointed = -1;
 let trend = [];
 let cell = { size: 20, columns: 1 };
 let interval = 1;
-const MOST = 12;
+const MOST = 8;
 const HOT = 30; // CPU Ready, in percent, from which a cell is as dark as it gets
 const SPAN = 300;
 

@@ -45,7 +45,7 @@ function showLast(last) {
   const most = last.drivers[0].share;
   const rows = [make("h3", "What stood out in its metrics")];
   if (last.families && last.families.length > 1) rows.push(make("p", `Mostly ${listed(last.families)}`, "quiet"));
-  $("drivers").replaceChildren(...rows, ...last.drivers.map((part) => bar(arrow(part), part.share, most)));
+  $("drivers").replaceChildren(...rows, ...last.drivers.slice(0, 5).map((part) => bar(arrow(part), part.share, most)));
 }
 
 function showRecord(record, interval) {
