@@ -31,6 +31,17 @@ def test_what_the_learned_signal_shares_survives_the_way_and_starts_another() ->
     assert not start_signal(learner, {"learned.information": np.ones(3)})
 
 
+def test_nothing_is_told_of_fewer_vectors_than_a_block() -> None:
+    node, board = make_node("default", metrics=METRICS, signal="paper"), Board()
+    member, stream = Member(LocalLink(board), "rack/n1"), Stream(4)
+    for _ in range(9):
+        member.step(node, node.step(stream.read()))
+    assert not board.values[SUMMARIES]
+    member.step(node, node.step(stream.read()))
+
+    assert len(board.values[SUMMARIES]) == 1
+
+
 def test_what_travels_has_the_spare_direction_that_a_node_does_not_show() -> None:
     metrics = tuple(f"m{i:03d}" for i in range(134))
     node = make_node("default", metrics=metrics, signal="paper")

@@ -38,7 +38,6 @@ class Herald:
         now = self.link.now()
         if not self.due(accept, now):
             return False
-        self._said = (accept, now)
         found = decision()
         message = DecisionMessage(
             self.name,
@@ -51,6 +50,7 @@ class Herald:
             probability=float(found.probability),
         )
         self.link.put(DECISIONS, self._key, message.to_bytes())
+        self._said = (accept, now)
         return True
 
     def take_back(self) -> None:

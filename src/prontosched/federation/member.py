@@ -34,6 +34,8 @@ from prontosched.subspace import Subspace
 log = logging.getLogger(__name__)
 
 VIEW_KEY = "global"
+# Mean and deviation of a vector or two would be those vectors themselves.
+FIRST_TIMESTEP = 10
 # Until its own history has filled, a learned signal does better by the present value than
 # by what a fleet has learned; much later it has learned itself.
 START_TIMESTEP, LAST_START_TIMESTEP = 300, 1000
@@ -134,7 +136,11 @@ class Member:
 
     def _propagate(self, node: Contributor) -> None:
         own = node.embedding.subspace
-        if not self.voice.ready or (own is self._looked_at and not self.voice.rule.aged(self.link.now())):
+        if (
+            node.timestep < FIRST_TIMESTEP
+            or not self.voice.ready
+            or (own is self._looked_at and not self.voice.rule.aged(self.link.now()))
+        ):
             return
         metrics = self._metrics(node)
         if metrics is not None:
