@@ -97,9 +97,9 @@ class Projector:
         self._source = self.subspace = subspace
         if self.orient and (subspace.lineage is None or subspace.lineage is not self._lineage):
             rows = self._oriented(rows)
-        self._rows = rows = np.ascontiguousarray(rows)
-        if self._projections.size != len(rows):
+        if rows.shape != self._rows.shape:
             self._projections = np.zeros(len(rows))
+        self._rows = rows = np.ascontiguousarray(rows)
         self.slot = self._next
         past = self._past if self._held == self.lag else self._past[: self._held]
         self.window = rows.dot(past.T) if self._held else np.zeros((len(rows), 0))

@@ -89,10 +89,9 @@ class SpikeDetector:
 
         A full window may be a ring: `slot` is then its oldest column.
         """
+        self._windows = window.tolist()
         self._held = window.shape[1]
         self._next = self._held % self.lag if slot is None else slot
-        self._rounds = 0
-        self._windows = window.tolist()
         if self._held == self.lag:
             self._measure()
         else:
@@ -102,16 +101,19 @@ class SpikeDetector:
 
     def _measure(self) -> None:
         """Find the means and squares of full windows afresh."""
-        lag = self.lag
+        share = self._share
         self._rounds = 0
-        self._means = means = [sum(values) / lag for values in self._windows]
+        self._means = means = []
         self._squares = squares = []
-        for values, mean in zip(self._windows, means, strict=True):
-            offset = lag * mean * mean
+        for values in self._windows:
+            first = sum(values)
+            mean = first * share
+            offset = first * mean
             square = sum(map(mul, values, values)) - offset
             if square < NEARBY * offset:
                 away = [value - mean for value in values]
                 square = sum(map(mul, away, away))
+            means.append(mean)
             squares.append(square)
 
     def detect(self, projections: list[float]) -> list[int] | None:
