@@ -173,6 +173,26 @@ def test_an_adopted_view_never_enters_what_the_node_propagates(rng: np.random.Ge
     np.testing.assert_array_equal(own.basis, alone.embedding.subspace.basis)
 
 
+@pytest.mark.parametrize("scaling", [True, False])
+@pytest.mark.parametrize("wrong", [np.ones(4), np.ones(1), np.ones((3, 1)), np.float64(1.0)])
+def test_a_vector_of_another_length_is_refused_and_changes_nothing(wrong: np.ndarray, scaling: bool) -> None:
+    node = make_node("paper", scaling=scaling)
+    node.step(np.ones(3))
+    before = node.to_bytes()
+    for one in (node, Node.from_bytes(before)):
+        with pytest.raises(ValueError, match="a vector must have 3 numbers, one per metric, got shape"):
+            one.step(wrong)
+        assert one.to_bytes() == before
+
+
+def test_a_vector_may_be_a_list_or_whole_numbers() -> None:
+    node, other = make_node("paper", scaling=False), make_node("paper", scaling=False)
+    for t in range(30):
+        given = [t % 7, (3 * t) % 5, t % 2]
+        plain = node.step(np.array(given, dtype=np.float64))
+        assert plain == other.step(given if t % 2 else np.array(given))  # type: ignore[arg-type]
+
+
 def test_a_view_over_other_metrics_is_refused() -> None:
     node = make_node("paper")
     node.step(np.ones(8))

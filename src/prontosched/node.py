@@ -90,6 +90,7 @@ class Node:
         self.metrics = metrics
         self.evidence: Evidence | None = None
         self.timestep = 0
+        self._shape: tuple[int] | None = None
         self._adopted: Subspace | None = None
         self._view: Subspace | None = None
         self._seen_own: Subspace | None = None
@@ -105,6 +106,8 @@ class Node:
         ready, utilisation, time
             CPU Ready and CPU utilisation now, and the clock in seconds; NaN where unknown.
         """
+        if getattr(y, "shape", None) != self._shape:
+            y = self._checked(y)
         y = finite(y, IMPLAUSIBLE) if self.scaling is None else self.scaling.scale(y)
         view = self.embedding.subspace if self._adopted is None else self.view
         projector, spikes, samples = self.projector, None, 0.0
@@ -130,6 +133,18 @@ class Node:
         self.embedding.learn_one(y)  # last: no vector has a say in its own verdict
         self.timestep += 1
         return decision
+
+    def _checked(self, y: Array) -> Array:
+        """Return a first vector, or one not given as an array, as numbers; refuse one of another length."""
+        y = np.asarray(y, dtype=np.float64)
+        features = self.features
+        if y.ndim != 1 or (features is not None and y.shape[0] != features):
+            expected = "one number per metric" if features is None else f"{features} numbers, one per metric"
+            raise ValueError(
+                f"a vector must have {expected}, got shape {y.shape}: metrics that change need a new node"
+            )
+        self._shape = (y.shape[0],)
+        return y
 
     @property
     def view(self) -> Subspace | None:
@@ -181,9 +196,9 @@ class Node:
     @property
     def features(self) -> int | None:
         """Number of metrics, None before the first vector."""
-        if self.evidence is None or self.evidence.vector is None:
+        if self._shape is None:
             return len(self.metrics) if self.metrics else None
-        return int(self.evidence.vector.shape[0])
+        return self._shape[0]
 
     def to_bytes(self) -> bytes:
         """Return the whole state: a node made from it goes on bit for bit as if it had not stopped."""
@@ -250,6 +265,8 @@ class Node:
             metrics=None if fields["metrics"] is None else tuple(fields["metrics"]),
         )
         node.timestep = int(fields["timestep"])
+        if (features := parts["projector"]["past"].shape[1]) > 0:
+            node._shape = (features,)
         node.embedding.restore(parts["embedding"])
         node.detector.restore(parts["detector"])
         node.signal.restore(parts["signal"])
