@@ -74,6 +74,11 @@ class CrowdMembers:
         self._said_at = np.zeros(0)
         self._next = 0
 
+    @property
+    def told(self) -> bool:
+        """True once everyone has told what it knows."""
+        return bool((self._blocks > 0).all())
+
     def __len__(self) -> int:
         return len(self.places)
 

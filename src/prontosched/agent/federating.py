@@ -25,7 +25,7 @@ LOG = logging.getLogger("prontosched.agent")
 SILENT_SECONDS = 60.0
 # Of the time between two ticks, at most: what is left undone waits for the next one.
 BUDGET_SHARE, LONGEST_BUDGET_SECONDS = 0.03, 0.03
-# Until everyone has been heard at the root, so that a page need not wait for its tree.
+# Until everyone has been heard, so that a page need not wait for its tree.
 FIRST_BUDGET_SHARE, LONGEST_FIRST_BUDGET_SECONDS = 0.05, 0.05
 WALL_SHARE = 0.4
 # Leaves a part of the budget to the aggregators.
@@ -85,7 +85,8 @@ class FederationFollower:
         spent = _stopwatch()
         now = agent.pace.clock()
         if isinstance(nodes, Crowd):
-            self._follow_crowd(nodes, now, lambda: spent() < MEMBERS_SHARE * budget)
+            share = 1.0 if self._board is None else MEMBERS_SHARE
+            self._follow_crowd(nodes, now, lambda: spent() < share * budget)
         elif isinstance(nodes, OneNode | SeveralNodes):
             self._follow_few(nodes, now)
         if self._embedded is not None:
@@ -93,7 +94,9 @@ class FederationFollower:
 
     def _budget(self, interval: float) -> float:
         root = None if self._embedded is None else self._embedded.root
-        if self._crowd is None or root is None or (root.view and root.view.nodes >= len(self._crowd)):
+        seen = root.view.nodes if root is not None and root.view is not None else 0
+        heard = self._crowd is None or (seen >= len(self._crowd) if root is not None else self._crowd.told)
+        if heard:
             return min(BUDGET_SHARE * interval, LONGEST_BUDGET_SECONDS)
         return min(FIRST_BUDGET_SHARE * interval, LONGEST_FIRST_BUDGET_SECONDS)
 
