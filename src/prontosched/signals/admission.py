@@ -5,6 +5,7 @@ Covers: what is refused, given a score. Does not cover: the score; see `learner`
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, NamedTuple
 
 from prontosched.signals.arithmetic import Operations, Value
@@ -61,6 +62,7 @@ class Admission(Held):
     def __init__(self, ops: Operations, policy: Policy) -> None:
         self.ops = ops
         self.policy = policy
+        self.least_score = policy.least_score
         self.budget = Budget(ops, policy.budget)
         self.limit = HourLimit(ops, policy.hourly_limit)
         self.holding = ops.full(0)
@@ -100,8 +102,9 @@ class Admission(Held):
             self.holding = ops.where(fresh, policy.hold, ops.maximum(self.holding - 1, 0))
         if not policy.quota:
             self.limit.advance(clock.now)
-            self.limited = ops.both(act, ops.no(self.limit.allows(clock.interval)))
-            act = ops.both(act, ops.no(self.limited))
+            allowed = ops.both(act, self.limit.allows(clock.interval))
+            self.limited = act != allowed
+            act = allowed
         counts = ops.full(1.0)
         raised = act
         if enforcing:
@@ -112,7 +115,7 @@ class Admission(Held):
         elif ops.any(self.exempt):
             self.exempt = ops.full(False)
         self.budget.spend(raised)
-        if not policy.quota:
+        if not policy.quota and ops.any(raised):
             self.limit.spend(raised, clock.interval)
         return Verdict(raised, ops.where(demoted, wanted, act), threshold, counts)
 
@@ -123,8 +126,7 @@ class Admission(Held):
         if self.policy.quota:
             return affordable
         # With hardly a score seen there is nothing to rank: what is likely is refused.
-        affordable = ops.where(affordable < float("inf"), affordable, -float("inf"))
-        return ops.maximum(affordable, self.policy.least_score)
+        return ops.where(affordable < math.inf, ops.maximum(affordable, self.least_score), self.least_score)
 
     def _except(self, act: Value) -> None:
         """Pick exceptions: a would-be refusal accepted, and those of the next horizon with it.

@@ -6,6 +6,7 @@ within a share of the long run, and `HourLimit`, so that no single hour carries 
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from prontosched.signals.arithmetic import Operations, Value
@@ -37,6 +38,7 @@ class Budget(Held):
     def __init__(self, ops: Operations, share: float) -> None:
         self.ops = ops
         self.share = share
+        self.most = min(share * 4.0, 1.0)
         self.sample = samples(ops)
         # As if the budget had been spent so far: neither thrift nor debt to begin with.
         self.downtime = ops.full(share)
@@ -46,10 +48,11 @@ class Budget(Held):
         """Return the score above which a step is refused; infinite before there are any."""
         ops, share = self.ops, self.share
         wanted = share * ops.exp(-4.0 * (self.downtime - share) / share)
-        level = 1.0 - ops.minimum(ops.clip(wanted, share / 4.0, share * 4.0), 1.0)
-        if not ops.any(self.sample.seen >= FIRST_SCORES):
-            return ops.full(float("inf"))
-        return ops.where(self.sample.seen >= FIRST_SCORES, self.sample.quantile(level), float("inf"))
+        level = 1.0 - ops.clip(wanted, share / 4.0, self.most)
+        enough = self.sample.seen >= FIRST_SCORES
+        if not ops.any(enough):
+            return ops.full(math.inf)
+        return ops.where(enough, self.sample.quantile(level), math.inf)
 
     def learn(self, score: Value) -> None:
         """Take in the score of a step."""
@@ -93,6 +96,8 @@ class HourLimit(Held):
         """Go to a clock time, in seconds; what lies over an hour back no longer counts."""
         ops = self.ops
         minute = ops.whole(now / 60.0)
+        if not ops.any(minute != self.minute):
+            return
         # A clock set back by more than the hour starts the count there.
         self.minute = ops.where(minute + MINUTES < self.minute, minute, self.minute)
         passed = ops.maximum(minute - self.minute, 0)

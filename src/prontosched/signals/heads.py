@@ -6,6 +6,7 @@ what they share with other nodes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +19,6 @@ RIDGE = 10.0
 FORGETTING = 0.9998
 # Labels overlap over a horizon, so learning from a few of them at a time loses nothing, and costs a tenth.
 BATCH = 32
-PLACES = np.arange(BATCH)
 
 
 class Heads(Held):
@@ -69,6 +69,10 @@ class Heads(Held):
         self.waiting_errors = np.zeros((*lead, heads, BATCH))
         self.waiting_curvatures = np.ones((*lead, heads, BATCH))
         self.cap = size / ridge
+        self.identity = np.eye(size)
+        # Labels not yet written to the arrays above: one write a batch costs a tenth of one a label.
+        self._late: list[Array] = []
+        self._late_numbers: list[float] = []
 
     def predict(self, x: Array) -> list[Value]:
         """Return one number per head for the inputs `(k,)`."""
@@ -80,13 +84,11 @@ class Heads(Held):
         if isinstance(ops, One):
             if not learns:
                 return
-            place = self.labels % BATCH
+            self._late.append(x)
+            self._late_numbers += errors + curvatures
             self.labels += 1
-            self.waiting[place] = x
-            for head, (error, curvature) in enumerate(zip(errors, curvatures, strict=True)):
-                self.waiting_errors[head, place] = error
-                self.waiting_curvatures[head, place] = curvature
-            if place + 1 == BATCH:
+            if self.labels % BATCH == 0:
+                self._write()
                 self._newton(...)
             return
         rows = np.flatnonzero(learns)
@@ -100,21 +102,41 @@ class Heads(Held):
         if full.size:
             self._newton(full)
 
+    def _write(self) -> None:
+        """Write to the arrays the labels that have come since the last time."""
+        count = len(self._late)
+        if count:
+            end = (self.labels - 1) % BATCH + 1
+            places = slice(end - count, end)
+            numbers = np.array(self._late_numbers).reshape(count, 2, -1).transpose(1, 2, 0)
+            self.waiting[places] = self._late
+            self.waiting_errors[:, places], self.waiting_curvatures[:, places] = numbers
+            self._late.clear()
+            self._late_numbers.clear()
+
+    def state(self) -> dict[str, Any]:
+        """Return everything held, by name: plain numbers and arrays."""
+        self._write()
+        return super().state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned."""
+        self._late.clear()
+        self._late_numbers.clear()
+        super().restore(state)
+
     def _newton(self, at: Any) -> None:
         """Take one Newton step on the labels that wait, for the nodes `at`."""
         inputs = self.waiting[at][..., None, :, :]
-        roughness = 1.0 / self.waiting_curvatures[at]
+        across = np.swapaxes(inputs, -1, -2)
         inverse = self.inverse[at] * (1.0 / self.fade)
-        gain = np.matmul(inputs, inverse)
-        inner = np.matmul(gain, np.swapaxes(inputs, -1, -2))
-        inner[..., PLACES, PLACES] += roughness
-        lead = np.swapaxes(gain, -1, -2)
-        right = np.concatenate([gain, (self.waiting_errors[at] * roughness)[..., None]], axis=-1)
-        change = np.matmul(lead, np.linalg.solve(inner, right))
-        self.weights[at] += change[..., -1]
-        change = change[..., :-1]
+        # (P⁻¹ + G)⁻¹ = (1 + P G)⁻¹ P, for the information G that the labels add.
+        added = np.matmul(across * self.waiting_curvatures[at][..., None, :], inputs)
+        inverse = np.linalg.solve(np.matmul(inverse, added) + self.identity, inverse)
         # Rounding would slowly make it lopsided.
-        inverse -= 0.5 * (change + np.swapaxes(change, -1, -2))
+        inverse = 0.5 * (inverse + np.swapaxes(inverse, -1, -2))
+        slope = np.matmul(across, self.waiting_errors[at][..., None])
+        self.weights[at] += np.matmul(inverse, slope)[..., 0]
         trace = inverse.trace(axis1=-2, axis2=-1)
         shrink = np.minimum(self.cap / np.maximum(trace, 1e-300), 1.0)
         self.inverse[at] = inverse * shrink[..., None, None]
@@ -136,6 +158,7 @@ class Heads(Held):
 
     def start_from(self, information: Array, weighted: Array, scale: float) -> None:
         """Begin with shared information `(heads, k, k)`, each label counted `scale` times."""
+        self._write()
         size = self.prior.shape[-1]
         total = scale * information + self.ridge * np.eye(size)
         right = scale * weighted + self.ridge * self.prior

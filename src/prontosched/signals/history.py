@@ -7,6 +7,7 @@ Does not cover: what returns with the clock (`profiles`), what the embedding see
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from prontosched.signals.arithmetic import Operations, Value
@@ -90,26 +91,24 @@ class History(Held):
     def learn(self, v: Value, spike: Value, utilisation: Value) -> None:
         """Take in one step: v, whether it is contention, and utilisation (NaN: unknown)."""
         ops = self.ops
+        recent = self.recent
         first = self.steps == 0.0
+        if ops.any(first):
+            self.recent = recent = [ops.where(first, v, old) for old in recent]
         self.steps = self.steps + 1.0
         plain = 1.0 / self.steps
-        step = ops.where(first, 0.0, v - self.recent[0])
-        self.recent.insert(0, v)
-        self.recent.pop()
-        if ops.any(first):
-            self.recent = [ops.where(first, v, old) for old in self.recent]
-        hit = spike * 1.0
-        size = abs(step)
+        size = abs(v - recent[0])
+        recent.insert(0, v)
+        recent.pop()
         # Until an average is as long as its memory it is a plain mean.
-        young = ops.any(plain > LEVEL_WEIGHTS[-1])
-        for values, weights, new in (
-            (self.levels, LEVEL_WEIGHTS, v),
-            (self.rates, RATE_WEIGHTS, hit),
-            (self.restless, RESTLESS_WEIGHTS, size),
-        ):
-            for i, k in enumerate(weights):
+        weights = WEIGHTS
+        if ops.any(plain > LEVEL_WEIGHTS[-1]):
+            weights = tuple([ops.maximum(k, plain) for k in group] for group in WEIGHTS)
+        news = (v, spike * 1.0, size)
+        for values, group, new in zip((self.levels, self.rates, self.restless), weights, news, strict=True):
+            for i, k in enumerate(group):
                 old = values[i]
-                values[i] = old + (ops.maximum(k, plain) if young else k) * (new - old)
+                values[i] = old + k * (new - old)
         self.since = ops.where(spike, 0.0, self.since + 1.0)
         self._learn_utilisation(utilisation)
 
@@ -118,27 +117,31 @@ class History(Held):
         known = ops.known(utilisation)
         if not ops.any(known):
             return
-        value = ops.where(known, utilisation, self.used_mean)
-        self.used_steps = self.used_steps + ops.where(known, 1.0, 0.0)
+        on = known * 1.0
+        mean = self.used_mean
+        self.used_steps = self.used_steps + on
         plain = 1.0 / ops.maximum(self.used_steps, 1.0)
-        k = ops.where(known, ops.maximum(WEEK_WEIGHT, plain), 0.0)
-        apart = value - self.used_mean
-        self.used_mean = self.used_mean + k * apart
-        self.used_square = (1.0 - k) * (self.used_square + k * apart * apart)
+        k = on * ops.maximum(WEEK_WEIGHT, plain)
+        value = ops.where(known, utilisation, mean)
+        apart = value - mean
+        self.used_mean = mean = mean + k * apart
+        self.used_square = square = (1.0 - k) * (self.used_square + k * apart * apart)
         # The floor keeps a utilisation that hardly moves from filling the scale with its rounding.
-        scale = ops.sqrt(self.used_square) + 0.01 * abs(self.used_mean) + 1e-9
-        z = ops.clip((value - self.used_mean) / scale, -8.0, 8.0)
+        scale = ops.sqrt(square) + 0.01 * abs(mean) + 1e-9
+        z = ops.clip((value - mean) / scale, -8.0, 8.0)
         self.used_now = ops.where(known, z, self.used_now)
+        used = self.used
         for i, w in enumerate(USED_WEIGHTS):
-            used = self.used[i]
-            self.used[i] = used + ops.where(known, ops.maximum(w, plain), 0.0) * (z - used)
+            old = used[i]
+            used[i] = old + on * ops.maximum(w, plain) * (z - old)
 
     def inputs(self) -> list[Value]:
         """Return the inputs, in the order of `NAMES`."""
         ops = self.ops
-        v = self.recent[0]
-        levels = self.levels
-        five = self.recent[:5]
+        sqrt = ops.sqrt
+        recent, levels, rates, used = self.recent, self.levels, self.rates, self.used
+        five = recent[:5]
+        v = five[0]
         z = self.used_now
         return [
             ops.full(1.0),
@@ -154,23 +157,24 @@ class History(Held):
             levels[4],
             levels[5],
             ops.largest(five) - v,
-            ops.largest(self.recent) - v,
+            ops.largest(recent) - v,
             ops.smallest(five) - v,
-            ops.sqrt(self.rates[0]),
-            ops.sqrt(self.rates[1]),
-            ops.sqrt(self.rates[2]),
+            sqrt(rates[0]),
+            sqrt(rates[1]),
+            sqrt(rates[2]),
             0.25 * ops.log(1.0 + self.since),
             self.restless[0],
             self.restless[1],
             z,
-            self.used[0] - z,
-            self.used[1] - z,
-            self.used[2],
+            used[0] - z,
+            used[1] - z,
+            used[2],
         ]
 
 
 LEVEL_WEIGHTS = tuple(weight(k) for k in SHORT + LONG)
 RATE_WEIGHTS = tuple(weight(k) for k in RATES)
 RESTLESS_WEIGHTS = tuple(weight(k) for k in RESTLESS)
+WEIGHTS: tuple[Sequence[Value], ...] = (LEVEL_WEIGHTS, RATE_WEIGHTS, RESTLESS_WEIGHTS)
 USED_WEIGHTS = tuple(weight(k) for k in USED)
 WEEK_WEIGHT = weight(WEEK_OF_MINUTES)

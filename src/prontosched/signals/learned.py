@@ -21,7 +21,7 @@ from prontosched.signals.reasons import Seen, reason
 from prontosched.signals.record import Standing
 from prontosched.signals.sharing import share as share_of
 from prontosched.signals.sharing import start_from
-from prontosched.signals.sight import DIRECTIONS
+from prontosched.signals.sight import DIRECTIONS, FARTHEST
 from prontosched.subspace import Array
 
 __all__ = ["LearnedFleet", "LearnedSignal"]
@@ -113,9 +113,11 @@ class LearnedSignal:
                 unit = p * root / strength if strength > 0.0 else 0.0
                 t_squared += unit * unit
                 inside += p * p
-                directions.append(unit)
-            directions = (directions + NO_DIRECTIONS)[:DIRECTIONS]
-            spe = max(0.0, float(vector.dot(vector)) - inside)
+                directions.append(unit if -FARTHEST < unit < FARTHEST else math.copysign(FARTHEST, unit))
+            if len(directions) != DIRECTIONS:
+                directions = (directions + NO_DIRECTIONS)[:DIRECTIONS]
+            outside = float(vector.dot(vector)) - inside
+            spe = outside if outside > 0.0 else 0.0
         # As Python floats: a number out of an array would slow down everything computed from it.
         time, utilisation = float(evidence.time), float(evidence.utilisation)
         time = time if math.isfinite(time) else math.nan

@@ -20,7 +20,7 @@ from prontosched.signals.reasons import Seen, reason
 from prontosched.signals.record import Standing
 from prontosched.signals.sharing import share as share_of
 from prontosched.signals.sharing import start_from
-from prontosched.signals.sight import DIRECTIONS
+from prontosched.signals.sight import DIRECTIONS, FARTHEST
 from prontosched.subspace import Array
 
 
@@ -145,6 +145,7 @@ def _present(evidence: FleetEvidence) -> Present:
     strong = evidence.singular_values > 0.0
     strengths = np.where(strong, evidence.singular_values, 1.0)
     units = np.where(strong & sees[:, None], evidence.projections * root[:, None] / strengths, 0.0)
+    near = np.clip(units[:, :DIRECTIONS], -FARTHEST, FARTHEST)
     inside = np.einsum("mr,mr->m", evidence.projections, evidence.projections)
     total = np.einsum("md,md->m", evidence.vectors, evidence.vectors)
     padding = np.zeros(len(sees))
@@ -152,7 +153,7 @@ def _present(evidence: FleetEvidence) -> Present:
         time=np.where(np.isfinite(evidence.time), evidence.time, np.nan),
         ready=evidence.ready,
         utilisation=np.where(np.isfinite(evidence.utilisation), evidence.utilisation, np.nan),
-        directions=[units[:, i] if i < units.shape[1] else padding for i in range(DIRECTIONS)],
+        directions=[near[:, i] if i < near.shape[1] else padding for i in range(DIRECTIONS)],
         t_squared=np.einsum("mr,mr->m", units, units),
         spe=np.where(sees, np.maximum(total - inside, 0.0), 0.0),
         sees=sees,

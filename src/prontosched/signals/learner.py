@@ -31,7 +31,8 @@ INPUTS = HISTORY_NAMES + PROFILE_NAMES
 LEVEL_1440 = 5
 # Without labels contention is expected to go on as it is: log odds 2.5 v - 0.3, greatest value v.
 PERSISTENCE = (2.5, -0.3)
-LEAST_SQUARES_TOP = math.log(3.0)
+MOST_EXPECTED = 3.0
+LEAST_SQUARES_TOP = math.log(MOST_EXPECTED)
 LEAST_SQUARES_EDGE = math.log(1.0 + OFFSET)
 CURVATURE_FLOOR = 0.02
 ERROR_WEIGHT = weight(500.0)
@@ -110,6 +111,7 @@ class Learner(Held):
     def __init__(self, ops: Operations, policy: Policy) -> None:
         self.ops = ops
         self.policy = policy
+        self.unit = policy.unit
         horizon = policy.horizon
         self.tolerance = Tolerance(ops, policy.tolerance)
         self.clock = Clock(ops)
@@ -206,16 +208,15 @@ class Learner(Held):
         x = self.inputs[-1]
         logit, level = self.heads.predict(x)
         p = 1.0 / (1.0 + ops.exp(-logit))
-        target = ops.minimum(ops.log(OFFSET + ops.maximum(highest, 0.0)), LEAST_SQUARES_TOP)
-        off = target - level
+        off = ops.log(ops.clip(OFFSET + highest, OFFSET, MOST_EXPECTED)) - level
         self.error = self.error + learns * ERROR_WEIGHT * (off * off - self.error)
-        happened = ops.where(hit, 1.0, 0.0)
+        happened = hit * 1.0
         surprise = happened - 1.0 / (1.0 + ops.exp(-self.said[-1]))
         self.offset = ops.clip(self.offset + learns * OFFSET_STEP * surprise, -3.0, 3.0)
         curvature = ops.maximum(p * (1.0 - p), CURVATURE_FLOOR)
         self.sight.learn(self.sights[-1], self.vectors[-1], self.logits[-1], hit, learns)
         self.heads.learn(x, [happened - p, off], [curvature, ops.full(1.0)], learns)
-        self.positives = self.positives + ops.where(ops.both(learns, hit), 1, 0)
+        self.positives = self.positives + ops.both(learns, hit)
 
     def _learn_onset(self, spike: Value) -> None:
         ops = self.ops
@@ -235,8 +236,8 @@ class Learner(Held):
         v = ops.log(OFFSET + u)
         self.level = v
         self.history.learn(v, spike, now.utilisation)
-        self.profiles.learn(self.clock, v - self.history.levels[LEVEL_1440], spike)
-        x = ops.stack(self.history.inputs() + self.profiles.inputs(self.clock))
+        returning = self.profiles.learn(self.clock, v - self.history.levels[LEVEL_1440], spike)
+        x = ops.stack(self.history.inputs() + returning)
         seen = self.sight.inputs(
             now.directions, now.t_squared, now.spe, self.sight.project(now.vector), now.sees
         )
@@ -266,7 +267,7 @@ class Learner(Held):
     def _expected(self, u: Value, level: Value) -> Value:
         ops = self.ops
         # The second head's target ends at three tolerances; what lies above is expected to stay.
-        above = ops.maximum(u + OFFSET - 3.0, 0.0)
+        above = ops.maximum(u + OFFSET - MOST_EXPECTED, 0.0)
         units = ops.maximum(ops.exp(ops.minimum(level, LEAST_SQUARES_TOP)) - OFFSET, 0.0) + above
         tolerance = self.tolerance.level
         return units * ops.where(tolerance < math.inf, tolerance, 0.0)
@@ -274,7 +275,7 @@ class Learner(Held):
     def trust(self) -> Value:
         """Return how far the learned score has taken over from the present value, from 0 to 1."""
         ops = self.ops
-        labels = ops.minimum(self.heads.labels * 1.0, LABELS_PER_SPIKE * self.positives)
+        labels = ops.minimum(self.heads.labels, LABELS_PER_SPIKE * self.positives)
         return ops.clip((labels - FIRST_LABELS) / (ENOUGH_LABELS - FIRST_LABELS), 0.0, 1.0)
 
     def _remember(self, x: Array, seen: Array, logit: Value, vector: Array) -> None:

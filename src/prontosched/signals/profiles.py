@@ -75,9 +75,9 @@ class Profiles(Held):
         # An hour's bins are a minute wide; those of the day and the week hold many steps: one look does.
         middle = -(-horizon // 2)
         looks = (sorted({1, middle, horizon}), [middle], [middle])
-        self.looks = [
-            (width, first, bins, ahead, 1.0 / len(ahead))
-            for (_, width, bins, _, _), first, ahead in zip(PERIODS, FIRST_BINS, looks, strict=True)
+        self.periods = [
+            (width, bins, first, fast, unsure, ahead)
+            for (_, width, bins, fast, unsure), first, ahead in zip(PERIODS, FIRST_BINS, looks, strict=True)
         ]
         self.levels = ops.table(BINS)
         self.spikes = ops.table(BINS)
@@ -85,42 +85,49 @@ class Profiles(Held):
         self.trusted_spikes = ops.table(BINS)
         self.visits = ops.table(BINS)
 
-    def learn(self, clock: Clock, apart: Value, spike: Value) -> None:
-        """Take in one step: the distance of v from its slow average, and whether it is contention."""
+    def learn(self, clock: Clock, apart: Value, spike: Value) -> list[Value]:
+        """Take in one step, and return what may follow it.
+
+        Parameters
+        ----------
+        apart, spike
+            The distance of v from its slow average, and whether it is contention.
+
+        Returns
+        -------
+        inputs
+            Level, spike rate and greatest rise over the next steps, for each period.
+        """
         ops = self.ops
         hit = spike * 1.0
         now, interval = clock.now, clock.interval
         visits_of, levels, spikes = self.visits, self.levels, self.spikes
-        for (_, width, bins, fast, unsure), first in zip(PERIODS, FIRST_BINS, strict=True):
+        trusted_levels, trusted_spikes = self.trusted_levels, self.trusted_spikes
+        found: list[Value] = []
+        for width, bins, first, fast, unsure, ahead in self.periods:
             at = ops.place(now / width, bins, first)
             share = ops.minimum(interval / width, 1.0)
             visits = visits_of[at] + share
-            k = share * ops.minimum(ops.maximum(fast, 1.0 / visits), 1.0)
+            k = share * ops.clip(1.0 / visits, fast, 1.0)
             trust = visits / (visits + unsure)
             level, rate = levels[at], spikes[at]
             level = level + k * (apart - level)
             rate = rate + k * (hit - rate)
+            here = trust * level
             visits_of[at] = visits
             levels[at] = level
             spikes[at] = rate
-            self.trusted_levels[at] = trust * level
-            self.trusted_spikes[at] = trust * rate
-
-    def inputs(self, clock: Clock) -> list[Value]:
-        """Return level, spike rate and greatest rise over the next steps, for each period."""
-        ops = self.ops
-        now, interval = clock.now, clock.interval
-        levels, spikes = self.trusted_levels, self.trusted_spikes
-        found: list[Value] = []
-        for width, first, bins, ahead, share in self.looks:
-            level = spike = 0.0
-            highest = -9.0
-            for k in ahead:
-                at = ops.place((now + k * interval) / width, bins, first)
-                there = levels[at]
+            trusted_levels[at] = here
+            trusted_spikes[at] = trust * rate
+            at = ops.place((now + ahead[0] * interval) / width, bins, first)
+            level = highest = trusted_levels[at]
+            rate = trusted_spikes[at]
+            for steps in ahead[1:]:
+                at = ops.place((now + steps * interval) / width, bins, first)
+                there = trusted_levels[at]
                 level = level + there
-                spike = spike + spikes[at]
+                rate = rate + trusted_spikes[at]
                 highest = ops.maximum(there, highest)
-            here = levels[ops.place(now / width, bins, first)]
-            found += [share * level, ops.sqrt(share * spike), highest - here]
+            part = 1.0 / len(ahead)
+            found += [part * level, ops.sqrt(part * rate), highest - here]
         return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,18 +55,15 @@ def reason(learner: Learner, seen: Seen | None, *, raised: bool, node: int | Non
         way = "accepting" if unknown > policy.horizon else "going by the last known value"
         return f"CPU Ready unknown for {unknown} step{'s' if unknown > 1 else ''}: {way}"
     clock = learner.clock
-    seconds = policy.horizon * of(clock.interval)
-    if not of(clock.measured):
-        ahead = f"{policy.horizon} steps"
-    else:
-        ahead = f"{seconds:.3g} s" if seconds < 120.0 else f"{seconds / 60.0:.3g} min"
-    text = f"CPU Ready {_short(of(learner.expected))}{policy.unit} expected within {ahead}"
+    measured = of(clock.measured)
+    ahead = _duration(policy.horizon * of(clock.interval)) if measured else f"{policy.horizon} steps"
+    text = f"CPU Ready {_short(of(learner.expected))}{learner.unit} expected within {ahead}"
     if raised:
         drivers = _drivers(learner, seen, node)
         text += f"; driven by {drivers}" if drivers else ""
     else:
         chance = 100.0 / (1.0 + math.exp(-of(learner.logit)))
-        text += f", chance of contention {chance:.0f} %" if chance >= 1.0 else ", contention unlikely"
+        text += f", chance of contention {round(chance)} %" if chance >= 1.0 else ", contention unlikely"
     if of(learner.record.demoted) and not policy.quota:
         text += "; no better than a coin lately: acting on the present value"
     elif of(learner.trust()) < 1.0:
@@ -79,6 +77,12 @@ def reason(learner: Learner, seen: Seen | None, *, raised: bool, node: int | Non
     elif not raised and of(learner.logit) > 0.0:
         text += f"; accepted, the budget of {policy.budget:.0%} goes to worse moments"
     return text
+
+
+@lru_cache(maxsize=64)  # a regular clock asks for the same again and again
+def _duration(seconds: float) -> str:
+    """Return a time in seconds, or minutes where it is long."""
+    return f"{seconds:.3g} s" if seconds < 120.0 else f"{seconds / 60.0:.3g} min"
 
 
 def _short(value: float) -> str:

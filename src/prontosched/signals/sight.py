@@ -25,6 +25,7 @@ from prontosched.signals.history import weight
 from prontosched.subspace import Array
 
 DIRECTIONS = 4
+FARTHEST = 6.0
 SCALE_WEIGHT = weight(1440.0)
 TREND_WEIGHT = weight(4.0)
 ALONG_WEIGHT = weight(2000.0)
@@ -79,12 +80,14 @@ class Sight(Held):
         self.gain = ops.full(0.0)
         self.gain_weight = ops.full(0.0)
         self.along = np.zeros((*ops.lead, 0))
+        self._part = np.zeros(0)  # room for one node's part of a label
         self.along_weight = ops.full(0.0)
         self.along_scale = ops.full(1.0)
 
     def grow(self, features: int) -> None:
         """Make room for the metrics, whose number is known with the first vector."""
         self.along = np.zeros((*self.ops.lead, features))
+        self._part = np.zeros(features)
 
     def inputs(
         self, directions: list[Value], t_squared: Value, spe: Value, along: Value, sees: Value
@@ -94,7 +97,7 @@ class Sight(Held):
         Parameters
         ----------
         directions
-            Projections in units of their usual size, `DIRECTIONS` of them; 0 where there are none.
+            Projections in units of their usual size, `DIRECTIONS` of them within `FARTHEST`; 0 where there are none.
         along
             The vector along the direction that went with contention.
         sees
@@ -102,21 +105,22 @@ class Sight(Held):
         """
         ops = self.ops
         on = sees * 1.0
-        self.seen = self.seen + on
-        plain = 1.0 / ops.maximum(self.seen, 1.0)
+        self.seen = seen = self.seen + on
+        plain = 1.0 / ops.maximum(seen, 1.0)
         k = on * ops.maximum(SCALE_WEIGHT, plain)
         # The first values measure their own scale: they say nothing yet.
-        warm = on * (self.seen > 30.0)
-        raw = [ops.clip(p, -6.0, 6.0) for p in directions]
+        warm = on * (seen > 30.0)
+        raw = directions.copy()
+        means, squares, trends = self.means, self.squares, self.trends
         for i, value in enumerate((ops.log(0.05 + t_squared), ops.log(1e-6 + spe), along)):
-            apart = value - self.means[i]
-            self.means[i] = self.means[i] + k * apart
-            square = (1.0 - k) * (self.squares[i] + k * apart * apart)
-            self.squares[i] = square
-            raw.append(warm * ops.clip(apart / (ops.sqrt(square) + 1e-3), -6.0, 6.0))
+            apart = value - means[i]
+            means[i] = means[i] + k * apart
+            squares[i] = square = (1.0 - k) * (squares[i] + k * apart * apart)
+            raw.append(warm * ops.clip(apart / (ops.sqrt(square) + 1e-3), -FARTHEST, FARTHEST))
         trend = on * ops.maximum(TREND_WEIGHT, plain)
-        self.trends = [old + trend * (new - old) for old, new in zip(self.trends, raw, strict=True)]
-        return ops.stack(raw + self.trends)
+        for i, old in enumerate(trends):
+            trends[i] = old + trend * (raw[i] - old)
+        return ops.stack(raw + trends)
 
     def heard(self) -> Value:
         """Return how far the correction is listened to, from 0 to 1."""
@@ -133,12 +137,10 @@ class Sight(Held):
             The inputs, the telemetry vector and the first head's prediction of that time.
         """
         ops = self.ops
-        if not ops.any(learns):
-            return
         # The correction of today's weights, not of that time's: neither has seen this label.
         without = 1.0 / (1.0 + ops.exp(-logit))
         p = 1.0 / (1.0 + ops.exp(-(logit + self.heads.predict(x)[0])))
-        hit = ops.where(label, 1.0, 0.0)
+        hit = label * 1.0
         better = ops.log((1e-9 + 1.0 - abs(hit - p)) / (1e-9 + 1.0 - abs(hit - without)))
         self.gain_weight = self.gain_weight + learns * (1.0 - EARNED_WEIGHT * self.gain_weight)
         k = learns / ops.maximum(self.gain_weight, 1.0)
@@ -153,15 +155,18 @@ class Sight(Held):
         """
         ops = self.ops
         self.along_weight = self.along_weight + learns
-        k = learns * ops.minimum(ops.maximum(ALONG_WEIGHT, 1.0 / ops.maximum(self.along_weight, 1.0)), 0.5)
-        self.along_scale = self.along_scale / (1.0 - k)
-        part = k * self.along_scale * missed
-        self.along += part * vector if isinstance(ops, One) else part[:, None] * vector
-        large = self.along_scale > LARGE
+        k = learns * ops.clip(1.0 / ops.maximum(self.along_weight, 1.0), ALONG_WEIGHT, 0.5)
+        self.along_scale = scale = self.along_scale / (1.0 - k)
+        part = k * scale * missed
+        if isinstance(ops, One):
+            self.along += np.multiply(vector, part, self._part)
+        else:
+            self.along += part[:, None] * vector
+        large = scale > LARGE
         if ops.any(large):
-            shrink = ops.where(large, 1.0 / self.along_scale, 1.0)
+            shrink = ops.where(large, 1.0 / scale, 1.0)
             self.along *= shrink if isinstance(ops, One) else shrink[:, None]
-            self.along_scale = self.along_scale * shrink
+            self.along_scale = scale * shrink
 
     def correction(self, x: Array) -> Value:
         """Return what to add to the first head's logit, as far as it is listened to."""
@@ -175,8 +180,9 @@ class Sight(Held):
         if not vector.size:
             return self.ops.full(0.0)
         if isinstance(self.ops, One):
-            length = math.sqrt(float(self.along.dot(self.along)))
-            return float(self.along.dot(vector)) / length if length > 0.0 else 0.0
+            along = self.along
+            length = math.sqrt(along.dot(along))
+            return float(along.dot(vector)) / length if length > 0.0 else 0.0
         length = np.sqrt(np.einsum("md,md->m", self.along, self.along))
         along = np.einsum("md,md->m", self.along, vector)
         return np.where(length > 0.0, along / np.maximum(length, 1e-300), 0.0)
