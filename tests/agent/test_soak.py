@@ -27,7 +27,7 @@ async def go(folder):
     agent = make_agent(settings, open_source(settings))
     agent.disk.log.max_bytes = 150_000  # full, and pruned, before the warm-up ends
     sizes = []
-    warm = 2000 if steps < 10_000 else 18_000
+    warm = 4000 if steps < 10_000 else 18_000
     while agent.pace.ticks < warm + steps:
         if agent.pace.ticks == warm:
             sizes.append(resident())
@@ -65,10 +65,10 @@ def grow(steps: int, source: str) -> dict:
 def test_memory_does_not_grow_after_the_warm_up():
     found = grow(3600, "generated")
 
-    assert found["decisions"] == 5600
+    assert found["decisions"] == 7600
     assert not found["faults"]
     # A page here and there is the allocator's; a leak of one small object per timestep would be more.
-    assert found["after"] - found["before"] <= 256, found
+    assert found["after"] - found["before"] <= 200, found
 
 
 @pytest.mark.soak
