@@ -109,13 +109,19 @@ def node(start: Start, tmp_path_factory: pytest.TempPathFactory) -> str:
     """One node under planted contention, with markup in its name and in a metric's."""
     folder = tmp_path_factory.mktemp("planted")
     trace = planted(folder / f"{NASTY}.csv")
-    return start("--trace", trace, "--repeat", "--interval", "0.06", "--state", str(folder / "state"))
+    return start("--trace", trace, "--repeat", "--interval", "0.1", "--state", str(folder / "state"))
 
 
 @pytest.fixture(scope="session")
 def fleet(start: Start) -> str:
     """A thousand nodes in one process."""
     return start("--synthetic", "1000", "--no-keep", "--interval", "1")
+
+
+@pytest.fixture(scope="session")
+def dozen(start: Start) -> str:
+    """Twelve nodes in one process."""
+    return start("--synthetic", "12", "--no-keep", "--interval", "0.5")
 
 
 def fetch(url: str) -> Any:

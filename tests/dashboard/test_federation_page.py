@@ -5,14 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
-from tests.dashboard.conftest import NASTY, Start, Watched, fetch, until
-
-
-@pytest.fixture(scope="module")
-def dozen(start: Start) -> str:
-    return start("--synthetic", "12", "--no-keep", "--interval", "0.3")
+from tests.dashboard.conftest import NASTY, Watched, fetch, until
 
 
 def test_the_tree_of_a_thousand_nodes_shows_every_group(browser: Any, fleet: str) -> None:

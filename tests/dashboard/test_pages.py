@@ -96,11 +96,11 @@ def test_names_with_markup_are_shown_as_text(browser: Any, node: str) -> None:
         assert [c for c in watched.complaints if "404" not in c] == []
 
 
-def test_both_pages_have_no_serious_barrier(browser: Any, node: str, fleet: str, artefacts: Path) -> None:
+def test_both_pages_have_no_serious_barrier(browser: Any, node: str, dozen: str, artefacts: Path) -> None:
     for name, url, scheme in (
         ("node-dark", node + "/", "dark"),
-        ("fleet-light", fleet + "/fleet", "light"),
-        ("fleet-dark", fleet + "/fleet", "dark"),
+        ("fleet-light", dozen + "/fleet", "light"),
+        ("fleet-dark", dozen + "/fleet", "dark"),
         ("node-light", node + "/", "light"),
     ):
         with Watched(browser, url, color_scheme=scheme) as watched:
