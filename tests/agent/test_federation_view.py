@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from jsonschema_rs import validator_for
 
 from prontosched.agent.access import Access
 from prontosched.agent.assembly import make_followers, place_of
-from prontosched.agent.crowd_members import CrowdMembers
 from prontosched.agent.federating import FederationFollower
 from prontosched.agent.openapi import description
 from prontosched.agent.tree_view import MAX_MEMBERS, TreeView
-from prontosched.federation.link import DECISIONS, SUMMARIES, Board, LocalLink
+from prontosched.cli.federation import command
+from prontosched.federation.link import Board, LocalLink
 from prontosched.federation.nats_link import NatsLink
 from prontosched.federation.tree import Tree
 from prontosched.settings import AgentSettings
 from prontosched.telemetry.source import Sample
-from tests.agent.machine import Machine, make_agent
+from tests.agent.machine import Machine
 from tests.agent.test_api import asking, get
 from tests.federation.buses import Bus, eventually
 
@@ -155,49 +157,32 @@ def test_a_token_is_asked_for_here_too():
     assert (refused, allowed) == (401, 200)
 
 
-def crowd_of(names):
-    """A crowd that has seen thirty vectors of each node, and its clock."""
-    agent = make_agent(fleet_of(names), followers=[])
+def test_the_command_asks_the_agent_and_prints_its_tree():
+    async def ask(client):
+        await settled(client, lambda found: found["nodes"] == 3 and found["revision"])
+        url = str(client.make_url("/"))
+        return [
+            await asyncio.to_thread(CliRunner().invoke, command, ["--agent", url, *options])
+            for options in (["--top", "2"], ["--json"])
+        ]
 
-    async def go():
-        for _ in range(30):
-            await agent.tick()
-        await agent.abandon()
+    text, plain = asking(ask, machine=fleet_of(THREE), followers=[FederationFollower.embedded()], ticks=60)
 
-    asyncio.run(go())
-    return agent.nodes, agent.pace.clock()
-
-
-def test_where_time_is_short_a_few_nodes_speak_and_none_is_forgotten():
-    names = [f"rack/n{i:03d}" for i in range(100)]
-    crowd, now = crowd_of(names)
-    board = Board()
-    members = CrowdMembers(LocalLink(board), Tree(), str)
-    spoken = []
-    for _ in range(20):
-        left = iter(range(4))
-        members.follow(crowd, now, lambda left=left: next(left, None) is not None)
-        spoken.append(len(board.values[SUMMARIES]))
-
-    assert spoken[0] == 5
-    assert spoken == list(range(5, 101, 5))
-    assert len(board.values[DECISIONS]) == 100
-    members.leave()
-    assert not any(entry.value for entry in board.values[SUMMARIES].values())
+    lines = text.output.splitlines()
+    assert text.exit_code == plain.exit_code == 0, text.output
+    assert lines[0].startswith("3 nodes, global view ")
+    assert lines[1].startswith("  rack-a: 2 nodes")
+    assert lines[3].split() == ["node", "from", "view", "age", "samples", "decision"]
+    assert lines[6] == "and 1 more"
+    check_schema(json.loads(plain.output))
 
 
-def test_a_node_whose_decision_turned_speaks_before_all_others():
-    names = [f"rack/n{i:03d}" for i in range(80)]
-    crowd, now = crowd_of(names)
-    board = Board()
-    members = CrowdMembers(LocalLink(board), Tree(), str)
-    members.follow(crowd, now, lambda: True)
-    held = {key: entry.revision for key, entry in board.values[DECISIONS].items()}
-    crowd.standing().raised[77] ^= True
-    members.follow(crowd, now, lambda: False)
+def test_the_command_says_that_a_lone_agent_is_in_no_federation():
+    async def ask(client):
+        url = str(client.make_url("/"))
+        return await asyncio.to_thread(CliRunner().invoke, command, ["--agent", url])
 
-    changed = [key for key, entry in board.values[DECISIONS].items() if entry.revision != held[key]]
-    assert changed == ["rack.n077"]
+    assert asking(ask).output.startswith("in no federation")
 
 
 def test_a_name_without_a_place_takes_no_part_and_keeps_no_one_from_it():

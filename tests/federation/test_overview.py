@@ -16,7 +16,8 @@ from prontosched.bench.federation import one_view, scale
 from prontosched.bench.federation_error import one_error
 from prontosched.bench.federation_fleets import same_kind
 from prontosched.bench.federation_worth import Plan, _held_out, _rows
-from prontosched.cli.federation import _words, command
+from prontosched.cli.federation import command
+from prontosched.cli.federation_words import from_bus, words
 from prontosched.errors import FederationError
 from prontosched.federation.link import DECISIONS, SUMMARIES, LocalLink
 from prontosched.federation.lookout import look
@@ -65,7 +66,7 @@ def test_those_who_follow_another_tree_are_counted_and_told_what_to_do(fleet: Si
     assert seen.nodes == []
     assert seen.misplaced == 7
     assert look(LocalLink(fleet.board), tree=fleet.tree).misplaced == 0
-    assert any("same depth and shards" in line for line in _words(seen, 20))
+    assert any("same depth and shards" in line for line in words(from_bus(seen, Tree(depth=1)), 20))
 
 
 def test_without_the_client_library_the_extra_is_named() -> None:
@@ -135,11 +136,11 @@ def test_the_command_prints_the_tree_in_words_and_as_json(
     assert found["rows"][2]["name"] == "rack2/odd"
 
 
-def test_the_command_without_a_bus_is_asked_wrongly() -> None:
-    found = CliRunner().invoke(command, [])
+def test_the_command_without_a_bus_and_without_an_agent_is_asked_wrongly() -> None:
+    found = CliRunner().invoke(command, ["--agent", "none"])
 
     assert found.exit_code == 2
-    assert "--nats must name the bus" in found.output
+    assert "name the bus with --nats" in found.output
 
 
 def test_the_cost_of_a_view_is_counted_in_messages_and_bytes() -> None:

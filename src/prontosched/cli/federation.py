@@ -10,9 +10,15 @@ from typing import Any
 
 import click
 
+from prontosched.cli.asking import asking_options, find
+from prontosched.cli.federation_words import from_bus, words
+
 
 @click.group(invoke_without_command=True)
-@click.option("--nats", "address", metavar="ADDRESS", help="Bus: nats://host:port/group?creds=FILE.")
+@click.option(
+    "--nats", "address", metavar="ADDRESS", help="Bus to ask instead: nats://host:port/group?creds=FILE."
+)
+@asking_options
 @click.option(
     "--top", type=click.IntRange(0), default=20, show_default=True, help="Nodes shown, outliers first."
 )
@@ -21,8 +27,20 @@ import click
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def command(context: click.Context, address: str | None, top: int, wait: float, as_json: bool) -> None:
+def command(
+    context: click.Context,
+    address: str | None,
+    url: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    state: Path | None,
+    top: int,
+    wait: float,
+    as_json: bool,
+) -> None:
     """Show the federation: who is there, how old, how far from the global view.
+
+    Asks the agent of this machine, or the bus itself with --nats.
 
     \b
     Example:
@@ -30,10 +48,19 @@ def command(context: click.Context, address: str | None, top: int, wait: float, 
     """
     if context.invoked_subcommand is not None:
         return
-    if address is None:
+    if address is not None:
+        _ask_bus(address, top, wait, as_json)
+        return
+    client, _ = find(url, token_file, ca, state)
+    if client is None:
         raise click.UsageError(
-            "--nats must name the bus, got nothing: a federation in one process has no tree"
+            "no agent answers on this machine: start one, or name the bus with --nats ADDRESS"
         )
+    found = client.get("/v1/federation")
+    click.echo(json.dumps(found) if as_json else "\n".join(words(found, top)))
+
+
+def _ask_bus(address: str, top: int, wait: float, as_json: bool) -> None:
     from prontosched.federation.address import Address
     from prontosched.federation.lookout import look
     from prontosched.federation.nats_link import NatsLink
@@ -44,22 +71,19 @@ def command(context: click.Context, address: str | None, top: int, wait: float, 
         seen = look(link, tree=place.tree, seconds=wait)
     finally:
         link.close()
-    if as_json:
-        rows = [{k: _plain(v) for k, v in asdict(row).items()} for row in seen.rows]
-        found = {
-            "revision": seen.revision,
-            "nodes": len(seen.nodes),
-            "unreadable": seen.unreadable,
-            "misplaced": seen.misplaced,
-            "denied": seen.denied,
-        }
-        click.echo(
-            json.dumps(
-                {**found, "view_age_seconds": _plain(seen.view_age_seconds), **seen.saved, "rows": rows}
-            )
-        )
-    else:
-        click.echo("\n".join(_words(seen, top)))
+    if not as_json:
+        click.echo("\n".join(words(from_bus(seen, place.tree), top)))
+        return
+    rows = [{k: _plain(v) for k, v in asdict(row).items()} for row in seen.rows]
+    found = {
+        "revision": seen.revision,
+        "nodes": len(seen.nodes),
+        "unreadable": seen.unreadable,
+        "misplaced": seen.misplaced,
+        "denied": seen.denied,
+        "view_age_seconds": _plain(seen.view_age_seconds),
+    }
+    click.echo(json.dumps({**found, **seen.saved, "rows": rows}))
 
 
 @command.command()
@@ -152,60 +176,6 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     for row in rows:
         goal = "" if row["goal"] is None else f"goal {row['goal']}  {'met' if row['met'] else 'NOT MET'}"
         click.echo(f"{row['name']:<{width}}  {row['value']:>12.4g} {row['unit']:<16} {goal}".rstrip())
-
-
-def _words(seen: Any, top: int) -> list[str]:
-    from prontosched.federation.overview import misplaced
-
-    view = (
-        f"global view {seen.revision}, {seen.view_age_seconds:.0f} s old"
-        if seen.revision
-        else "no global view yet"
-    )
-    lines = [f"{_count(len(seen.nodes))}, {view}"]
-    if not seen.rows and not seen.misplaced:
-        lines.append("nobody has spoken yet: start `pronto agent --nats ADDRESS`, with the same group")
-    elif not seen.revision and not seen.misplaced:
-        lines.append("nobody merges what nodes know: start `pronto aggregate --nats ADDRESS`")
-    for row in seen.rows:
-        if row.aggregator:
-            lines.append(
-                f"{'  ' * (row.name.count('/') + 1)}{row.name}: {_count(row.nodes)}, {row.age_seconds:.0f} s old"
-            )
-    if seen.nodes:
-        width = max(len(row.name) for row in seen.nodes[:top]) if top else 4
-        lines.append(f"{'node':<{width}}  {'from view':>9}  {'age':>6}  {'samples':>8}  decision")
-    for row in seen.nodes[:top]:
-        apart = "-" if math.isnan(row.distance) else f"{row.distance:.3f}"
-        decision = (
-            "expired" if row.accept is None else f"{'accepts' if row.accept else 'refuses'}: {row.reason}"
-        )
-        lines.append(
-            f"{row.name:<{width}}  {apart:>9}  {row.age_seconds:>5.0f}s  {row.samples:>8.0f}  {decision}"
-        )
-    if len(seen.nodes) > top:
-        lines.append(f"and {len(seen.nodes) - top} more")
-    saved = seen.saved
-    if saved["messages_sent"]:
-        lines.append(
-            f"epsilon saved {saved['messages_saved']} of {saved['messages_sent'] + saved['messages_saved']} "
-            f"messages, {_size(saved['bytes_saved'])}"
-        )
-    if seen.unreadable:
-        lines.append(f"{seen.unreadable} messages on the bus cannot be read")
-    if seen.misplaced:
-        lines.append(misplaced(seen.misplaced))
-    if seen.denied:
-        lines.append(f"this user may not read everything: {seen.denied}; the role viewer may")
-    return lines
-
-
-def _count(nodes: int) -> str:
-    return f"{nodes} node{'' if nodes == 1 else 's'}"
-
-
-def _size(length: int) -> str:
-    return f"{length / 1e6:.1f} MB" if length >= 1e5 else f"{length / 1e3:.1f} kB"
 
 
 def _plain(value: Any) -> Any:
