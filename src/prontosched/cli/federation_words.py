@@ -51,10 +51,10 @@ def words(found: dict[str, Any], top: int) -> list[str]:
         view = f"global view {found['revision']}, {found['view_age_seconds']:.0f} s old"
     lines = [f"{_count(found['nodes'])}, {view}"]
     groups = [group for group in found["groups"] if group["name"]]
-    if not found["nodes"] and not groups and not found["note"]:
+    if not found["revision"] and found["embedded"]:
+        lines.append("the first view is being made: nodes speak after ten vectors")
+    elif not found["nodes"] and not groups and not found["note"]:
         lines.append("nobody has spoken yet: start `pronto agent --nats ADDRESS`, with the same group")
-    elif not found["revision"] and found["embedded"]:
-        lines.append("the first view is being made: that takes some seconds")
     elif not found["revision"] and not found["note"]:
         lines.append("nobody merges what nodes know yet: start `pronto aggregate --nats ADDRESS`")
     groups.sort(key=lambda group: group["name"].split("/"))
