@@ -171,3 +171,14 @@ def test_a_role_that_may_not_read_all_is_told_what_it_sees(role: Callable[[str],
     assert node.connected
     assert node.sessions == 1
     assert look(role("viewer")).denied == ""
+
+
+def test_a_node_that_comes_before_any_aggregator_is_told_to_start_one(
+    secure_bus: tuple[Bus, Path], link_to: Callable[..., NatsLink]
+) -> None:
+    bus, ca = secure_bus
+    address = f"tls://node:change-me-node@127.0.0.1:{bus.port}/other?ca={ca}"
+    link = link_to(bus, address=address, group="other")
+
+    eventually(lambda: link.last_error)
+    assert "start `pronto aggregate`" in link.last_error

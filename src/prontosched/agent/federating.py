@@ -70,7 +70,12 @@ class FederationFollower:
         self._crowd: CrowdMembers | None = None
         self._view: TreeView | None = None
         if open_link is not None:
-            self._view = TreeView(open_link, lambda: self._tree, embedded=board is not None)
+            self._view = TreeView(
+                open_link,
+                lambda: self._tree,
+                connected=lambda: self.link.connected,
+                embedded=board is not None,
+            )
 
     @classmethod
     def embedded(cls) -> FederationFollower:

@@ -55,6 +55,8 @@ class TreeView:
         Opens a way to the bus that nothing else uses; closed here.
     tree
         Gives the tree as it is now.
+    connected
+        Tells whether the bus answers this agent.
     embedded
         Whether the federation lives in this process.
     wall
@@ -70,6 +72,7 @@ class TreeView:
         open_link: Callable[[], Link],
         tree: Callable[[], Tree],
         *,
+        connected: Callable[[], bool] = lambda: False,
         embedded: bool,
         refresh_seconds: float = REFRESH_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
@@ -77,6 +80,7 @@ class TreeView:
     ) -> None:
         self._open_link = open_link
         self._tree = tree
+        self._connected = connected
         self._embedded = embedded
         self._refresh_seconds = refresh_seconds
         self._idle_seconds = idle_seconds
@@ -132,8 +136,8 @@ class TreeView:
     def _look(self, link: Link, lookout: Lookout) -> None:
         seen = lookout.overview(_breathe)
         note = ""
-        if not link.connected:
-            note = f"the bus does not answer ({link.last_error or 'not yet'}): shown is what was heard last"
+        if not link.connected and link.last_error:
+            note = f"the bus does not answer ({link.last_error}): shown is what was heard last"
         elif not lookout.ready:
             note = "still reading the bus"
         elif seen.denied:
@@ -146,7 +150,7 @@ class TreeView:
         return {
             "joined": True,
             "embedded": self._embedded,
-            "connected": link is not None and link.connected,
+            "connected": self._connected() or (link is not None and link.connected),
             "as_of": plain(self._wall()),
         }
 

@@ -31,6 +31,8 @@ MAX_SENDERS = 20_000
 BREATH = 16
 # As long as a bus keeps a summary that is not renewed; where nothing tells of the end, this does.
 KEPT_SECONDS = 3600.0
+# The names of metrics follow a message at once; later they are missing.
+NAMED_SECONDS = 3.0
 # What has not been renewed for so long was said before the tree was another one.
 MISPLACED_SECONDS = 180.0
 
@@ -168,7 +170,7 @@ class Lookout:
             view.revision if view else None,
             view.nodes if view else 0,
             now - self._view_time if view else NAN,
-            len(self._bad) + len(self._waiting),
+            len(self._bad) + sum(now - e.time > NAMED_SECONDS for e in self._waiting.values()),
             sum(now - when <= MISPLACED_SECONDS for when in self._misplaced.values()),
             "; ".join(dict.fromkeys(feed.denied for feed in self.feeds if feed.denied)),
         )

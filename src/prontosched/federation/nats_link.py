@@ -223,7 +223,7 @@ class NatsLink:
             str(error) if isinstance(error, FederationError) else f"{error}".removeprefix("nats: ")
         )
         if session.complaint and not isinstance(error, FederationError):
-            self.last_error = session.complaint.removeprefix("nats: ")
+            self.last_error = session.complaint.removeprefix("nats: ").strip("'")
         self.last_error = self.last_error or type(error).__name__
         log.log(
             logging.DEBUG if self._told_away or self._closing or self.quiet else logging.WARNING,

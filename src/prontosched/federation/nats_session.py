@@ -28,6 +28,8 @@ from prontosched.federation.feed import MESSAGE_LIMIT, Entry, Feed
 from prontosched.federation.link import DECISIONS, LEASES, SCHEMAS, SUMMARIES, TOPICS
 
 log = logging.getLogger(__name__)
+# The event loop says so at the end of every connection under TLS; it is nobody's concern.
+logging.getLogger("asyncio").addFilter(lambda record: "eof_received() has no effect" not in str(record.msg))
 
 WRONG_REVISION = (10071, 10164)
 PUT_ATTEMPTS = 3
@@ -208,16 +210,22 @@ class Session:
         """Offer a feed what the bus holds for it now; False when that is not allowed."""
         if feed.topic in self._unreadable:
             return False
+        reading = asyncio.ensure_future(self._read_store(feed))
         try:
-            await self._read_store(feed)
-        except (NatsError, TimeoutError):
-            # What is forbidden answers with an error on the side and with silence here.
-            stream = self._stream(feed.topic).lower()
-            if not any(subject.startswith("$js.api.") and stream in subject for subject in self.denied):
-                raise
-            self._unreadable.add(feed.topic)
-            return False
+            while not reading.done():
+                await asyncio.wait({reading}, timeout=0.05)
+                # What is forbidden answers with an error on the side, and here with silence.
+                if not reading.done() and self._forbidden(self._stream(feed.topic)):
+                    self._unreadable.add(feed.topic)
+                    return False
+            await reading
+        finally:
+            reading.cancel()
         return True
+
+    def _forbidden(self, stream: str) -> bool:
+        """Tell whether the bus has refused to answer for a stream."""
+        return any(subject.startswith("$js.api.") and stream.lower() in subject for subject in self.denied)
 
     async def _read_store(self, feed: Feed) -> None:
         if "*" not in feed.pattern and ">" not in feed.pattern:
@@ -251,10 +259,16 @@ class Session:
                 )
             except BadRequestError as error:
                 if error.err_code != 10058:  # another member was faster
-                    raise FederationError(
-                        f"bucket {self._bucket_name(topic)} must be made by someone allowed to, got "
-                        f"{error.description}: start an aggregator first"
-                    ) from error
+                    raise self._homeless(str(error.description)) from error
+            except (NatsError, TimeoutError) as error:
+                if not self._forbidden(self._stream(topic)):
+                    raise
+                raise self._homeless("none, and this user may not begin one") from error
+
+    def _homeless(self, why: str) -> FederationError:
+        return FederationError(
+            f"the bus must hold a federation {self.group!r}, got {why}: start `pronto aggregate`, or check the group"
+        )
 
     async def _compare_clocks(self) -> None:
         """Find how far the clock of the bus lies from this machine's watch."""
