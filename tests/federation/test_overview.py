@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 import uuid
@@ -174,3 +175,22 @@ def test_worth_compares_the_same_machine_with_and_without_the_view() -> None:
     rows = {row["name"]: row["value"] for row in _rows("x", courses, variance_floor=1.0)}
     assert rows["x: variance captured, first 60 steps, view against alone"] > 1.0
     assert not math.isnan(rows["x: variance captured, first 60 steps, alone"])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("PRONTO_AGGREGATE_NATS", ["aggregate"]), ("PRONTO_FEDERATION_NATS", ["federation", "--wait", "1"])],
+)
+def test_a_password_need_not_stand_on_a_command_line(name: str, arguments: list[str]) -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "prontosched", *arguments],
+        env={**os.environ, name: "http://user:s3cret@host"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert found.returncode == 1
+    assert found.stderr == (
+        "pronto: a bus must be given as nats://host:port or tls://host:port, got 'http://host'\n"
+    )

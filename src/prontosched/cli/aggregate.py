@@ -12,9 +12,7 @@ import click
 
 
 @click.command()
-@click.option(
-    "--nats", "address", metavar="ADDRESS", required=True, help="Bus: nats://host:port/group?creds=FILE."
-)
+@click.option("--nats", metavar="ADDRESS", required=True, help="Bus: nats://host:port/group?creds=FILE.")
 @click.option(
     "--name",
     "names",
@@ -68,9 +66,7 @@ import click
 )
 @click.option("--seconds", type=click.FloatRange(0.1), help="Stop after so many seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as one JSON object.")
-def command(
-    address: str, names: tuple[str, ...], as_json: bool, seconds: float | None, **options: Any
-) -> None:
+def command(nats: str, names: tuple[str, ...], as_json: bool, seconds: float | None, **options: Any) -> None:
     """Run aggregators: merge what nodes know and publish the global view.
 
     Run it twice and the second stands by until the first falls silent. With --name it
@@ -88,7 +84,7 @@ def command(
     from prontosched.federation.tree import split
 
     log_to_stderr(verbose=False)
-    place = Address.parse(address)
+    place = Address.parse(nats)
     for name in filter(None, names):
         split(name)
     holder = f"{os.uname().nodename}-{os.getpid()}"

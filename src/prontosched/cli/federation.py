@@ -15,9 +15,7 @@ from prontosched.cli.federation_words import from_bus, words
 
 
 @click.group(invoke_without_command=True)
-@click.option(
-    "--nats", "address", metavar="ADDRESS", help="Bus to ask instead: nats://host:port/group?creds=FILE."
-)
+@click.option("--nats", metavar="ADDRESS", help="Bus to ask instead: nats://host:port/group?creds=FILE.")
 @asking_options
 @click.option(
     "--top", type=click.IntRange(0), default=20, show_default=True, help="Nodes shown, outliers first."
@@ -29,7 +27,7 @@ from prontosched.cli.federation_words import from_bus, words
 @click.pass_context
 def command(
     context: click.Context,
-    address: str | None,
+    nats: str | None,
     url: str | None,
     token_file: Path | None,
     ca: Path | None,
@@ -48,8 +46,8 @@ def command(
     """
     if context.invoked_subcommand is not None:
         return
-    if address is not None:
-        _ask_bus(address, top, wait, as_json)
+    if nats is not None:
+        _ask_bus(nats, top, wait, as_json)
         return
     client, _ = find(url, token_file, ca, state)
     if client is None:
@@ -126,7 +124,7 @@ def worth(smd: Path | None, quick: bool, as_json: bool) -> None:
 
 
 @command.command()
-@click.option("--nats", "address", metavar="ADDRESS", required=True, help="Bus: nats://host:port/group.")
+@click.option("--nats", metavar="ADDRESS", required=True, help="Bus: nats://host:port/group.")
 @click.option(
     "--agents", type=click.IntRange(1, 5000), default=100, show_default=True, help="Agents to simulate."
 )
@@ -136,7 +134,7 @@ def worth(smd: Path | None, quick: bool, as_json: bool) -> None:
 )
 @click.option("--prefix", default="load", show_default=True, help="Beginning of the agents' names.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def load(address: str, agents: int, seconds: float, every: float, prefix: str, as_json: bool) -> None:
+def load(nats: str, agents: int, seconds: float, every: float, prefix: str, as_json: bool) -> None:
     """Put the traffic of many simulated agents on a bus, to see what it carries.
 
     Use a group of its own: the simulated agents take part in the global view.
@@ -150,7 +148,7 @@ def load(address: str, agents: int, seconds: float, every: float, prefix: str, a
     from prontosched.federation.address import Address
     from prontosched.federation.nats_link import NatsLink
 
-    place = Address.parse(address)
+    place = Address.parse(nats)
     link = NatsLink(place, name=f"load-{prefix}", quiet=True)
     try:
         found = traffic(link, agents=agents, seconds=seconds, every=every, prefix=prefix, tree=place.tree)
