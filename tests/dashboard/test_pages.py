@@ -36,8 +36,9 @@ def stretched() -> float:
 
 
 def test_a_planted_contention_turns_the_decision_and_names_its_metrics(
-    browser: Any, node: str, artefacts: Path
+    browser: Any, start: Start, artefacts: Path, tmp_path: Path
 ) -> None:
+    node = start("--trace", planted(tmp_path / "web.csv"), "--repeat", "--interval", "0.07", "--no-keep")
     with Watched(browser, node + "/") as watched:
         page = watched.page
         until(page, "document.getElementById('word').textContent === 'Accepting jobs'", timeout=15000)

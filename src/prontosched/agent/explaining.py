@@ -6,6 +6,7 @@ is `prontosched.explain`.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from prontosched.agent.answer import plain
@@ -35,6 +36,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.rejections: dict[str, dict[str, Any]] = {}
+        self._furthest: dict[str, float] = {}
         self._now: dict[str, Subspace] = {}
         self._before: dict[str, Subspace] = {}
 
@@ -49,6 +51,8 @@ class Memory:
             decision = agent.nodes.known(name, words=False).decision
             if decision is not None and decision.raised:
                 self._note_rejection(agent, name, insight)
+            else:
+                self._furthest.pop(name, None)
 
     def _note_block(self, name: str, subspace: Subspace) -> None:
         last = self._now.get(name)
@@ -60,15 +64,30 @@ class Memory:
 
     def _note_rejection(self, agent: Agent, name: str, insight: Insight | None) -> None:
         known = agent.nodes.known(name)
-        parts = [] if insight is None else _all_drivers(insight)
-        self.rejections.pop(name, None)  # so that the last to come is the last in line
+        before = self.rejections.pop(name, None)  # so that the last to come is the last in line
         if len(self.rejections) >= self.KEPT:
-            del self.rejections[next(iter(self.rejections))]
+            oldest = next(iter(self.rejections))
+            del self.rejections[oldest]
+            self._furthest.pop(oldest, None)
+        drove = self._what_drove(name, insight, before)
         self.rejections[name] = {
             "time": plain(agent.wall()),
             "reason": "" if known.decision is None else known.decision.reason,
             "score": None if known.decision is None else plain(float(known.decision.score)),
             "cpu_ready_percent": plain(float(known.ready)),
+            **drove,
+        }
+
+    def _what_drove(
+        self, name: str, insight: Insight | None, before: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Name what stood out when it stood out most since the signal was raised."""
+        reach = 0.0 if insight is None else math.hypot(*insight.projections)
+        if before is not None and reach <= self._furthest.get(name, -1.0):
+            return {key: before[key] for key in ("drivers", "families", "words")}
+        self._furthest[name] = reach
+        parts = [] if insight is None else _all_drivers(insight)
+        return {
             "drivers": _parts(parts[:TOP]),
             "families": _parts(families(parts)),
             "words": sentence(parts[:3]),
