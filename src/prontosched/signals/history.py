@@ -103,12 +103,16 @@ class History(Held):
         # Until an average is as long as its memory it is a plain mean.
         weights = WEIGHTS
         if ops.any(plain > LEVEL_WEIGHTS[-1]):
-            weights = tuple([ops.maximum(k, plain) for k in group] for group in WEIGHTS)
-        news = (v, spike * 1.0, size)
-        for values, group, new in zip((self.levels, self.rates, self.restless), weights, news, strict=True):
-            for i, k in enumerate(group):
-                old = values[i]
-                values[i] = old + k * (new - old)
+            weights = tuple(tuple(ops.maximum(k, plain) for k in group) for group in WEIGHTS)
+        level_weights, rate_weights, restless_weights = weights
+        hit = spike * 1.0
+        levels, rates, restless = self.levels, self.rates, self.restless
+        for i, old in enumerate(levels):
+            levels[i] = old + level_weights[i] * (v - old)
+        for i, old in enumerate(rates):
+            rates[i] = old + rate_weights[i] * (hit - old)
+        for i, old in enumerate(restless):
+            restless[i] = old + restless_weights[i] * (size - old)
         self.since = ops.where(spike, 0.0, self.since + 1.0)
         self._learn_utilisation(utilisation)
 

@@ -6,7 +6,6 @@ Covers: the sentence, and which metrics to name in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -48,33 +47,44 @@ def reason(learner: Learner, seen: Seen | None, *, raised: bool, node: int | Non
     node
         Which one, of many.
     """
-    of: Callable[[Any], Any] = (lambda value: value) if node is None else (lambda value: value[node].item())
-    policy, admission = learner.policy, learner.admission
-    unknown = of(learner.unknown)
+    policy, admission, clock = learner.policy, learner.admission, learner.clock
+    facts = (
+        learner.unknown,
+        clock.interval,
+        clock.measured,
+        learner.expected,
+        learner.logit,
+        learner.record.demoted,
+        learner.trust(),
+        admission.limited,
+        admission.exempt,
+        admission.held,
+    )
+    if node is not None:
+        facts = tuple(fact[node].item() for fact in facts)
+    unknown, interval, measured, expected, logit, demoted, trust, limited, exempt, held = facts
     if unknown:
         way = "accepting" if unknown > policy.horizon else "going by the last known value"
         return f"CPU Ready unknown for {unknown} step{'s' if unknown > 1 else ''}: {way}"
-    clock = learner.clock
-    measured = of(clock.measured)
-    ahead = _duration(policy.horizon * of(clock.interval)) if measured else f"{policy.horizon} steps"
-    text = f"CPU Ready {_short(of(learner.expected))}{learner.unit} expected within {ahead}"
+    ahead = _duration(policy.horizon * interval) if measured else f"{policy.horizon} steps"
+    text = f"CPU Ready {_short(expected)}{learner.unit} expected within {ahead}"
     if raised:
         drivers = _drivers(learner, seen, node)
         text += f"; driven by {drivers}" if drivers else ""
     else:
-        chance = 100.0 / (1.0 + math.exp(-of(learner.logit)))
+        chance = 100.0 / (1.0 + math.exp(-logit))
         text += f", chance of contention {round(chance)} %" if chance >= 1.0 else ", contention unlikely"
-    if of(learner.record.demoted) and not policy.quota:
+    if demoted and not policy.quota:
         text += "; no better than a coin lately: acting on the present value"
-    elif of(learner.trust()) < 1.0:
+    elif trust < 1.0:
         text += "; still learning: acting mostly on the present value"
-    if of(admission.limited):
+    if limited:
         text += f"; accepted, {policy.hourly_limit:.0%} of this hour was refused already"
-    elif of(admission.exempt):
+    elif exempt:
         text += "; accepted as an exception, to keep learning"
-    elif raised and of(admission.held):
+    elif raised and held:
         text += "; holding the last refusal"
-    elif not raised and of(learner.logit) > 0.0:
+    elif not raised and logit > 0.0:
         text += f"; accepted, the budget of {policy.budget:.0%} goes to worse moments"
     return text
 
