@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prontosched.subspace import Subspace, distance, extend, merge, merge_all, summarise
+from prontosched.subspace import Subspace, distance, eigen, extend, merge, merge_all, summarise
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -165,3 +165,13 @@ def test_elementwise_distance_fires_on_a_change_of_rank_and_overlooks_a_sign_wit
     assert distance(one, other, kind="elementwise") == 0.0
     assert distance(one, Subspace(np.eye(2), np.ones(2)), kind="elementwise") == float("inf")
     assert distance(one, other) == pytest.approx(1.0)
+
+
+def test_eigenproblems_are_solved_as_numpy_solves_them(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((5, 6, 9))
+    gram = rows @ rows.swapaxes(1, 2)
+
+    squares, vectors = eigen(gram)
+
+    np.testing.assert_allclose(squares, np.linalg.eigvalsh(gram))
+    np.testing.assert_allclose(vectors * squares[:, None] @ vectors.swapaxes(1, 2), gram, atol=1e-12)

@@ -10,20 +10,19 @@ A column is a timestep everywhere: a block has shape `(d, b)`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-try:
-    # At the sizes met here np.linalg.eigh spends a third of its time on checks before it comes to this.
-    from numpy.linalg._umath_linalg import eigh_lo as _eigh
-except ImportError:
-    _eigh = np.linalg.eigh
-
 Array = NDArray[np.float64]
+
+# At the sizes met here np.linalg.eigh spends a third of its time on checks before it comes to this.
+_eigh: Callable[[Array], tuple[Array, Array]] = getattr(
+    getattr(np.linalg, "_umath_linalg", None), "eigh_lo", np.linalg.eigh
+)
 
 # Directions weaker than this, relative to the strongest, are rounding error: kept
 # as a basis vector they would be arbitrary, and not orthogonal to the others.
@@ -253,8 +252,7 @@ def distance(
 
 def eigen(gram: Array) -> tuple[Array, Array]:
     """Return the eigenvalues, ascending, and eigenvectors of a finite symmetric matrix, or of a stack of them."""
-    squares, vectors = _eigh(gram)
-    return squares, vectors
+    return _eigh(gram)
 
 
 def _leading(wide: Array, rank: int) -> Subspace | None:
