@@ -104,8 +104,9 @@ def summary(agent: Agent) -> str:
     if isinstance(agent.nodes, OneNode) and agent.nodes.record.onsets:
         figures = agent.nodes.record.figures()
         lines.append(
-            f"contentions: {figures.contentions}, {figures.preceded:.0%} preceded by a rejection "
-            f"(a coin of that downtime: {figures.coin_preceded:.0%})"
+            f"record of {figures.timesteps} decisions, downtime {figures.downtime:.1%}: "
+            f"{figures.contentions} contentions, {figures.preceded:.0%} of them preceded by a rejection "
+            f"(by a coin of that downtime: {figures.coin_preceded:.0%})"
         )
     lines.append(
         f"loop: {pace.ticks} ticks, {pace.late} late, {pace.skipped} skipped, "
