@@ -154,7 +154,7 @@ class Watched:
             "console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None
         )
         self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
-        self.page.on("dialog", lambda d: self.complaints.append(d.message))
+        self.page.on("dialog", lambda d: (self.complaints.append(d.message), d.dismiss()))
         self.page.on("request", lambda r: self.requests.append(r.url))
         self.page.goto(url, wait_until="domcontentloaded")
 
