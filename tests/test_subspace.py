@@ -175,3 +175,39 @@ def test_eigenproblems_are_solved_as_numpy_solves_them(rng: np.random.Generator)
 
     np.testing.assert_allclose(squares, np.linalg.eigvalsh(gram))
     np.testing.assert_allclose(vectors * squares[:, None] @ vectors.swapaxes(1, 2), gram, atol=1e-12)
+
+
+def test_merging_in_groups_hardly_adds_to_what_truncation_loses(rng: np.random.Generator) -> None:
+    shared = rng.standard_normal((80, 4))
+    leaves = [
+        Subspace(np.linalg.qr(shared + rng.standard_normal((80, 4)))[0], np.array([9.0, 7.0, 5.0, 3.0]))
+        for _ in range(64)
+    ]
+    exact = merge_all(leaves, rank=4)
+    whole, grouped = (
+        [merge_all(leaves[i : i + 16], rank=4, spare=2, at_once=at_once) for i in range(0, 64, 16)]
+        for at_once in (None, 24)
+    )
+    truncated, both = (
+        distance(merge_all([part for part in parts if part is not None], rank=4), exact)
+        for parts in (whole, grouped)
+    )
+
+    assert truncated > 0.0
+    assert both < 2.0 * truncated
+
+
+def test_few_inputs_are_merged_together_whatever_the_groups(rng: np.random.Generator) -> None:
+    leaves = [Subspace(np.linalg.qr(rng.standard_normal((20, 3)))[0], np.ones(3)) for _ in range(4)]
+    one, other = merge_all(leaves, rank=3), merge_all(leaves, rank=3, at_once=12)
+
+    assert one is not None
+    assert other is not None
+    np.testing.assert_array_equal(one.basis, other.basis)
+
+
+def test_groups_too_small_to_merge_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match="at_once must be at least four times the 8 directions to keep, got 31"
+    ):
+        merge_all([Subspace(np.eye(3)[:, :1], np.ones(1))], rank=4, spare=4, at_once=31)

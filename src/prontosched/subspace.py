@@ -10,7 +10,7 @@ A column is a timestep everywhere: a block has shape `(d, b)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -194,11 +194,24 @@ def merge(
     return _leading(weighted, keep)
 
 
-def merge_all(subspaces: Iterable[Subspace], *, rank: int, spare: int = 0) -> Subspace | None:
+def merge_all(
+    subspaces: Iterable[Subspace], *, rank: int, spare: int = 0, at_once: int | None = None
+) -> Subspace | None:
     """Return the best subspace of at most `rank + spare` directions for all inputs at once.
 
     Equal to the truncated SVD of all weighted bases side by side, so the order of
     the inputs does not matter.
+
+    Parameters
+    ----------
+    rank, spare
+        Directions to keep.
+    at_once
+        Directions factorised together, at least four times those to keep. More of them
+        are first merged in groups of so many, which keep twice the directions asked
+        for. A factorisation costs the cube of its columns, so that is faster, and no
+        longer exact: in a tree of fan-out 32 it adds a sixth to what truncation loses
+        anyway. None takes all together.
     """
     parts = list(subspaces)
     if not parts:
@@ -209,12 +222,33 @@ def merge_all(subspaces: Iterable[Subspace], *, rank: int, spare: int = 0) -> Su
             f"all subspaces must have one number of metrics, got {sorted(features)}: "
             "align them to one list of metrics first"
         )
-    rows = np.empty((sum(part.rank for part in parts), features.pop()))
+    keep = rank + spare
+    if at_once is not None and at_once < 4 * keep:
+        raise ValueError(f"at_once must be at least four times the {keep} directions to keep, got {at_once}")
+    columns = sum(part.rank for part in parts)
+    if at_once is not None and min(columns, *features) > at_once:
+        groups = [merge_all(group, rank=2 * keep) for group in _grouped(parts, at_once)]
+        if len(groups) < len(parts):
+            return merge_all((g for g in groups if g is not None), rank=rank, spare=spare, at_once=at_once)
+    rows = np.empty((columns, features.pop()))
     at = 0
     for part in parts:
         np.multiply(part.basis.T, part.singular_values[:, None], out=rows[at : at + part.rank])
         at += part.rank
-    return _leading(rows.T, rank + spare)
+    return _leading(rows.T, keep)
+
+
+def _grouped(parts: list[Subspace], columns: int) -> Iterator[list[Subspace]]:
+    """Yield neighbours together, at most so many directions of them."""
+    group: list[Subspace] = []
+    room = columns
+    for part in parts:
+        if group and part.rank > room:
+            yield group
+            group, room = [], columns
+        group.append(part)
+        room -= part.rank
+    yield group
 
 
 def distance(

@@ -155,11 +155,12 @@ def merge_rows(nodes: int = 10_000, fan_out: int = 32) -> Iterator[Row]:
         level = summaries
         while len(level) > 1:
             groups = [level[i : i + fan_out] for i in range(0, len(level), fan_out)]
-            merged = [merge_all(group, rank=RANK, spare=RANK) for group in groups]
+            merged = [merge_all(group, rank=RANK, spare=RANK, at_once=64) for group in groups]
             level = [subspace for subspace in merged if subspace is not None]
         return level[0]
 
-    best = best_of({"tree": tree, "svd": lambda: np.linalg.svd(stacked, full_matrices=False)}, repeats=2)
+    candidates = {"tree": tree, "svd": lambda: np.linalg.svd(stacked, full_matrices=False)}
+    best = best_of(candidates, repeats=5, warm=False)
     yield Row(
         f"merging {nodes} summaries at fan-out {fan_out} against one SVD",
         best["tree"] / best["svd"],

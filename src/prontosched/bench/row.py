@@ -41,18 +41,23 @@ class Row:
 
 
 def best_of(
-    candidates: Mapping[str, Callable[[], object]], *, repeats: int = 40, seconds: float = 20.0
+    candidates: Mapping[str, Callable[[], object]],
+    *,
+    repeats: int = 40,
+    seconds: float = 20.0,
+    warm: bool = True,
 ) -> dict[str, float]:
     """Return the least CPU seconds of each candidate.
 
-    They take turns so that a busy moment hits all, and each runs once untimed at its turn: what
-    the one before it left in the caches is no matter of its own.
+    They take turns so that a busy moment hits all. With `warm` each runs once untimed at its turn:
+    what the one before it left in the caches is no matter of its own.
     """
     best = dict.fromkeys(candidates, float("inf"))
     end = time.monotonic() + seconds
     for turn in range(repeats):
         for name, run in candidates.items():
-            run()
+            if warm:
+                run()
             start = time.process_time()
             run()
             best[name] = min(best[name], time.process_time() - start)
