@@ -12,7 +12,7 @@ run: $(VENV)/.run
 	@exec $(BIN)/pronto up $(ARGS)
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -m "not soak" $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile $(ARGS)
 
 bench: $(VENV)/.dev
 	@exec $(BIN)/pronto bench $(ARGS)
