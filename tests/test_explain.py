@@ -42,7 +42,15 @@ def test_only_directions_that_spike_count():
     vector = np.array([5.0, 4.0, 0, 0, 0, 0, 0, 0])
 
     assert drivers(vector, plane, NAMES)[0].metric == "m0"
+    assert drivers(vector, plane, NAMES, spikes=[0, 0]) == drivers(vector, plane, NAMES)
     assert [part.metric for part in drivers(vector, plane, NAMES, spikes=[0, 1])] == ["m1"]
+
+
+def test_a_metric_that_no_direction_holds_yet_is_named():
+    plane = Subspace(np.eye(8)[:, :2], np.array([10.0, 1.0]))
+    vector = np.array([3.0, 2.0, 0, 0, 0, 0, 8.0, 0])
+
+    assert drivers(vector, plane, NAMES)[0].metric == "m6"
 
 
 def test_drivers_do_not_depend_on_the_signs_of_directions(rng):

@@ -88,24 +88,27 @@ def drivers(
     spikes: Sequence[int] | None = None,
     top: int = 5,
 ) -> list[Part]:
-    """Name the metrics that moved the projections most at one timestep.
+    """Name the metrics that stood out most at one timestep.
 
-    Each metric's pull along a direction is its weight times its scaled value, taken
-    with the projection's sign and weighted by the direction's singular value. Where
-    some directions spike, only those count.
+    A metric's share is its part in all movement: its scaled value squared, over the sum
+    of all. A metric that no direction holds yet counts as much as any other: it may be
+    the news. A signal that goes by spikes gives them, and then only the pull along the
+    directions that spike counts: weight times scaled value, with the projection's sign,
+    times the singular value.
 
     Examples
     --------
     >>> plane = Subspace(np.eye(3)[:, :2], np.array([2.0, 1.0]))
     >>> [part.metric for part in drivers(np.array([1.0, 9.0, 5.0]), plane, "abc", top=2)]
-    ['b', 'a']
+    ['b', 'c']
+    >>> [part.metric for part in drivers(np.array([1.0, 9.0, 5.0]), plane, "abc", spikes=[1, 0])]
+    ['a']
     """
-    weights = subspace.singular_values.astype(float).copy()
+    toward = np.square(vector)
     if spikes is not None and any(spikes):
-        weights *= np.array([1.0 if spike else 0.0 for spike in spikes])[: weights.size]
-    projections = subspace.basis.T @ vector
-    pull = (subspace.basis * (weights * np.sign(projections))).sum(axis=1) * vector
-    toward = np.maximum(pull, 0.0)
+        weights = subspace.singular_values * np.array([1.0 if spike else 0.0 for spike in spikes])
+        projections = subspace.basis.T @ vector
+        toward = np.maximum((subspace.basis * (weights * np.sign(projections))).sum(axis=1) * vector, 0.0)
     whole = float(toward.sum())
     if whole <= 0.0:
         return []

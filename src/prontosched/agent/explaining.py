@@ -6,14 +6,13 @@ is `prontosched.explain`.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from prontosched.agent.answer import plain
 from prontosched.agent.nodes import Insight
 from prontosched.agent.views import record_of, settings_of
 from prontosched.explain import Change, Part, changes, directions, drivers, families, sentence, turning
-from prontosched.subspace import Subspace
+from prontosched.subspace import Array, Subspace
 
 if TYPE_CHECKING:
     from prontosched.agent.loop import Agent
@@ -26,8 +25,8 @@ class Memory:
 
     Notes
     -----
-    Memory: two subspaces and one rejection per node. Of more than `MOST` nodes only the
-    rejections are followed, `MOST` new ones per timestep and the last `KEPT`.
+    Memory: three subspaces, one vector and one rejection per node. Of more than `MOST` nodes
+    only the rejections are followed, `MOST` new ones per timestep and the last `KEPT`.
     """
 
     name = "memory"
@@ -35,8 +34,9 @@ class Memory:
     KEPT = 1024
 
     def __init__(self) -> None:
-        self.rejections: dict[str, dict[str, Any]] = {}
-        self._furthest: dict[str, float] = {}
+        self._rejections: dict[str, dict[str, Any]] = {}
+        self._insights: dict[str, Insight] = {}
+        self._steps: dict[str, int] = {}  # of a rejection that goes on
         self._now: dict[str, Subspace] = {}
         self._before: dict[str, Subspace] = {}
 
@@ -52,7 +52,7 @@ class Memory:
             if decision is not None and decision.raised:
                 self._note_rejection(agent, name, insight)
             else:
-                self._furthest.pop(name, None)
+                self._steps.pop(name, None)
 
     def _note_block(self, name: str, subspace: Subspace) -> None:
         last = self._now.get(name)
@@ -64,30 +64,37 @@ class Memory:
 
     def _note_rejection(self, agent: Agent, name: str, insight: Insight | None) -> None:
         known = agent.nodes.known(name)
-        before = self.rejections.pop(name, None)  # so that the last to come is the last in line
-        if len(self.rejections) >= self.KEPT:
-            oldest = next(iter(self.rejections))
-            del self.rejections[oldest]
-            self._furthest.pop(oldest, None)
-        drove = self._what_drove(name, insight, before)
-        self.rejections[name] = {
+        self._rejections.pop(name, None)  # so that the last to come is the last in line
+        if len(self._rejections) >= self.KEPT:
+            oldest = next(iter(self._rejections))
+            for held in (self._rejections, self._insights, self._steps):
+                held.pop(oldest, None)
+        self._rejections[name] = {
             "time": plain(agent.wall()),
             "reason": "" if known.decision is None else known.decision.reason,
             "score": None if known.decision is None else plain(float(known.decision.score)),
             "cpu_ready_percent": plain(float(known.ready)),
-            **drove,
         }
+        if insight is not None and insight.vector is not None:
+            self._insights[name] = self._over_all_steps(name, insight, insight.vector)
 
-    def _what_drove(
-        self, name: str, insight: Insight | None, before: dict[str, Any] | None
-    ) -> dict[str, Any]:
-        """Name what stood out when it stood out most since the signal was raised."""
-        reach = 0.0 if insight is None else math.hypot(*insight.projections)
-        if before is not None and reach <= self._furthest.get(name, -1.0):
-            return {key: before[key] for key in ("drivers", "families", "words")}
-        self._furthest[name] = reach
+    def _over_all_steps(self, name: str, insight: Insight, vector: Array) -> Insight:
+        """Return what a rejection is explained by: the mean of its vectors, in which chance evens out."""
+        before, steps = self._insights.get(name), self._steps.get(name, 0)
+        self._steps[name] = steps + 1
+        if insight.by_spikes or not steps or before is None or before.metrics != insight.metrics:
+            return insight._replace(vector=vector.copy())
+        assert before.vector is not None
+        return insight._replace(vector=before.vector + (vector - before.vector) / (steps + 1))
+
+    def last_rejection(self, name: str) -> dict[str, Any] | None:
+        """Return a node's last rejection and what stood out while it lasted, or None."""
+        found, insight = self._rejections.get(name), self._insights.get(name)
+        if found is None:
+            return None
         parts = [] if insight is None else _all_drivers(insight)
         return {
+            **found,
             "drivers": _parts(parts[:TOP]),
             "families": _parts(families(parts)),
             "words": sentence(parts[:3]),
@@ -122,7 +129,7 @@ def explanation(agent: Agent, node: str | None = None) -> dict[str, Any]:
         "decision": found.as_json(),
         "directions": [],
         "drivers": [],
-        "last_rejection": agent.memory.rejections.get(found.node),
+        "last_rejection": agent.memory.last_rejection(found.node),
         "change": None,
         "projections": [],
         "spikes": None,
@@ -167,7 +174,8 @@ def _all_drivers(insight: Insight) -> list[Part]:
     if insight.subspace is None or insight.vector is None:
         return []
     every = len(insight.metrics)
-    return drivers(insight.vector, insight.subspace, insight.metrics, spikes=insight.spikes, top=every)
+    spikes = insight.spikes if insight.by_spikes else None
+    return drivers(insight.vector, insight.subspace, insight.metrics, spikes=spikes, top=every)
 
 
 def _parts(parts: list[Part]) -> list[dict[str, Any]]:

@@ -41,6 +41,8 @@ class Insight(NamedTuple):
         The directions it was projected on, or None while warming up.
     projections, spikes
         One value per direction; `spikes` is None until the detector is warm.
+    by_spikes
+        Whether the signal decides by spikes.
     """
 
     metrics: tuple[str, ...]
@@ -48,6 +50,7 @@ class Insight(NamedTuple):
     subspace: Subspace | None
     projections: Sequence[float]
     spikes: Sequence[int] | None
+    by_spikes: bool = False
 
 
 class Overview(NamedTuple):
@@ -222,8 +225,9 @@ class OneNode:
         self.known(name)
         if self.node is None or self._schema is None or (evidence := self.node.evidence) is None:
             return None
+        metrics, by_spikes = self._schema.metrics, self.node.signal.name == "paper"
         return Insight(
-            self._schema.metrics, evidence.vector, evidence.subspace, evidence.projections, evidence.spikes
+            metrics, evidence.vector, evidence.subspace, evidence.projections, evidence.spikes, by_spikes
         )
 
     def state(self) -> dict[str, Any]:
