@@ -94,6 +94,8 @@ def test_names_with_markup_are_shown_as_text(browser: Any, node: str) -> None:
         assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
         page.goto(f"{node}/?node=%3Cscript%3Ealert(1)%3C/script%3E")
         until(page, "document.getElementById('reason').textContent.includes('<script>alert(1)</script>')")
+        page.wait_for_timeout(500)  # five events of the node that there is
+        assert page.inner_text("#word") == "No such node"
         assert [c for c in watched.complaints if "404" not in c] == []
 
 

@@ -128,7 +128,7 @@ const projectionChart = new Chart("projections-chart", tellProjections);
 
 function onEvent(event) {
   if (event.node === undefined) event = ofFleet(event);
-  if (!event) return;
+  if (!event || (wanted && event.node !== undefined && event.node !== wanted)) return;
   if (event.age_seconds > 3 * interval) event.cpu_ready_percent = null; // nothing was measured: a gap
   recent.push(event);
   const oldest = event.time - 1.1 * LIVE;
@@ -174,6 +174,7 @@ async function refresh() {
     drawProjections();
   } catch (error) {
     if (error.status === 404) {
+      $("decision").className = "card hero silent";
       put("word", "No such node");
       put("reason", `This agent watches no node named ${wanted}.`);
     }
@@ -225,7 +226,7 @@ async function start() {
     const kept = Boolean(status.disk) && status.nodes <= FULLY_LOGGED;
     ranges(kept);
     if (status.nodes > 1) place = (await ask("/v1/nodes")).nodes.findIndex((node) => node.node === wanted);
-    else recent = (await ask("/v1/recent")).events.filter((event) => event.node !== undefined);
+    else recent = (await ask("/v1/recent")).events.filter((event) => event.node !== undefined && (!wanted || event.node === wanted));
     if (kept) await loadBefore();
     if (recent.length && recent[recent.length - 1].reason) showDecision({ ...recent[recent.length - 1] });
   } catch (error) {
