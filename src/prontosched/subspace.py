@@ -210,7 +210,7 @@ def merge_all(
         Directions factorised together, at least four times those to keep. More of them
         are first merged in groups of so many, which keep twice the directions asked
         for. A factorisation costs the cube of its columns, so that is faster, and no
-        longer exact: in a tree of fan-out 32 it adds a sixth to what truncation loses
+        longer exact: in a tree of fan-out 32 it adds about a fifth to what truncation loses
         anyway. None takes all together.
     """
     parts = list(subspaces)
