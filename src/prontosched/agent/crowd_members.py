@@ -20,7 +20,7 @@ from prontosched.federation.contribution import summary_of
 from prontosched.federation.herald import Herald
 from prontosched.federation.link import Link
 from prontosched.federation.propagation import Propagation
-from prontosched.federation.schema import Metrics, hashed
+from prontosched.federation.schema import SentNames
 from prontosched.federation.schema_book import SchemaBook
 from prontosched.federation.tree import Tree, split
 from prontosched.federation.voice import Voice
@@ -67,7 +67,7 @@ class CrowdMembers:
         self._book = SchemaBook(link)
         self.places: list[str] = []
         self._speakers: list[_Speaker | None] = []
-        self._names: tuple[Metrics, Metrics] = ((), ())
+        self._names = SentNames()
         self._blocks = np.zeros(0, np.int64)
         self._told_at = np.zeros(0)
         self._raised = np.zeros(0, np.int8)
@@ -142,13 +142,8 @@ class CrowdMembers:
         if speaker is None or self._blocks[at] <= 0:
             return
         node = crowd.node(at)
-        speaker.voice.offer(summary_of(node, speaker.voice.name, self._metrics(node.metrics or ())))
-
-    def _metrics(self, own: Metrics) -> Metrics:
-        if self._names[0] is not own:
-            key = self.link.name_key
-            self._names = (own, hashed(own, key) if key else own)
-        return self._names[1]
+        metrics = self._names.of(node.metrics or (), self.link.name_key)
+        speaker.voice.offer(summary_of(node, speaker.voice.name, metrics))
 
     def _grow(self, names: list[str]) -> None:
         new = names[len(self._speakers) :]

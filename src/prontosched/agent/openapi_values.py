@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from prontosched.agent.decision_log import HISTORY_FIELDS
+
 NUMBER = {"type": "number"}
 MAYBE = {"type": ["number", "null"]}
 TEXT = {"type": "string"}
@@ -30,21 +32,9 @@ ANSWER: dict[str, Any] = {
     "timestep": WHOLE,
 }
 POINT = {
-    "time": NUMBER,
+    **dict.fromkeys(HISTORY_FIELDS, MAYBE),
+    **dict.fromkeys(("time", "raised_share", "rejecting_share"), NUMBER),
     "timesteps": WHOLE,
-    "raised_share": NUMBER,
-    "rejecting_share": NUMBER,
-    **{
-        name: MAYBE
-        for name in (
-            "ready_mean",
-            "ready_max",
-            "score_max",
-            "threshold",
-            "utilisation_mean",
-            "expected_ready_max",
-        )
-    },
     "reason": {"type": ["string", "null"]},
 }
 

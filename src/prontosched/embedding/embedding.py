@@ -74,7 +74,7 @@ def finite(y: Array, bound: float = LARGEST) -> Array:
         within = y.dot(y) < bound * bound
     except (RuntimeWarning, FloatingPointError):
         within = False
-    return y if within else np.where(np.abs(y) < bound, y, 0.0)
+    return y if within else finite_all(y, bound)
 
 
 def finite_all(Y: Array, bound: float = LARGEST) -> Array:

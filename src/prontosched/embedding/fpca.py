@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 
 from prontosched.embedding.embedding import (
-    LARGEST,
     check_energy_bounds,
     check_forgetting,
     check_rank,
+    finite_all,
 )
 from prontosched.embedding.leading import leading_rows
 from prontosched.subspace import Array, Subspace
@@ -181,8 +181,7 @@ class FPCAEdge:
         rank = self._shown + self._spare
         leading = leading_rows(rows, rank if rank <= self._held else self._held)
         if leading is None:
-            block = rows[known:]
-            block[~(np.abs(block) < LARGEST)] = 0.0
+            rows[known:] = finite_all(rows[known:])
             leading = leading_rows(rows, min(rank, *rows.shape))
         self.blocks += 1
         self.samples = self._remembered()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.embedding.embedding import LARGEST
+from prontosched.embedding.embedding import LARGEST, finite_all
 from prontosched.embedding.fpca import FPCAEdge
 from prontosched.embedding.leading import leading_exactly
 from prontosched.subspace import GRAM_TRUST, Array, Subspace, eigen
@@ -255,8 +255,7 @@ class FPCAEdgeFleet:
         compact = np.concatenate([rows[:known], rows[self.depth :]])
         leading = leading_exactly(compact, keep)
         if leading is None:
-            block = compact[known:]
-            block[~(np.abs(block) < LARGEST)] = 0.0
+            compact[known:] = finite_all(compact[known:])
             leading = leading_exactly(compact, keep)
         if leading is not None:
             found = len(leading[1])

@@ -25,7 +25,7 @@ from prontosched.federation.link import VIEWS, Link
 from prontosched.federation.message import GlobalView
 from prontosched.federation.pooling import for_node, trust
 from prontosched.federation.propagation import Propagation
-from prontosched.federation.schema import Metrics, hashed
+from prontosched.federation.schema import Metrics, SentNames
 from prontosched.federation.schema_book import SchemaBook
 from prontosched.federation.tree import Tree, split
 from prontosched.federation.voice import Voice
@@ -104,7 +104,7 @@ class Member:
         self._views = link.subscribe(VIEWS, VIEW_KEY)
         self._unread: bytes | None = None
         self._looked_at: Subspace | None = None
-        self._names: tuple[Metrics, Metrics] | None = None
+        self._names = SentNames()
         self._adopted_view: GlobalView | None = None
         self._adopted_when = -np.inf
         self._adopted_step = 0
@@ -155,9 +155,7 @@ class Member:
             if subspace is None:
                 return None
             own = tuple(f"metric {row}" for row in range(subspace.features))
-        if self._names is None or self._names[0] is not own:
-            self._names = (own, hashed(own, self.name_key) if self.name_key else own)
-        return self._names[1]
+        return self._names.of(own, self.name_key)
 
     def _adopt(self, node: Contributor) -> bool:
         for entry in self._views.drain():

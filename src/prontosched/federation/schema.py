@@ -122,6 +122,25 @@ def align(subspace: Subspace | None, metrics: Metrics, onto: Metrics) -> Subspac
     return truncate(directions, strengths, subspace.rank)
 
 
+class SentNames:
+    """Metrics by the names they travel under: their own, or hashed where there is a key.
+
+    Notes
+    -----
+    Memory: the last list asked for, so that the same one is not hashed again.
+    """
+
+    def __init__(self) -> None:
+        self._own: Metrics = ()
+        self._sent: Metrics = ()
+
+    def of(self, own: Metrics, key: bytes | None) -> Metrics:
+        """Return the names under which `own` is sent."""
+        if own is not self._own:
+            self._own, self._sent = own, hashed(own, key) if key else own
+        return self._sent
+
+
 def hashed(metrics: Sequence[str], key: bytes) -> Metrics:
     """Return names that only holders of `key` can tell apart from noise.
 
