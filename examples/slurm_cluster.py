@@ -69,7 +69,7 @@ class SlurmCluster:
         self._extra = extra
         self._running: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *, timeout: float = 30.0) -> None:
+    def start(self, *, timeout: float = 60.0) -> None:
         for name in ("munge", "state"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self._write_conf()
@@ -155,7 +155,7 @@ class SlurmCluster:
         names = {"--key-file": "key", "--socket": "socket", "--pid-file": "pid", "--log-file": "log"}
         options = [f"{option}={folder / name}" for option, name in names.items()]
         self._run("munged", "--foreground", "--force", *options, f"--seed-file={folder / 'seed'}")
-        wait_for((folder / "socket").exists, 10, "munge's socket", self.logs)
+        wait_for((folder / "socket").exists, 30, "munge's socket", self.logs)
 
     def _run(self, program: str, *arguments: str) -> None:
         path = shutil.which(program, path=self.env["PATH"])
