@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from prontosched.evaluation.budget import BudgetThresholds
-from prontosched.evaluation.quantiles import RunningQuantiles
+from prontosched.signals.arithmetic import One
+from prontosched.signals.budget import Budget
 
 BUDGETS = (0.02, 0.1, 0.3)
 
@@ -55,21 +56,15 @@ def test_a_budget_outside_zero_and_one_is_refused() -> None:
         BudgetThresholds(1, (0.0,))
 
 
-def test_running_quantiles_cover_an_endless_stream_evenly(rng: np.random.Generator) -> None:
-    quantiles = RunningQuantiles(2, 256)
-    values = rng.gamma(2.0, size=(20_000, 2))
-    for row in values:
-        quantiles.learn(row)
+def test_thresholds_are_those_of_a_learned_signal_with_the_same_budget(rng: np.random.Generator) -> None:
+    scores = rng.gamma(2.0, size=(4000, 1)).round(2)
+    budgets = [Budget(One(), share) for share in BUDGETS]
+    expected = []
+    for score in scores[:, 0].tolist():
+        raised = [score > budget.threshold() for budget in budgets]
+        for budget, refused in zip(budgets, raised, strict=True):
+            budget.learn(score)
+            budget.spend(refused)
+        expected.append(raised)
 
-    found = quantiles.level(np.array([[0.1, 0.5, 0.9]] * 2))
-
-    ranks = [[(values[:, k] < found[k, j]).mean() for j in range(3)] for k in range(2)]
-    assert np.allclose(ranks, [[0.1, 0.5, 0.9]] * 2, atol=0.06)
-
-
-def test_a_limited_stride_forgets_the_distant_past() -> None:
-    quantiles = RunningQuantiles(1, 16, stride_limit=2)
-    for value in [0.0] * 1000 + [1.0] * 200:
-        quantiles.learn(np.array([value]))
-
-    assert quantiles.level(np.array([[0.0]]))[0, 0] == 1.0
+    assert np.array_equal(run(scores)[:, 0], expected)

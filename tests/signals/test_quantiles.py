@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prontosched.signals.arithmetic import Many, One
-from prontosched.signals.quantiles import ManySamples, OneSample
+from prontosched.signals.quantiles import WHOLE_PAST, ManySamples, OneSample
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=60), st.floats(0.0, 1.0))
@@ -21,7 +21,7 @@ def test_few_values_are_ranked_exactly(values, level):
 
 
 def test_a_thinned_sample_covers_the_whole_past_evenly():
-    sample = OneSample(64, longest_stride=1 << 40)
+    sample = OneSample(64, longest_stride=WHOLE_PAST)
     for value in range(10_000):
         sample.add(float(value))
 
@@ -53,6 +53,51 @@ def test_many_samples_answer_as_single_ones(rng):
         if t > 40:
             assert many.quantile(0.7).tolist() == [one.quantile(0.7) for one in ones]
             assert many.exceeding(0.2).tolist() == [one.exceeding(0.2) for one in ones]
+
+
+def test_many_samples_cover_an_endless_stream_evenly_at_several_levels_at_once(rng):
+    many = ManySamples(Many(2), 256, WHOLE_PAST)
+    values = rng.gamma(2.0, size=(20_000, 2))
+    for row in values:
+        many.add(row)
+
+    found = many.quantiles(np.array([[0.1, 0.5, 0.9]]))
+
+    ranks = [[(values[:, k] < found[k, j]).mean() for j in range(3)] for k in range(2)]
+    assert np.allclose(ranks, [[0.1, 0.5, 0.9]] * 2, atol=0.06)
+
+
+def test_several_levels_are_answered_as_one_by_one(rng):
+    many = ManySamples(Many(3), 16)
+    levels = rng.random((3, 4))
+    for row in rng.normal(size=(100, 3)):
+        many.add(row)
+
+    one_by_one = [many.quantile(level) for level in levels.T]
+
+    assert np.array_equal(many.quantiles(levels), np.stack(one_by_one, axis=1))
+
+
+def test_a_value_that_is_not_there_leaves_a_sample_as_it_was(rng):
+    one, many = OneSample(16, 4), ManySamples(Many(2), 16, 4)
+    for value in rng.normal(size=200).tolist():
+        one.add(value)
+        many.add(np.array([value, value]))
+        assert one.add(np.nan) is False
+        assert not many.add(np.array([np.nan, np.nan])).any()
+
+    assert one.seen == 200
+    assert many.seen.tolist() == [200, 200]
+    assert many.quantile(0.5).tolist() == [one.quantile(0.5)] * 2
+
+
+def test_a_stream_without_values_has_an_infinite_quantile():
+    assert ManySamples(Many(2)).quantiles(np.array([[0.1, 0.9]])).tolist() == [[np.inf] * 2] * 2
+
+
+def test_a_sample_that_cannot_be_halved_is_refused():
+    with pytest.raises(ValueError, match="even and at least 2, got 5"):
+        ManySamples(Many(1), 5)
 
 
 def test_one_value_over_and_over_is_never_exceeded():

@@ -15,7 +15,7 @@ import numpy as np
 from prontosched.evaluation.inputs import Part, Plan, chunk_size
 from prontosched.evaluation.paper_shape import DAY_STEPS, PaperShape
 from prontosched.evaluation.paper_shape_feed import PaperShapeFeed
-from prontosched.evaluation.quantiles import Mask
+from prontosched.evaluation.windows import Mask
 from prontosched.subspace import Array
 from prontosched.telemetry.trace import Chunk, TraceCounts
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from prontosched.evaluation.inputs import Part
-from prontosched.evaluation.quantiles import Mask
 from prontosched.evaluation.truth import Truth
+from prontosched.evaluation.windows import Mask
 from prontosched.presets import make_node
 from prontosched.subspace import Array
 

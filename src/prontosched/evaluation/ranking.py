@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.evaluation.quantiles import Mask
+from prontosched.evaluation.windows import Mask
 from prontosched.subspace import Array
 
 

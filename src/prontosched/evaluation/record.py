@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.evaluation.honest import count_calibration, count_honest, count_leads
-from prontosched.evaluation.quantiles import Mask
 from prontosched.evaluation.scores import count_paper
 from prontosched.evaluation.stretch import Stretch
+from prontosched.evaluation.windows import Mask
 from prontosched.subspace import Array
 
 SEGMENT = 512

@@ -13,6 +13,7 @@ import numpy as np
 from prontosched.decision import FleetEvidence
 from prontosched.errors import SettingsError
 from prontosched.evaluation.scorers import PastPercentile, Said, said
+from prontosched.signals.history import weight
 from prontosched.subspace import Array
 
 RETRAIN_EVERY = 4000
@@ -96,7 +97,7 @@ class _Boosted:
     def __init__(self, horizon: int, seed: int) -> None:
         self._horizon = horizon
         self._seed = seed
-        self._weights = 1.0 - np.exp(-np.log(2.0) / np.array(self.HALF_LIVES))
+        self._weights = np.array([weight(k) for k in self.HALF_LIVES])
         self._means: Array | None = None
         self._rows: list[Array] = []
         self._spikes: list[bool] = []

@@ -17,12 +17,12 @@ from prontosched.evaluation.budget import BudgetThresholds
 from prontosched.evaluation.inputs import Feed, Part, TracePart
 from prontosched.evaluation.methods import Chunked, Method, choose
 from prontosched.evaluation.nulls import NullTotal
-from prontosched.evaluation.quantiles import Mask
 from prontosched.evaluation.record import Record, Shape
 from prontosched.evaluation.runners import Runner, make_runners
 from prontosched.evaluation.setting import Setting
 from prontosched.evaluation.summary import FEWEST_SCORED, SHIFTS, NodeSummary, summarise_node
 from prontosched.evaluation.truth import Learner, Truth
+from prontosched.evaluation.windows import Mask
 from prontosched.subspace import Array
 from prontosched.telemetry.trace import Chunk, TraceCounts
 

@@ -10,8 +10,8 @@ import numpy as np
 from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence
 from prontosched.embedding import EMBEDDINGS
 from prontosched.evaluation.methods import Chunked, Method
-from prontosched.evaluation.quantiles import Mask
 from prontosched.evaluation.scorers import Prepared, Said, Scorer, SeparateSignals
+from prontosched.evaluation.windows import Mask
 from prontosched.fleet import Fleet
 from prontosched.node import Node
 from prontosched.presets import PRESETS

@@ -13,7 +13,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from prontosched.decision import Evidence, FleetEvidence, FleetSignal, Signal
-from prontosched.evaluation.quantiles import Mask, RunningQuantiles
+from prontosched.evaluation.windows import Mask
+from prontosched.signals.arithmetic import Many
+from prontosched.signals.budget import FIRST_SCORES
+from prontosched.signals.history import weight
+from prontosched.signals.quantiles import WHOLE_PAST, ManySamples
 from prontosched.subspace import Array
 
 GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
@@ -126,7 +130,7 @@ class ReadyZScore:
 
     def __init__(self, nodes: int, half_life: float = 600.0, limit: float = 3.0) -> None:
         self.limit = limit
-        self._weight = 1.0 - math.exp(-math.log(2.0) / half_life)
+        self._weight = weight(half_life)
         self._mean = np.full(nodes, np.nan)
         self._variance = np.full(nodes, np.nan)
         self._seen = np.zeros(nodes)
@@ -137,9 +141,9 @@ class ReadyZScore:
         off = ready - self._mean
         score = off / np.sqrt(np.maximum(self._variance, 1e-18))
         # A mean of the first values, then an exponential one.
-        weight = np.maximum(1.0 / (self._seen + 2.0), self._weight)
-        self._mean = _blend(self._mean, ready, weight)
-        self._variance = _blend(self._variance, np.where(np.isfinite(off), off * off, 0.0), weight)
+        recent = np.maximum(1.0 / (self._seen + 2.0), self._weight)
+        self._mean = _blend(self._mean, ready, recent)
+        self._variance = _blend(self._variance, np.where(np.isfinite(off), off * off, 0.0), recent)
         self._seen += np.isfinite(ready)
         score[self._seen < 20] = np.nan
         return said(score, _reaches(score, self.limit))
@@ -154,14 +158,14 @@ class PastPercentile:
     """
 
     def __init__(self, nodes: int, share: float = 0.9) -> None:
-        self._past = RunningQuantiles(nodes)
-        self._share = np.full((nodes, 1), share)
+        self._past = ManySamples(Many(nodes), longest_stride=WHOLE_PAST)
+        self._share = share
 
     def raises(self, score: Array) -> Mask:
         """Return where the score lies above its percentile, then learn it."""
         with np.errstate(invalid="ignore"):
-            raised = (score > self._past.level(self._share)[:, 0]) & (self._past.seen >= 20)
-        self._past.learn(score)
+            raised: Mask = (score > self._past.quantile(self._share)) & (self._past.seen >= FIRST_SCORES)
+        self._past.add(score)
         return raised
 
 
@@ -189,7 +193,7 @@ class SubspaceDistance:
 
     def __init__(self, nodes: int, *, inside: bool, outside: bool, half_life: float = 600.0) -> None:
         self._inside, self._outside = inside, outside
-        self._weight = 1.0 - math.exp(-math.log(2.0) / half_life)
+        self._weight = weight(half_life)
         self._means = np.full((2, nodes), np.nan)
         self._limit = PastPercentile(nodes)
 

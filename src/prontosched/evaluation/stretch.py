@@ -11,8 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from prontosched.evaluation.quantiles import Mask
-from prontosched.evaluation.windows import any_within, mean_ahead, total_within
+from prontosched.evaluation.windows import Mask, any_within, mean_ahead, total_within
 from prontosched.subspace import Array
 
 

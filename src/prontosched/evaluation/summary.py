@@ -16,7 +16,6 @@ from prontosched.evaluation.curves import at_downtime, exposure_of_oracle
 from prontosched.evaluation.intervals import block_weights
 from prontosched.evaluation.limits import limit_figures
 from prontosched.evaluation.nulls import draw_shifts, shifted_means
-from prontosched.evaluation.quantiles import Mask
 from prontosched.evaluation.ranking import (
     average_precision,
     binned_scores,
@@ -27,7 +26,7 @@ from prontosched.evaluation.ranking import (
 )
 from prontosched.evaluation.record import Record
 from prontosched.evaluation.scores import paper_scores
-from prontosched.evaluation.windows import any_within
+from prontosched.evaluation.windows import Mask, any_within
 from prontosched.subspace import Array
 
 DRAWS = 200

@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from prontosched.errors import SettingsError
-from prontosched.evaluation.quantiles import RunningQuantiles
+from prontosched.signals.arithmetic import Many
+from prontosched.signals.quantiles import WHOLE_PAST, ManySamples
 from prontosched.subspace import Array
 
 # Upper control limit of a moving range of two.
@@ -149,19 +150,19 @@ class PercentileThreshold:
     """
 
     def __init__(self, nodes: int, share: float) -> None:
-        self._quantiles = RunningQuantiles(nodes, 4096)
-        self._share = np.full((nodes, 1), share)
+        self._past = ManySamples(Many(nodes), 4096, WHOLE_PAST)
+        self._share = share
         self._lowest = np.full(nodes, np.inf)
 
     def threshold(self) -> Array:
         """Return the percentile of all values so far."""
-        level = self._quantiles.level(self._share)[:, 0]
+        level = self._past.quantile(self._share)
         level = np.where(level <= self._lowest, np.nextafter(level, np.inf), level)
-        return np.where(self._quantiles.seen >= FEWEST_VALUES, level, np.nan)
+        return np.where(self._past.seen >= FEWEST_VALUES, level, np.nan)
 
     def learn(self, ready: Array) -> None:
         """Take in one value per node."""
-        self._quantiles.learn(ready)
+        self._past.add(ready)
         np.fmin(self._lowest, ready, out=self._lowest)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.evaluation.quantiles import Mask
 from prontosched.subspace import Array
+
+Mask = NDArray[np.bool_]
 
 
 def total_within(values: NDArray[Any], *, first: int, last: int) -> Array:

@@ -17,8 +17,19 @@ from prontosched.signals.quantiles import samples
 DOWNTIME_WEIGHT = weight(5000.0)
 # Unspent budget is kept for a bad day, up to what this many steps earn.
 SAVED_STEPS = 7200.0
+# From here on a threshold is more than a guess.
 FIRST_SCORES = 20
 MINUTES = 61
+
+
+def level_for(ops: Operations, downtime: Value, share: Value) -> Value:
+    """Return the share of past scores a threshold must leave below it, for downtime to come to `share`.
+
+    What is to be refused moves against what has been: `share * exp(-4 (downtime - share) / share)`,
+    kept between a quarter of the share and four times it.
+    """
+    wanted = share * ops.exp(-4.0 * (downtime - share) / share)
+    return 1.0 - ops.clip(wanted, share / 4.0, ops.minimum(share * 4.0, 1.0))
 
 
 class Budget(Held):
@@ -38,7 +49,6 @@ class Budget(Held):
     def __init__(self, ops: Operations, share: float) -> None:
         self.ops = ops
         self.share = share
-        self.most = min(share * 4.0, 1.0)
         self.sample = samples(ops)
         # As if the budget had been spent so far: neither thrift nor debt to begin with.
         self.downtime = ops.full(share)
@@ -46,12 +56,11 @@ class Budget(Held):
 
     def threshold(self) -> Value:
         """Return the score above which a step is refused; infinite before there are any."""
-        ops, share = self.ops, self.share
-        wanted = share * ops.exp(-4.0 * (self.downtime - share) / share)
-        level = 1.0 - ops.clip(wanted, share / 4.0, self.most)
+        ops = self.ops
         enough = self.sample.seen >= FIRST_SCORES
         if not ops.any(enough):
             return ops.full(math.inf)
+        level = level_for(ops, self.downtime, self.share)
         return ops.where(enough, self.sample.quantile(level), math.inf)
 
     def learn(self, score: Value) -> None:

@@ -6,23 +6,18 @@ Covers: `LearnedSignal`, for one node. For many at once see `learned_fleet`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
 from prontosched.decision import Decision, Evidence
 from prontosched.signals.arithmetic import One
 from prontosched.signals.learned_fleet import LearnedFleet
-from prontosched.signals.learner import Learner, Present
-from prontosched.signals.policy import Policy
+from prontosched.signals.learned_form import LearnedForm
+from prontosched.signals.learner import Present
+from prontosched.signals.policy import USUAL, Policy
 from prontosched.signals.reasons import Seen, reason
 from prontosched.signals.record import Standing
-from prontosched.signals.sharing import share as share_of
-from prontosched.signals.sharing import start_from
 from prontosched.signals.sight import DIRECTIONS, FARTHEST
-from prontosched.subspace import Array
 
 __all__ = ["LearnedFleet", "LearnedSignal"]
 
@@ -30,7 +25,7 @@ NOTHING = np.zeros(0)
 NO_DIRECTIONS = [0.0] * DIRECTIONS
 
 
-class LearnedSignal:
+class LearnedSignal(LearnedForm):
     """Refuse when contention is expected within the horizon, within a budget.
 
     The node learns from its own CPU Ready, a horizon late, whether contention
@@ -58,26 +53,22 @@ class LearnedSignal:
     (False, True)
     """
 
-    name = "learned"
-
     def __init__(
         self,
         *,
-        budget: float = 0.1,
-        tolerance: str | float = "5%",
-        horizon: int = 5,
-        quota: bool = False,
-        hourly_limit: float = 0.4,
-        hold: int = 0,
-        explore: float = 0.02,
-        seed: int = 0,
-        likelihood: float = 0.5,
+        budget: float = USUAL.budget,
+        tolerance: str | float = USUAL.tolerance,
+        horizon: int = USUAL.horizon,
+        quota: bool = USUAL.quota,
+        hourly_limit: float = USUAL.hourly_limit,
+        hold: int = USUAL.hold,
+        explore: float = USUAL.explore,
+        seed: int = USUAL.seed,
+        likelihood: float = USUAL.likelihood,
         enforcing: bool = False,
     ) -> None:
-        self.policy = Policy(budget, tolerance, horizon, quota, hourly_limit, hold, explore, seed, likelihood)
-        self.enforcing = enforcing
-        self.learner = Learner(One(), self.policy)
-        self.features = 0
+        policy = Policy(budget, tolerance, horizon, quota, hourly_limit, hold, explore, seed, likelihood)
+        super().__init__(One(), policy, enforcing=enforcing)
 
     def decide(self, evidence: Evidence) -> Decision:
         """Answer for one timestep."""
@@ -100,10 +91,7 @@ class LearnedSignal:
     def _present(self, evidence: Evidence) -> Present:
         vector = NOTHING if evidence.vector is None else evidence.vector
         if vector.size != self.features:
-            if self.features:
-                raise ValueError(f"vector must have {self.features} metrics, got {vector.size}")
-            self.features = vector.size
-            self.learner.grow(vector.size)
+            self.expect(vector.size)
         subspace, samples = evidence.subspace, evidence.samples
         sees = subspace is not None and samples > 0
         directions, t_squared, spe = NO_DIRECTIONS, 0.0, 0.0
@@ -135,25 +123,3 @@ class LearnedSignal:
     def standing(self) -> Standing:
         """Return the node's own record of what the signal was worth."""
         return self.learner.record.standing()
-
-    def share(self) -> dict[str, Array]:
-        """Return statistics that add up over nodes."""
-        return share_of(self.learner)
-
-    def start_from(self, shared: Mapping[str, Array]) -> None:
-        """Begin with what a fleet has learned."""
-        start_from(self.learner, shared)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor arguments, by name: plain numbers and strings."""
-        return {**asdict(self.policy), "enforcing": self.enforcing}
-
-    def state(self) -> dict[str, Any]:
-        """Return everything held, by name: plain numbers, strings and arrays."""
-        return {"features": self.features, **self.learner.state()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` returned."""
-        self.features = int(state["features"])
-        self.learner.grow(self.features)
-        self.learner.restore(state)

@@ -5,8 +5,7 @@ Covers: `LearnedFleet`, with the decisions of as many `LearnedSignal`s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,17 +13,16 @@ from numpy.typing import NDArray
 
 from prontosched.decision import FleetDecision, FleetEvidence
 from prontosched.signals.arithmetic import Many
-from prontosched.signals.learner import Answer, Learner, Present
-from prontosched.signals.policy import Policy
+from prontosched.signals.learned_form import LearnedForm
+from prontosched.signals.learner import Answer, Present
+from prontosched.signals.policy import USUAL, Policy
 from prontosched.signals.reasons import Seen, reason
 from prontosched.signals.record import Standing
-from prontosched.signals.sharing import share as share_of
-from prontosched.signals.sharing import start_from
 from prontosched.signals.sight import DIRECTIONS, FARTHEST
 from prontosched.subspace import Array
 
 
-class LearnedFleet:
+class LearnedFleet(LearnedForm):
     """`LearnedSignal` for many nodes.
 
     Node i draws its exceptions as a single signal with seed `seed + i` does.
@@ -41,30 +39,26 @@ class LearnedFleet:
     Memory: as in `LearnedSignal`, per node.
     """
 
-    name = "learned"
-
     def __init__(
         self,
         nodes: int,
         *,
-        budget: float = 0.1,
-        tolerance: str | float = "5%",
-        horizon: int = 5,
-        quota: bool = False,
-        hourly_limit: float = 0.4,
-        hold: int = 0,
-        explore: float = 0.02,
-        seed: int = 0,
-        likelihood: float = 0.5,
+        budget: float = USUAL.budget,
+        tolerance: str | float = USUAL.tolerance,
+        horizon: int = USUAL.horizon,
+        quota: bool = USUAL.quota,
+        hourly_limit: float = USUAL.hourly_limit,
+        hold: int = USUAL.hold,
+        explore: float = USUAL.explore,
+        seed: int = USUAL.seed,
+        likelihood: float = USUAL.likelihood,
         enforcing: bool = False,
     ) -> None:
         if nodes < 1:
             raise ValueError(f"nodes must be at least 1, got {nodes}")
-        self.policy = Policy(budget, tolerance, horizon, quota, hourly_limit, hold, explore, seed, likelihood)
+        policy = Policy(budget, tolerance, horizon, quota, hourly_limit, hold, explore, seed, likelihood)
+        super().__init__(Many(nodes), policy, enforcing=enforcing)
         self.nodes = nodes
-        self.enforcing = enforcing
-        self.features = 0
-        self.learner = Learner(Many(nodes), self.policy)
         self._evidence: FleetEvidence | None = None
         self._raised = np.zeros(nodes, dtype=bool)
         self._last = [np.zeros(nodes) for _ in range(4)]
@@ -72,12 +66,7 @@ class LearnedFleet:
     def decide(self, evidence: FleetEvidence) -> FleetDecision:
         """Answer for one timestep of every node; absent nodes keep what they last had."""
         if evidence.vectors.shape[1] != self.features:
-            if self.features:
-                raise ValueError(
-                    f"vectors must have {self.features} metrics, got {evidence.vectors.shape[1]}"
-                )
-            self.features = evidence.vectors.shape[1]
-            self.learner.grow(self.features)
+            self.expect(evidence.vectors.shape[1])
         present = _present(evidence)
         known = np.isfinite(evidence.ready)
         for some, is_known in ((evidence.present & known, True), (evidence.present & ~known, False)):
@@ -115,28 +104,6 @@ class LearnedFleet:
     def standing(self, node: int) -> Standing:
         """Return one node's own record of what the signal was worth."""
         return self.learner.record.standing(node)
-
-    def share(self) -> dict[str, Array]:
-        """Return the sum of all nodes' statistics, which adds up with those of others."""
-        return share_of(self.learner)
-
-    def start_from(self, shared: Mapping[str, Array]) -> None:
-        """Let every node begin with what a fleet has learned."""
-        start_from(self.learner, shared)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor arguments, by name: plain numbers and strings."""
-        return {**asdict(self.policy), "enforcing": self.enforcing}
-
-    def state(self) -> dict[str, Any]:
-        """Return everything held, by name: plain numbers and arrays."""
-        return {"features": self.features, **self.learner.state()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` returned."""
-        self.features = int(state["features"])
-        self.learner.grow(self.features)
-        self.learner.restore(state)
 
 
 def _present(evidence: FleetEvidence) -> Present:

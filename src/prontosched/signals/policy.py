@@ -13,11 +13,10 @@ from typing import ClassVar
 from prontosched.errors import SettingsError
 from prontosched.signals.arithmetic import Operations, Value
 from prontosched.signals.held import Held
-from prontosched.signals.quantiles import samples
+from prontosched.signals.quantiles import WHOLE_PAST, samples
 
 FIRST_VALUES = 20
 SIZE = 4096
-WHOLE_PAST = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +142,7 @@ class Tolerance(Held):
             enough = self.sample.seen >= FIRST_VALUES
             if self.ops.any(enough):
                 self.level = self.ops.where(enough, self.sample.exceeding(self.value), math.inf)
+
+
+# What holds where nothing is said; both forms of the learned signal begin from it.
+USUAL = Policy()

@@ -3,7 +3,8 @@
 Covers: a self-thinning sample of a stream. It takes every value until it is full,
 then drops every second one and takes half as many from then on, so that it covers
 the past evenly. From a longest stride on it replaces its oldest values instead.
-`OneSample` serves one node, `ManySamples` many, with equal answers.
+`OneSample` serves one node, `ManySamples` many, with equal answers. The evaluator takes
+percentiles of CPU Ready and thresholds on scores from the same samples.
 """
 
 from __future__ import annotations
@@ -18,10 +19,18 @@ from prontosched.subspace import Array
 
 SIZE = 1024
 LONGEST_STRIDE = 32
+# A stride no sample reaches: it then covers all of the past.
+WHOLE_PAST = 1 << 40
 # Values are put in order once this share of them is new: an answer lags by no more.
 FRESH = 64
 
 PARTS = ("values", "ordered", "seen", "count", "next", "fresh", "stride", "sorted_count")
+
+
+def check_size(size: int) -> None:
+    """Raise unless a sample of this size can be halved."""
+    if size < 2 or size % 2:
+        raise ValueError(f"size must be even and at least 2, got {size}")
 
 
 class OneSample(Held):
@@ -35,6 +44,7 @@ class OneSample(Held):
     HELD: ClassVar[tuple[str, ...]] = PARTS
 
     def __init__(self, size: int = SIZE, longest_stride: int = LONGEST_STRIDE) -> None:
+        check_size(size)
         self.ops = One()
         self.size = size
         self.longest_stride = longest_stride
@@ -48,7 +58,9 @@ class OneSample(Held):
         self.sorted_count = 0
 
     def add(self, x: float) -> bool:
-        """Take in one value; tell whether answers may have changed."""
+        """Take in one value, or none where it is NaN; tell whether answers may have changed."""
+        if x != x:
+            return False
         kept = self.seen % self.stride == 0
         self.seen += 1
         if not kept:
@@ -102,11 +114,20 @@ class ManySamples(Held):
     Notes
     -----
     Memory: two rows of `size` floats per stream.
+
+    Examples
+    --------
+    >>> samples = ManySamples(Many(1), size=8, longest_stride=WHOLE_PAST)
+    >>> for value in range(101):
+    ...     _ = samples.add(np.array([float(value)]))
+    >>> samples.quantiles(np.array([[0.25, 0.5]])).tolist()
+    [[16.0, 48.0]]
     """
 
     HELD: ClassVar[tuple[str, ...]] = PARTS
 
     def __init__(self, ops: Many, size: int = SIZE, longest_stride: int = LONGEST_STRIDE) -> None:
+        check_size(size)
         self.ops: Operations = ops
         self.size = size
         self.longest_stride = longest_stride
@@ -120,10 +141,11 @@ class ManySamples(Held):
         self.sorted_count = ops.full(0)
 
     def add(self, x: Array) -> Value:
-        """Take in one value per stream; tell whose answers may have changed."""
+        """Take in one value per stream, or none where it is NaN; tell whose answers may have changed."""
         changed = np.zeros(len(self.seen), dtype=bool)
-        rows = np.flatnonzero(self.seen % self.stride == 0)
-        self.seen += 1
+        known = x == x  # NaN differs from itself: the cheapest test there is
+        rows = np.flatnonzero(known & (self.seen % self.stride == 0))
+        self.seen += known
         if not rows.size:
             return changed
         place = self.next[rows]
@@ -156,9 +178,22 @@ class ManySamples(Held):
 
     def quantile(self, level: Value) -> Value:
         """As in `OneSample`; infinite where a stream has no value yet."""
-        place = (level * self.sorted_count).astype(np.int64)
-        place = np.maximum(np.minimum(place, self.sorted_count - 1), 0)
-        return self.ordered[np.arange(len(place)), place]
+        return self.quantiles(np.reshape(level, (-1, 1)))[:, 0]
+
+    def quantiles(self, levels: Array) -> Array:
+        """Return several quantiles of each stream, `(streams, n)`; infinite where it has no value yet.
+
+        Parameters
+        ----------
+        levels
+            `(streams, n)`, or `(1, n)` for the same of all.
+        """
+        count = self.sorted_count[:, None]
+        place = np.minimum((levels * count).astype(np.int64), count - 1)
+        np.maximum(place, 0, out=place)
+        place += np.arange(0, self.ordered.size, self.size)[:, None]
+        found: Array = self.ordered.ravel().take(place)
+        return found
 
     def exceeding(self, level: float) -> Value:
         """As in `OneSample`."""
