@@ -83,7 +83,7 @@ class Cluster:
         wait_for((self.folder / "cert" / "apiserver.crt").exists, what="a certificate of the API server")
         self.admin = self.api("admin-token")
         wait_for(
-            self._healthy, seconds=40, what=f"a healthy API server, see {self.folder}/kube-apiserver.log"
+            self._healthy, seconds=120, what=f"a healthy API server, see {self.folder}/kube-apiserver.log"
         )
         self._start_scheduler()
 
