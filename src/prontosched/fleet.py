@@ -17,6 +17,7 @@ from prontosched.decision import NAN, Decision, FleetDecision, FleetEvidence, Fl
 from prontosched.embedding import Embedding, FPCAEdge
 from prontosched.embedding.embedding import finite_all
 from prontosched.embedding.fpca_fleet import FPCAEdgeFleet
+from prontosched.fleet_views import FleetViews
 from prontosched.spikes import SpikeDetector
 from prontosched.spikes_fleet import FleetSpikeDetector
 from prontosched.subspace import Array, Subspace
@@ -49,7 +50,8 @@ class Fleet:
 
     Notes
     -----
-    Memory: about `nodes * features * (3 * rank + block_size + 14)` floats.
+    Memory: about `nodes * features * (3 * rank + block_size + 14)` floats; up to
+    `nodes * features * 2 * rank` more while nodes hold views they adopted.
 
     Examples
     --------
@@ -86,6 +88,8 @@ class Fleet:
         self._projections = np.zeros((nodes, width))
         self._spikes = np.zeros((nodes, width), np.int8)
         self._warm = np.zeros(nodes, np.bool_)
+        self._embedded = np.zeros(nodes, np.bool_)
+        self._views: FleetViews | None = None
 
     def step(
         self,
@@ -110,9 +114,11 @@ class Fleet:
         if Y.shape != (self.nodes, self.features):
             raise ValueError(f"Y must be ({self.nodes}, {self.features}), got {Y.shape}")
         here = np.ones(self.nodes, np.bool_) if present is None else np.asarray(present, np.bool_)
-        embedded = self.embedding.ranks > 0
+        shown = self.embedding if self._views is None else self._refreshed(self._views, here)
+        embedded = shown.ranks > 0
+        self._embedded = embedded if present is None else np.where(here, embedded, self._embedded)
         parts = list(self._parts(here))
-        vectors = self._look(Y, parts)
+        vectors = self._look(Y, parts, shown)
         whole: At = slice(0, self.nodes) if present is None or here.all() else np.flatnonzero(here)
         self._spikes[whole], self._warm[whole] = self.detector.detect(
             self._projections[whole], whole, embedded[whole]
@@ -126,11 +132,11 @@ class Fleet:
             vectors=vectors,
             projections=self._projections,
             spikes=self._spikes,
-            singular_values=self.embedding.strengths,
-            basis=self.embedding.rows.swapaxes(1, 2),
+            singular_values=shown.strengths,
+            basis=shown.rows.swapaxes(1, 2),
             embedded=embedded,
             warm=self._warm,
-            samples=self.embedding.samples(),
+            samples=shown.samples(),
             metrics=self.metrics,
         )
         decision = self.signal.decide(evidence)
@@ -148,7 +154,7 @@ class Fleet:
         for start in range(0, numbers.size, CHUNK):
             yield numbers[start : start + CHUNK]
 
-    def _look(self, Y: Array, parts: list[At]) -> Array:
+    def _look(self, Y: Array, parts: list[At], shown: FPCAEdgeFleet | FleetViews) -> Array:
         """Scale and project; return the scaled vectors, which are `Y` itself where it may stay as it is."""
         vectors = Y if self.scaling is None else self._vectors
         for at in parts:
@@ -159,13 +165,15 @@ class Fleet:
                     vectors = self._vectors
                     vectors[...] = Y
                 vectors[at] = Z
-            self._projections[at] = self.embedding.project(Z, at)
+            self._projections[at] = shown.project(Z, at)
         return vectors
 
     def _learn(self, vectors: Array, parts: list[At]) -> None:
         """Let the embeddings learn; where directions turned, the detectors see the past on the new ones."""
         for at in parts:
             changed = self.embedding.learn(vectors[at], at)
+            if self._views is not None:
+                self._views.learned(changed)
             if self.embedding.recent is not None:
                 self.detector.refill(changed, self.embedding.recent, self.detector.lag)
             elif changed.size:
@@ -173,12 +181,37 @@ class Fleet:
                     window, held = self.embedding.window(nodes)
                     self.detector.refill(nodes, window, held)
 
+    def _refreshed(self, views: FleetViews, here: NDArray[np.bool_]) -> FPCAEdgeFleet | FleetViews:
+        """Return what to project on; where views turn it, the detectors see the past on the new directions."""
+        for nodes, window in views.refresh(here, self.timestep):
+            self.detector.refill(nodes, window, window.shape[2])
+        self._views = views if len(views) else None
+        return self._views or self.embedding
+
+    def adopt(self, node: int, global_view: Subspace, *, samples: float) -> None:
+        """Let one node project on the global view too, for as long as its own vectors are few.
+
+        Arguments and meaning are those of `prontosched.node.Node.adopt`, but for two details.
+        Of a view with more directions than the nodes here have, a node without a subspace
+        of its own projects on the leading ones only. And right after a block the signs of
+        directions follow those of that block, not of the one before.
+        """
+        if not 0 <= node < self.nodes:
+            raise ValueError(f"node must be from 0 to {self.nodes - 1}, got {node}")
+        if self._views is None:
+            self._views = FleetViews(self.embedding)
+        self._views.adopt(node, global_view, samples, fresh=not self._embedded[node])
+
     def _each(self, value: Array | float) -> Array:
         return np.broadcast_to(np.asarray(value, dtype=np.float64), (self.nodes,))
 
     def subspace(self, node: int) -> Subspace | None:
-        """Return the subspace of one node."""
+        """Return the subspace of one node, learned from its own vectors alone."""
         return self.embedding.subspace(node)
+
+    def view(self, node: int) -> Subspace | None:
+        """Return what one node projects on: its own subspace, merged with an adopted one while that counts."""
+        return (self.embedding if self._views is None else self._views).subspace(node)
 
     def kept(self, node: int) -> Subspace | None:
         """Return the subspace of one node with its spare directions."""
@@ -197,6 +230,15 @@ class Member(Protocol):
 
     def step(self, y: Array, *, ready: float = NAN, utilisation: float = NAN, time: float = NAN) -> Decision:
         """Carry one telemetry vector all the way to a decision."""
+        ...
+
+    def adopt(self, global_view: Subspace, *, samples: float) -> None:
+        """Project on the global view too."""
+        ...
+
+    @property
+    def view(self) -> Subspace | None:
+        """The subspace projected on."""
         ...
 
 
@@ -243,6 +285,14 @@ class NodeFleet:
     def subspace(self, node: int) -> Subspace | None:
         """Return the subspace of one node."""
         return self.members[node].embedding.subspace
+
+    def view(self, node: int) -> Subspace | None:
+        """Return what one node projects on."""
+        return self.members[node].view
+
+    def adopt(self, node: int, global_view: Subspace, *, samples: float) -> None:
+        """Let one node project on the global view too, for as long as its own vectors are few."""
+        self.members[node].adopt(global_view, samples=samples)
 
     def kept(self, node: int) -> Subspace | None:
         """Return the subspace of one node with its spare directions."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from prontosched.adoption import ADOPTED_SAMPLES, LEAST_WEIGHT, adopted_weight
 from prontosched.codec import MAX_BYTES, decode, encode
 from prontosched.decision import NAN, Decision, Evidence, Signal
 from prontosched.embedding import EMBEDDINGS, Embedding
@@ -24,10 +25,6 @@ from prontosched.telemetry.scaling import IMPLAUSIBLE, Scaling
 
 STATE_KIND = "node"
 STATE_VERSION = 1
-# An adopted view counts as this many vectors at first, and half of that after
-# each half-life of own vectors; below one it is let go.
-ADOPTED_SAMPLES = 20.0
-ADOPTED_HALF_LIFE = 500.0
 
 
 class Node:
@@ -161,8 +158,8 @@ class Node:
         adopted = self._adopted
         if own is None or adopted is None:
             return adopted
-        weight = ADOPTED_SAMPLES * 0.5 ** (self.timestep / ADOPTED_HALF_LIFE)
-        if weight < 1.0:
+        weight = adopted_weight(float(self.timestep))
+        if weight < LEAST_WEIGHT:
             self._adopted = None
             return own
         faded = Subspace(adopted.basis, adopted.singular_values * np.sqrt(weight))

@@ -149,13 +149,22 @@ class FPCAEdgeFleet:
         To be asked for right after `learn`, for nodes that it returned. All of them
         must have seen equally many vectors, or at least `lag`.
         """
-        if self._past is None:
-            recent = self.slab[nodes, self.depth + self.block_size - self.lag :]
-            return np.matmul(self.rows[nodes], recent.swapaxes(1, 2)), self.lag
+        recent = self.latest(nodes)
+        return np.matmul(self.rows[nodes], recent.swapaxes(1, 2)), recent.shape[1]
+
+    def latest(self, nodes: NDArray[np.intp]) -> Array:
+        """Return the last vectors `(m, held, d)`, oldest first, of nodes that remember equally many."""
         held = int(min(self._seen[nodes].min(), self.lag))
-        first = (self._seen[nodes] - held)[:, None] + np.arange(held)
-        recent = self._past[nodes[:, None], first % self.lag]
-        return np.matmul(self.rows[nodes], recent.swapaxes(1, 2)), held
+        back = np.arange(-held, 0)
+        if self._past is None:
+            slots = (self._held[nodes, None] + back) % self.block_size
+            return np.asarray(self.slab[nodes[:, None], self.depth + slots])
+        return np.asarray(self._past[nodes[:, None], (self._seen[nodes, None] + back) % self.lag])
+
+    def turn(self, nodes: NDArray[np.intp], signs: Array) -> None:
+        """Show the directions of nodes with other signs `(m, width)`, and keep them from here on."""
+        self.rows[nodes] *= signs[:, :, None]
+        self._signed[nodes, : self.width] *= signs
 
     def _update(self, full: NDArray[np.intp], at: At) -> NDArray[np.intp]:
         """Fold the full blocks into the subspaces; return the nodes that have one now."""
