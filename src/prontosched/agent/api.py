@@ -131,7 +131,8 @@ async def history(request: web.Request) -> web.Response:
     name = _of_node(lambda: agent.known(node)).name
     found: list[dict[str, Any]] = []
     if agent.disk is not None and begin < end:
-        found = await agent.disk.read(lambda log: log.history(name, begin, end, points))
+        every = agent.logs_every_decision
+        found = await agent.disk.read(lambda log: log.history(name, begin, end, points, every_decision=every))
     return answer_json({"node": name, "from": begin, "to": end, "points": found})
 
 

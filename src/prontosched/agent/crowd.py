@@ -33,11 +33,15 @@ class Standing(NamedTuple):
         When the node was stepped last.
     blocks
         Changes when the node's subspace does.
+    score, ready
+        Of the last decision, and CPU Ready; NaN where unknown.
     """
 
     raised: NDArray[np.bool_]
     seen_at: NDArray[np.float64]
     blocks: NDArray[np.int64]
+    score: NDArray[np.float64]
+    ready: NDArray[np.float64]
 
 
 class Crowd:
@@ -124,7 +128,9 @@ class Crowd:
         """Return where each node stands, in the order of the names."""
         count = len(self._place)
         blocks = np.zeros(count, np.int64) if self.fleet is None else learned(self.fleet)[:count]
-        return Standing(self._raised[:count], self._seen_at[:count], blocks)
+        return Standing(
+            self._raised[:count], self._seen_at[:count], blocks, self._numbers[0, :count], self._ready[:count]
+        )
 
     def node(self, at: int) -> FleetNode:
         """Return one node, by its place among the names, as others see a node."""

@@ -2,23 +2,27 @@
 
 Covers: writing, pruning and reading back at any width. Calls block: the agent makes
 them in a thread of its own. A disk that is full costs the log some rows, never the
-agent a tick.
+agent a tick. What is kept longer and of many nodes is `prontosched.agent.minute_log`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import sqlite3
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SCHEMA_VERSION = 1
+import numpy as np
+
+from prontosched.agent.log_file import PAGE_BYTES, LogFile
+from prontosched.agent.minute_log import SHARE_OF_LOG, TABLES, MinuteLog
+from prontosched.agent.minutes import MINUTE_SECONDS, TEN_SECONDS, Measured
+from prontosched.agent.projected import BAND_FIELDS, Bands, Packed
+
 MAX_WAITING_ROWS = 20_000
-PAGE_BYTES = 4096
 HISTORY_FIELDS = (
     "time",
     "timesteps",
@@ -31,15 +35,18 @@ HISTORY_FIELDS = (
     "utilisation_mean",
     "expected_ready_max",
     "reason",
+    "seconds",
+    *BAND_FIELDS,
 )
-_TABLES = """
+_TABLES = f"""
 create table if not exists decisions (
     id integer primary key, time real not null, node text not null, raised integer not null,
     accept integer not null, score real, threshold real, ready real, utilisation real,
-    expected real, reason text);
+    expected real, reason text, directions blob);
 create index if not exists decisions_time on decisions (node, time);
-"""
-_COLUMNS = "time, node, raised, accept, score, threshold, ready, utilisation, expected, reason"
+{TABLES}"""
+_ADDED = (("decisions", "directions", "blob"),)
+_COLUMNS = "time, node, raised, accept, score, threshold, ready, utilisation, expected, reason, directions"
 
 
 class Row(NamedTuple):
@@ -51,6 +58,8 @@ class Row(NamedTuple):
         What the signal said.
     accept
         What the node answered, announced jobs and missing telemetry considered.
+    directions
+        Projections and their spikes, packed (`prontosched.agent.projected`).
     """
 
     time: float
@@ -63,10 +72,11 @@ class Row(NamedTuple):
     utilisation: float
     expected: float
     reason: str | None
+    directions: bytes | None = None
 
 
 class DecisionLog:
-    """A bounded table of decisions.
+    """A bounded table of decisions, and of what they come to in each minute.
 
     Parameters
     ----------
@@ -87,153 +97,208 @@ class DecisionLog:
         self.path = path
         self.max_age_seconds = max_age_seconds
         self.max_bytes = max_bytes
-        self.errors = 0
         self.lost = 0
-        self.last_error = ""
+        self._file = LogFile(path, _TABLES, _ADDED)
+        self._minutes = MinuteLog()
         self._waiting: deque[Row] = deque()
-        self._connection: sqlite3.Connection | None = None
         self._writes = 0
 
-    def write(self, rows: Iterable[Row]) -> bool:
-        """Append rows; return whether they are on disk. Rows that are not wait for the next call."""
-        self._waiting.extend(rows)
+    @property
+    def errors(self) -> int:
+        """How often the disk failed."""
+        return self._file.errors
+
+    @property
+    def last_error(self) -> str:
+        """The last failure in words."""
+        return self._file.last_error
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file and its journal on disk; 0 where there is none."""
+        return self._file.size_bytes
+
+    def write(self, rows: Iterable[Row], many: Sequence[Measured] = ()) -> bool:
+        """Append rows; return whether they are on disk. Rows that are not wait for the next call.
+
+        Of `many` nodes, given as timesteps, only what they come to in each minute is kept; rows
+        given with them are single moments and do not count for it.
+        """
+        new = list(rows)
+        self._waiting.extend(new)
         while len(self._waiting) > MAX_WAITING_ROWS:
             self._waiting.popleft()
             self.lost += 1
-        if not self._waiting:
+        self._minutes.add(many or _measured(new))
+        if not self._waiting and not many:
             return True
         try:
             self._append()
             self._writes += 1
-            self._prune(self._waiting[-1].time)
+            self._prune(many[-1].time if many else self._waiting[-1].time)
         except (sqlite3.Error, OSError) as error:
             self._failed(error)
             return False
         self._waiting.clear()
         return True
 
-    def history(self, node: str, begin: float, end: float, points: int) -> list[dict[str, Any]]:
-        """Return the decisions of a stretch of time in at most `points` buckets of equal width.
+    def history(
+        self, node: str, begin: float, end: float, points: int, *, every_decision: bool = True
+    ) -> list[dict[str, Any]]:
+        """Return a stretch of time in at most `points` buckets of equal width.
 
         Each bucket has the mean and largest CPU Ready, the share of time raised and not
-        accepting, the largest score, and one reason where it was raised.
+        accepting, the largest score, the range of each projection with its spikes, and one
+        reason where it was raised. What a bucket is wide enough for comes from the minutes, and so
+        does what is no longer, or was never (without `every_decision`), kept of single decisions.
         """
         width = max((end - begin) / points, 1e-9)
-        sql = """
-            select cast((time - ?) / ? as integer) as bucket, min(time), count(*), avg(raised),
-                   1.0 - avg(accept), avg(ready), max(ready), max(score), max(threshold),
-                   avg(utilisation), max(expected), max(reason)
-            from decisions where node = ? and time >= ? and time < ? group by bucket order by bucket"""
+        order = (0, MINUTE_SECONDS, TEN_SECONDS)
+        if width >= MINUTE_SECONDS:
+            order = (MINUTE_SECONDS, 0, TEN_SECONDS) if width < TEN_SECONDS else order[::-1]
+        found: list[dict[str, Any]] = []
         try:
-            cursor = self._open().execute(sql, (begin, width, node, begin, end))
-            rows = cursor.fetchmany(points + 1)
+            for seconds in order:
+                if seconds == 0 and not every_decision:
+                    continue
+                until = end
+                if found:  # no bucket twice, and no record that reaches into what is there
+                    until = begin + width * math.floor((found[0]["time"] - begin) / width) - seconds
+                if until > begin:
+                    found = self._points(node, seconds, begin, until, width) + found
+            self._add_reasons(found, node, begin, end, width)
         except (sqlite3.Error, OSError) as error:
             self._failed(error)
             return []
-        return [dict(zip(HISTORY_FIELDS, row[1:], strict=True)) for row in rows]
+        return found
 
     def last_rejections(self, node: str, limit: int = 20) -> list[dict[str, Any]]:
         """Return the newest raised decisions, newest first."""
         sql = "select time, score, ready, reason from decisions where node = ? and raised order by id desc limit ?"
         try:
-            rows = self._open().execute(sql, (node, limit)).fetchall()
+            rows = self._file.open().execute(sql, (node, limit)).fetchall()
         except (sqlite3.Error, OSError) as error:
             self._failed(error)
             return []
         return [dict(zip(("time", "score", "ready", "reason"), row, strict=True)) for row in rows]
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of the file and its journal on disk; 0 where there is none."""
-        total = 0
-        for suffix in ("", "-wal"):
-            with contextlib.suppress(OSError):
-                total += os.stat(f"{self.path}{suffix}").st_size
-        return total
-
     def close(self) -> None:
         """Write what waits and close the file."""
         self.write(())
-        if self._connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.close()
-            self._connection = None
+        self._file.close()
+
+    def _points(
+        self, node: str, seconds: int, begin: float, end: float, width: float
+    ) -> list[dict[str, Any]]:
+        connection = self._file.open()
+        if seconds:
+            return self._minutes.points(connection, node, seconds, begin, end, width)
+        sql = """
+            select cast((time - ?) / ? as integer) as bucket, min(time), count(*), avg(raised),
+                   1.0 - avg(accept), avg(ready), max(ready), max(score), max(threshold),
+                   avg(utilisation), max(expected), max(reason)
+            from decisions where node = ? and time >= ? and time < ? group by bucket order by bucket"""
+        rows = connection.execute(sql, (begin, width, node, begin, end)).fetchall()
+        bands = self._bands(node, begin, end, width) if width < MINUTE_SECONDS else {}
+        nothing = dict.fromkeys(BAND_FIELDS)
+        return [
+            {
+                **dict(zip(HISTORY_FIELDS, row[1:], strict=False)),
+                "seconds": width,
+                **bands.get(row[0], nothing),
+            }
+            for row in rows
+        ]
+
+    def _bands(self, node: str, begin: float, end: float, width: float) -> dict[int, dict[str, Any]]:
+        sql = """
+            select cast((time - ?) / ? as integer), directions from decisions
+            where node = ? and time >= ? and time < ? and directions is not null order by time"""
+        rows = self._file.open().execute(sql, (begin, width, node, begin, end)).fetchall()
+        if not rows:
+            return {}
+        packed = Packed([row[1] for row in rows])
+        groups = np.array([row[0] for row in rows], np.int64)
+        bands = Bands(groups, packed.values, packed.values, packed.up, packed.down, packed.begun)
+        return {int(group): bands.fields(i) for i, group in enumerate(bands.groups)}
+
+    def _add_reasons(
+        self, points: list[dict[str, Any]], node: str, begin: float, end: float, width: float
+    ) -> None:
+        """Give minutes that rejected a reason, as far as single decisions are still there."""
+        bare = {
+            math.floor((point["time"] - begin) / width): point
+            for point in points
+            if point["rejecting_share"] and point["reason"] is None
+        }
+        if not bare:
+            return
+        sql = """
+            select cast((time - ?) / ? as integer), max(reason) from decisions
+            where node = ? and time >= ? and time < ? and reason is not null group by 1"""
+        for bucket, reason in self._file.open().execute(sql, (begin, width, node, begin, end)):
+            if bucket in bare:
+                bare[bucket]["reason"] = reason
 
     def _append(self) -> None:
-        connection = self._open()
+        connection = self._file.open()
         with connection:
             connection.executemany(
-                f"insert into decisions ({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                f"insert into decisions ({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [tuple(_null(value) for value in row) for row in self._waiting],
             )
+            self._minutes.store(connection)
+        self._minutes.stored()
 
     def _prune(self, now: float) -> None:
-        connection = self._open()
+        connection = self._file.open()
         if self._writes % 30 == 1:
             with connection:
                 connection.execute("delete from decisions where time < ?", (now - self.max_age_seconds,))
+                self._minutes.prune(connection, now, self.max_age_seconds)
         # By size too, oldest first as they were written: after the clock has jumped, times alone
         # would keep rows for ever.
-        while self._pages_in_use(connection) * PAGE_BYTES > 0.9 * self.max_bytes:
-            first, last = connection.execute("select min(id), max(id) from decisions").fetchone()
-            if first is None or first == last:
-                break
+        while self._file.pages_in_use() * PAGE_BYTES > 0.9 * self.max_bytes:
             with connection:
-                connection.execute("delete from decisions where id < ?", (first + (last - first) // 10 + 1,))
+                if not self._shrink(connection):
+                    break
         connection.execute("pragma incremental_vacuum").fetchall()
 
-    @staticmethod
-    def _pages_in_use(connection: sqlite3.Connection) -> int:
-        pages = connection.execute("pragma page_count").fetchone()[0]
-        free = connection.execute("pragma freelist_count").fetchone()[0]
-        return int(pages - free)
-
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            try:
-                self._connection = _connect(self.path)
-            except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError):
-                    raise
-                self.last_error = f"{self.path} is damaged ({error}): set aside and begun anew"
-                for suffix in ("-wal", "-shm"):
-                    Path(f"{self.path}{suffix}").unlink(missing_ok=True)
-                os.replace(self.path, f"{self.path}.corrupt")
-                self._connection = _connect(self.path)
-        return self._connection
+    def _shrink(self, connection: sqlite3.Connection) -> bool:
+        if self._minutes.shrink(connection, above_bytes=SHARE_OF_LOG * self.max_bytes):
+            return True
+        first, last = connection.execute("select min(id), max(id) from decisions").fetchone()
+        if first is None or first == last:
+            return self._minutes.shrink(connection)
+        connection.execute("delete from decisions where id < ?", (first + (last - first) // 10 + 1,))
+        return True
 
     def _failed(self, error: Exception) -> None:
-        self.errors += 1
-        self.last_error = f"{self.path}: {error}"
-        if self._connection is not None:
-            # A connection that met a full disk may hold a lock or a half-made transaction.
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.close()
-            self._connection = None
+        self._file.failed(error)
+        self._minutes.reopened()
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=2.0, check_same_thread=False)
-    try:
-        connection.execute(f"pragma page_size = {PAGE_BYTES}")
-        connection.execute("pragma auto_vacuum = incremental")
-        connection.execute("pragma journal_mode = wal").fetchone()
-        connection.execute("pragma synchronous = normal")
-        connection.execute(f"pragma journal_size_limit = {1024 * 1024}")
-        connection.execute("pragma cache_size = -256")
-        connection.execute("pragma wal_autocheckpoint = 200")
-        found = connection.execute("pragma user_version").fetchone()[0]
-        if found > SCHEMA_VERSION:
-            raise sqlite3.OperationalError(
-                f"the decision log must be of version {SCHEMA_VERSION} or older, got {found}: upgrade Pronto, "
-                "or move the file away"
+def _measured(rows: Sequence[Row]) -> list[Measured]:
+    """Return rows as timesteps, those of a minute together."""
+    found = []
+    for _, group in groupby(rows, key=lambda row: row.time // MINUTE_SECONDS):
+        some = list(group)
+        columns = list(zip(*some, strict=True))
+        numbers = np.array(columns[4:9], np.float64)  # score, threshold, ready, utilisation, expected
+        rejecting = ~np.array(columns[3], np.bool_)
+        details = (numbers[[1, 3, 4]], columns[10])
+        found.append(
+            Measured(
+                some[0].time,
+                list(columns[1]),
+                np.array(columns[2], np.bool_),
+                rejecting,
+                numbers[0],
+                numbers[2],
+                details,
             )
-        connection.executescript(_TABLES)
-        connection.execute(f"pragma user_version = {SCHEMA_VERSION}")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        )
+    return found
 
 
 def _null(value: Any) -> Any:

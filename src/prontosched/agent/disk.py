@@ -11,10 +11,13 @@ from typing import Any
 
 from prontosched.agent.background import Background
 from prontosched.agent.decision_log import DecisionLog, Row
+from prontosched.agent.minutes import Measured
 from prontosched.agent.state import StateFile, sweep
 
 LOG = logging.getLogger("prontosched.agent")
 LONGEST_WAIT_SECONDS = 10.0
+MOST_WAITING_ROWS = 20_000
+MOST_WAITING_STEPS = 60
 
 
 class Disk:
@@ -65,22 +68,28 @@ class Disk:
         self.last_error = ""
         self._clock = clock
         self._rows: list[Row] = []
+        self._many: list[Measured] = []
         self._steps = 0
         self._saved_at = clock()
         self._under_way: asyncio.Future[None] | None = None
         self._thread = Background("pronto-disk")
 
-    def keep(self, rows: list[Row], state: Callable[[], dict[str, Any]]) -> None:
-        """Take the decisions of one timestep; save `state()` when it is time."""
+    def keep(
+        self, rows: list[Row], state: Callable[[], dict[str, Any]], many: Measured | None = None
+    ) -> None:
+        """Take the decisions of one timestep, or what `many` nodes did; save `state()` when it is time."""
         self._rows += rows
+        if many is not None:
+            self._many.append(many)
         self._steps += 1
         if self._under_way is not None and not self._under_way.done():
             # Only so many: a disk that hangs must not eat the memory.
-            del self._rows[: max(0, len(self._rows) - 20_000)]
+            del self._rows[: max(0, len(self._rows) - MOST_WAITING_ROWS)]
+            del self._many[: max(0, len(self._many) - MOST_WAITING_STEPS)]
             return
         elapsed = self._clock() - self._saved_at
         if elapsed < self.every_seconds or self._steps < self.every_timesteps:
-            if elapsed < LONGEST_WAIT_SECONDS or not self._rows:
+            if elapsed < LONGEST_WAIT_SECONDS or not (self._rows or self._many):
                 return
             self._start(None)
         else:
@@ -88,10 +97,10 @@ class Disk:
 
     async def read(self, work: Callable[[DecisionLog], Any]) -> Any:
         """Ask the log in its own thread, after what is being written."""
-        rows, self._rows = self._rows, []
+        rows, many = self._taken()
 
         def ask() -> Any:
-            self.log.write(rows)
+            self.log.write(rows, many)
             return work(self.log)
 
         return await self._thread.submit(ask)
@@ -108,12 +117,17 @@ class Disk:
         self.state.close()
 
     def _start(self, state: dict[str, Any] | None) -> None:
-        rows, self._rows = self._rows, []
+        rows, many = self._taken()
         self._steps = 0
         self._saved_at = self._clock()
-        self._under_way = self._thread.submit(lambda: self._write(rows, state))
+        self._under_way = self._thread.submit(lambda: self._write(rows, many, state))
 
-    def _write(self, rows: list[Row], state: dict[str, Any] | None) -> None:
+    def _taken(self) -> tuple[list[Row], list[Measured]]:
+        rows, many = self._rows, self._many
+        self._rows, self._many = [], []
+        return rows, many
+
+    def _write(self, rows: list[Row], many: list[Measured], state: dict[str, Any] | None) -> None:
         failing = bool(self.last_error)
         error = ""
         if state is not None:
@@ -123,7 +137,7 @@ class Disk:
             except OSError as problem:
                 self.save_errors += 1
                 error = f"{self.state.path}: {problem.strerror or problem}"
-        if not self.log.write(rows):
+        if not self.log.write(rows, many):
             error = error or self.log.last_error
         self.last_error = error
         if error and not failing:

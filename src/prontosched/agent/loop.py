@@ -15,14 +15,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from prontosched.agent.answer import Answer, Known, Silence, answer
-from prontosched.agent.decision_log import Row
 from prontosched.agent.disk import Disk
 from prontosched.agent.events import Events
 from prontosched.agent.explaining import Memory
 from prontosched.agent.follower import Follower
 from prontosched.agent.jobs import Announced
-from prontosched.agent.nodes import Nodes
+from prontosched.agent.measuring import measured, row_of
+from prontosched.agent.nodes import Insight, Nodes
 from prontosched.agent.pace import Pace
+from prontosched.agent.projected import Lineages
 from prontosched.agent.reading import Reader
 from prontosched.agent.views import timestep_event
 from prontosched.agent.watched import Watched
@@ -89,6 +90,7 @@ class Agent:
         self.version = 0
         self.events = Events()
         self.memory = Memory()
+        self._lineages = Lineages()
         self._announced: dict[str, Announced] = {}
         self._nothing_announced = Announced(capacity=capacity, factor=capacity_factor)
         self._quiet_until: dict[str, float] = {}
@@ -245,29 +247,29 @@ class Agent:
         names = self.nodes.names
         if not names:
             return
-        # Of many nodes only the turns are kept: a thousand rows a second would fill any bound.
-        rows = [self._row(name) for name in (names if len(names) <= LOGGED_NODES else self.nodes.changed)]
-        self.events.publish(timestep_event(self))
+        # Of many nodes only the turns are kept, and minutes: a thousand rows a second would fill any bound.
+        few = self.logs_every_decision
+        seen = {name: self._seen(name, now) for name in names} if few else {}
+        rows = [
+            row_of(self.answer(name), self.wall(), *seen.get(name, (None, [])))
+            for name in (names if few else self.nodes.changed)
+        ]
+        self.events.publish(timestep_event(self, *seen.get(names[0], (None, []))))
         if self.disk is not None and self.nodes.fresh(None, now):
             try:
-                self.disk.keep(rows, self.state)
+                self.disk.keep(rows, self.state, None if few else measured(self.nodes, now, self.wall()))
             except Exception as error:
                 self.fault("state", error)
 
-    def _row(self, name: str) -> Row:
-        met = self.answer(name)
-        return Row(
-            time=self.wall(),
-            node=name,
-            raised=bool(met.raised),
-            accept=met.accept,
-            score=met.score,
-            threshold=met.threshold,
-            ready=met.cpu_ready_percent,
-            utilisation=met.utilisation_percent,
-            expected=met.expected_ready,
-            reason=None if met.accept else met.reason,
-        )
+    @property
+    def logs_every_decision(self) -> bool:
+        """Whether the decision log has every decision; of more nodes it has the turns and the minutes."""
+        return len(self.nodes.names) <= LOGGED_NODES
+
+    def _seen(self, name: str, now: float) -> tuple[Insight | None, list[int]]:
+        """Return what a node's decision was made from, and its new directions; nothing without new telemetry."""
+        insight = self.nodes.insight(name) if self.nodes.fresh(name, now) else None
+        return insight, [] if insight is None else self._lineages.begun(name, insight)
 
     async def abandon(self) -> None:
         """Let go of everything without having run: the port was taken."""

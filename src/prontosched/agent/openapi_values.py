@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from prontosched.agent.decision_log import HISTORY_FIELDS
+from prontosched.agent.projected import BAND_FIELDS, KEPT_DIRECTIONS
 
 NUMBER = {"type": "number"}
 MAYBE = {"type": ["number", "null"]}
@@ -33,9 +34,12 @@ ANSWER: dict[str, Any] = {
 }
 POINT = {
     **dict.fromkeys(HISTORY_FIELDS, MAYBE),
-    **dict.fromkeys(("time", "raised_share", "rejecting_share"), NUMBER),
+    **dict.fromkeys(("time", "seconds", "raised_share", "rejecting_share"), NUMBER),
     "timesteps": WHOLE,
     "reason": {"type": ["string", "null"]},
+    **{
+        name: {"type": ["array", "null"], "maxItems": KEPT_DIRECTIONS, "items": MAYBE} for name in BAND_FIELDS
+    },
 }
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from prontosched.agent.answer import plain
 from prontosched.agent.crowd import Crowd
-from prontosched.agent.nodes import Nodes, OneNode
+from prontosched.agent.nodes import Insight, Nodes, OneNode
 from prontosched.agent.several import SeveralNodes
 
 if TYPE_CHECKING:
@@ -25,8 +25,14 @@ WORDED_NODES = 200
 LISTED = ("node", "accept", "raised", "score", "reason", "since", "valid_until", "stale", "cpu_ready_percent")
 
 
-def timestep_event(agent: Agent) -> dict[str, Any]:
-    """Return the last timestep as one event: all of a single node, a map of many."""
+def timestep_event(agent: Agent, insight: Insight | None, begun: Sequence[int]) -> dict[str, Any]:
+    """Return the last timestep as one event: all of a single node, a map of many.
+
+    Parameters
+    ----------
+    insight, begun
+        What a single node decided from, None without new telemetry; and which directions begin anew.
+    """
     names = agent.nodes.names
     loop = {"lag_seconds": plain(agent.pace.lag_seconds), "late": agent.pace.late}
     if len(names) == 1:
@@ -34,10 +40,10 @@ def timestep_event(agent: Agent) -> dict[str, Any]:
         event["time"] = plain(agent.wall())
         event["loop"] = loop
         event["downtime"] = plain(agent.nodes.tally.downtime)
-        insight = agent.nodes.insight(names[0])
         if insight is not None:
             event["projections"] = [plain(float(p)) for p in insight.projections]
             event["spikes"] = None if insight.spikes is None else [int(s) for s in insight.spikes]
+            event["begun"] = list(begun)
         return event
     raised, every = agent.nodes.overview()
     ready = [value for value in every if not math.isnan(value)]
@@ -135,6 +141,7 @@ def disk_status(agent: Agent) -> dict[str, Any] | None:
         "log_bytes": disk.log.size_bytes,
         "log_errors": disk.log.errors,
         "log_rows_lost": disk.log.lost,
+        "every_decision": agent.logs_every_decision,
         "last_error": disk.last_error,
     }
 
