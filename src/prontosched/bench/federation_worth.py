@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.bench.federation_fleets import Machine, same_kind, smd_machines
+from prontosched.federation.adopting import VIEW_KEY
 from prontosched.federation.aggregator import Aggregator
 from prontosched.federation.contribution import shared_by, summary_of
 from prontosched.federation.link import VIEWS, Board, LocalLink
-from prontosched.federation.member import VIEW_KEY, Member
+from prontosched.federation.member import Member
 from prontosched.federation.message import GlobalView, Summary
 from prontosched.federation.schema_book import SchemaBook
 from prontosched.node import Node

@@ -90,7 +90,7 @@ def summary_of(node: Summarised, name: str, metrics: Metrics) -> Summary:
     )
 
 
-def own_deviation(node: Contributor) -> Array | None:
+def own_deviation(node: Summarised) -> Array | None:
     """Return a node's deviation per metric, 0 for constant ones; None before its first vectors."""
     scaling: Any = getattr(node, "scaling", None)
     if scaling is None:

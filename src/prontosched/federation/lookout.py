@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.errors import FederationError
+from prontosched.federation.adopting import VIEW_KEY
 from prontosched.federation.arrival import UnknownSchemaError
 from prontosched.federation.feed import Entry, Feed
 from prontosched.federation.link import DECISIONS, SUMMARIES, VIEWS, Link
-from prontosched.federation.member import VIEW_KEY
 from prontosched.federation.message import DecisionMessage, GlobalView, Summary
 from prontosched.federation.overview import NAN, Overview, Row
 from prontosched.federation.schema import Metrics, carry

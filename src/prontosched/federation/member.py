@@ -11,19 +11,11 @@ import logging
 import numpy as np
 
 from prontosched.decision import Decision
-from prontosched.errors import FederationError
-from prontosched.federation.arrival import UnknownSchemaError
-from prontosched.federation.contribution import (
-    Contributor,
-    own_deviation,
-    shared_by,
-    start_signal,
-    summary_of,
-)
+from prontosched.federation.adopting import ADOPT_SECONDS, RANK, Adoptions, HeardView, fitted
+from prontosched.federation.contribution import Contributor, shared_by, start_signal, summary_of
 from prontosched.federation.herald import Herald
-from prontosched.federation.link import VIEWS, Link
+from prontosched.federation.link import Link
 from prontosched.federation.message import GlobalView
-from prontosched.federation.pooling import for_node, trust
 from prontosched.federation.propagation import Propagation
 from prontosched.federation.schema import Metrics, SentNames
 from prontosched.federation.schema_book import SchemaBook
@@ -33,14 +25,11 @@ from prontosched.subspace import Subspace
 
 log = logging.getLogger(__name__)
 
-VIEW_KEY = "global"
 # Mean and deviation of a vector or two would be those vectors themselves.
 FIRST_TIMESTEP = 10
 # Until its own history has filled, a learned signal does better by the present value than
 # by what a fleet has learned; much later it has learned itself.
 START_TIMESTEP, LAST_START_TIMESTEP = 300, 1000
-# Weight of a view that fits, relative to what a node gives any view it adopts.
-FULL_TRUST = 10.0
 
 
 class Member:
@@ -66,12 +55,8 @@ class Member:
 
     Attributes
     ----------
-    view
-        The global view heard last, or None.
     adopted
         How many times a view was adopted.
-    errors, last_error
-        What went wrong and was survived.
     """
 
     def __init__(
@@ -82,34 +67,43 @@ class Member:
         tree: Tree | None = None,
         rule: Propagation | None = None,
         decision_seconds: float = 60.0,
-        adopt_seconds: float = 300.0,
+        adopt_seconds: float = ADOPT_SECONDS,
         name_key: bytes | None = None,
-        rank: int = 4,
+        rank: int = RANK,
     ) -> None:
         split(name)
         self.link = link
         self.name = name
         self.herald = Herald(link, name, seconds=decision_seconds)
-        self.adopt_seconds = adopt_seconds
         self.name_key = name_key or link.name_key
         self.rank = rank
         self.book = SchemaBook(link)
         self.voice = Voice(
             link, name, tree=tree or Tree(), book=self.book, rule=rule or Propagation(rank=rank, **link.rule)
         )
-        self.view: GlobalView | None = None
         self.adopted = 0
-        self.errors = 0
-        self.last_error = ""
-        self._views = link.subscribe(VIEWS, VIEW_KEY)
-        self._unread: bytes | None = None
+        self._errors = 0
+        self._last_error = ""
+        self._heard = HeardView(link, self.book)
+        self._adoptions = Adoptions(1, seconds=adopt_seconds)
         self._looked_at: Subspace | None = None
         self._names = SentNames()
-        self._adopted_view: GlobalView | None = None
-        self._adopted_when = -np.inf
-        self._adopted_step = 0
-        self._adopted_blind = False
         self._started = False
+
+    @property
+    def view(self) -> GlobalView | None:
+        """The global view heard last."""
+        return self._heard.view
+
+    @property
+    def errors(self) -> int:
+        """How much went wrong and was survived."""
+        return self._errors + self._heard.errors
+
+    @property
+    def last_error(self) -> str:
+        """The last thing that went wrong."""
+        return self._last_error or self._heard.last_error
 
     def step(self, node: Contributor, decision: Decision) -> bool:
         """Take part for one timestep; True when the node adopted a view.
@@ -122,17 +116,17 @@ class Member:
             self._propagate(node)
             return self._adopt(node)
         except Exception as error:
-            self.errors += 1
-            if str(error) != self.last_error:
+            self._errors += 1
+            if str(error) != self._last_error:
                 log.exception("federation of %s: deciding alone", self.name)
-            self.last_error = str(error)
+            self._last_error = str(error)
             return False
 
     def leave(self) -> None:
         """Say goodbye, so that no one waits for this node to expire."""
         self.voice.leave()
         self.herald.take_back()
-        self.link.unsubscribe(self._views)
+        self._heard.close()
 
     def _propagate(self, node: Contributor) -> None:
         own = node.embedding.subspace
@@ -158,50 +152,28 @@ class Member:
         return self._names.of(own, self.name_key)
 
     def _adopt(self, node: Contributor) -> bool:
-        for entry in self._views.drain():
-            self._unread = entry.value
-        if self._unread is not None:
-            self._read()
-        self._start_signal(node)
-        now = self.link.now()
-        view = self.view
-        if view is None or view.subspace is None:
+        view = self._heard.look()
+        if view is None:
             return False
-        # A young node's units change as its scale settles, and so does how far the view fits it.
-        due = view is not self._adopted_view and now - self._adopted_when >= self.adopt_seconds
-        due = due or node.timestep >= 1.5 * self._adopted_step + 10
-        # Trusted blindly until now: the first own block says whether that was right.
-        due = due or (self._adopted_blind and node.embedding.subspace is not None)
-        metrics = self._metrics(node) if due else None
+        self._start_signal(node, view)
+        now, learned = self.link.now(), node.embedding.subspace is not None
+        if not self._adoptions.due(view, now, np.array([node.timestep]), np.array([learned]))[0]:
+            return False
+        metrics = self._metrics(node)
         if metrics is None:
             return False
-        self._adopted_view, self._adopted_when, self._adopted_step = view, now, node.timestep
-        self._adopted_blind = node.embedding.subspace is None
-        mine = for_node(view, metrics, own_deviation(node), rank=self.rank)
-        if mine is None:
+        self._adoptions.note(0, view, now, node.timestep, learned=learned)
+        found = fitted(view, node, metrics, rank=self.rank)
+        if found is None:
             return False
-        weight = max(FULL_TRUST * trust(mine, node.embedding.subspace), 1e-9)
-        node.adopt(mine, samples=1.0 / weight)
+        mine, samples = found
+        node.adopt(mine, samples=samples)
         self.adopted += 1
         return True
 
-    def _start_signal(self, node: Contributor) -> None:
-        if self._started or self.view is None or node.timestep < START_TIMESTEP:
+    def _start_signal(self, node: Contributor, view: GlobalView) -> None:
+        if self._started or node.timestep < START_TIMESTEP:
             return
         self._started = True
         if node.timestep <= LAST_START_TIMESTEP:
-            start_signal(node, self.view.statistics)
-
-    def _read(self) -> None:
-        data, self._unread = self._unread, None
-        try:
-            view = GlobalView.from_bytes(data or b"", self.book)
-        except UnknownSchemaError:
-            self._unread = data
-            return
-        except FederationError as error:
-            self.errors += 1
-            self.last_error = str(error)
-            return
-        if self.view is None or view.revision != self.view.revision:
-            self.view = view
+            start_signal(node, view.statistics)

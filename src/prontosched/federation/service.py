@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from prontosched.errors import FederationError
+from prontosched.federation.adopting import VIEW_KEY
 from prontosched.federation.aggregator import Aggregator
 from prontosched.federation.arrival import UnknownSchemaError, decoded, whole
 from prontosched.federation.census import CENSUS_KEY, census_to_bytes
 from prontosched.federation.feed import Entry
 from prontosched.federation.link import SUMMARIES, VIEWS, Link, LinkDownError
-from prontosched.federation.member import VIEW_KEY
 from prontosched.federation.message import MESSAGE_LIMIT, VIEW_VERSION, GlobalView, Summary
 from prontosched.federation.propagation import Propagation
 from prontosched.federation.schema import Metrics

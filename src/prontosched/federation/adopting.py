@@ -1,0 +1,156 @@
+"""When nodes adopt the global view, and how much they trust it.
+
+Covers: the rule, for one node or for many at once, and the view as it comes down. What
+adopting does to a node: `prontosched.node` and `prontosched.fleet_views`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prontosched.adoption import LEAST_WEIGHT, adopted_weight
+from prontosched.errors import FederationError
+from prontosched.federation.arrival import UnknownSchemaError
+from prontosched.federation.contribution import Summarised, own_deviation
+from prontosched.federation.link import VIEWS, Link
+from prontosched.federation.message import GlobalView
+from prontosched.federation.pooling import for_node, trust
+from prontosched.federation.schema import Metrics
+from prontosched.federation.schema_book import SchemaBook
+from prontosched.subspace import Subspace
+
+VIEW_KEY = "global"
+ADOPT_SECONDS = 300.0
+# Directions of the global view that are adopted.
+RANK = 4
+# Weight of a view that fits, relative to what a node gives any view it adopts.
+FULL_TRUST = 10.0
+
+
+class HeardView:
+    """The newest global view on the bus.
+
+    Attributes
+    ----------
+    view
+        The view heard last, or None.
+    errors, last_error
+        Views that could not be read, and the last reason.
+    """
+
+    def __init__(self, link: Link, book: SchemaBook) -> None:
+        self.link = link
+        self.book = book
+        self.view: GlobalView | None = None
+        self.errors = 0
+        self.last_error = ""
+        self._feed = link.subscribe(VIEWS, VIEW_KEY)
+        self._unread: bytes | None = None
+
+    def look(self) -> GlobalView | None:
+        """Read what arrived, without waiting for the bus; return the view heard last."""
+        for entry in self._feed.drain():
+            self._unread = entry.value
+        if self._unread is not None:
+            self._read(self._unread)
+        return self.view
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.link.unsubscribe(self._feed)
+
+    def _read(self, data: bytes) -> None:
+        try:
+            view = GlobalView.from_bytes(data, self.book)
+        except UnknownSchemaError:
+            # Its names are still on the way.
+            return
+        except FederationError as error:
+            self._unread = None
+            self.errors += 1
+            self.last_error = str(error)
+            return
+        self._unread = None
+        if self.view is None or view.revision != self.view.revision:
+            self.view = view
+
+
+class Adoptions:
+    """Know when nodes should adopt a view: on joining, as their scale settles, and now and then.
+
+    Parameters
+    ----------
+    nodes
+        How many.
+    seconds
+        How often a newer view is adopted.
+
+    Notes
+    -----
+    Memory: four numbers per node.
+    """
+
+    def __init__(self, nodes: int = 0, *, seconds: float = ADOPT_SECONDS) -> None:
+        self.seconds = seconds
+        self._revision = np.zeros(0, np.int64)
+        self._when = np.zeros(0)
+        self._step = np.zeros(0, np.int64)
+        self._blind = np.zeros(0, np.bool_)
+        self.grow(nodes)
+
+    def grow(self, nodes: int) -> None:
+        """Make room for more nodes, which have adopted nothing."""
+        more = nodes - len(self._when)
+        self._revision = np.append(self._revision, np.full(more, -1))
+        self._when = np.append(self._when, np.full(more, -np.inf))
+        self._step = np.append(self._step, np.zeros(more, np.int64))
+        self._blind = np.append(self._blind, np.zeros(more, np.bool_))
+
+    def due(
+        self, view: GlobalView, now: float, timestep: NDArray[np.int64], learned: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Tell which nodes should adopt `view` now.
+
+        Parameters
+        ----------
+        now
+            By the clock of the bus.
+        timestep, learned
+            Of each node: vectors seen, and whether it has a subspace of its own.
+        """
+        if view.subspace is None:
+            return np.zeros(len(self._when), np.bool_)
+        anew = timestep < self._step
+        if anew.any():
+            # Built anew, cold: it knows nothing of a view.
+            self._revision[anew], self._when[anew] = -1, -np.inf
+            self._step[anew], self._blind[anew] = 0, False
+        due = (self._revision != view.revision) & (now - self._when >= self.seconds)
+        # A young node's units change as its scale settles, and so does how far the view fits it.
+        due |= timestep >= 1.5 * self._step + 10
+        # Trusted blindly until now: the first own block says whether that was right.
+        due |= self._blind & learned
+        # Who has seen this much would let it go at once.
+        old = learned & (adopted_weight(timestep.astype(np.float64)) < LEAST_WEIGHT)
+        return np.asarray(due & ~old)
+
+    def note(self, node: int, view: GlobalView, now: float, timestep: int, *, learned: bool) -> None:
+        """Take note that a node was offered `view`."""
+        self._revision[node], self._when[node] = view.revision, now
+        self._step[node], self._blind[node] = timestep, not learned
+
+
+def fitted(
+    view: GlobalView, node: Summarised, metrics: Metrics, *, rank: int = RANK
+) -> tuple[Subspace, float] | None:
+    """Return the view in a node's metrics and units, and for how many samples its strengths stand.
+
+    The samples say how much the node should trust it: as far as what the node learned
+    itself lies within the view. None where they have nothing in common.
+    """
+    mine = for_node(view, metrics, own_deviation(node), rank=rank)
+    if mine is None:
+        return None
+    weight = max(FULL_TRUST * trust(mine, node.embedding.subspace), 1e-9)
+    return mine, 1.0 / weight
