@@ -77,8 +77,7 @@ def compress(value: float) -> int:
     """
     if not math.isfinite(value):
         return UNKNOWN
-    found = round(_STEPS * math.asinh(value / _FINEST))
-    return max(-_LARGEST, min(_LARGEST, found))
+    return max(-_LARGEST, min(_LARGEST, round(_STEPS * math.asinh(max(-1e12, min(1e12, value)) / _FINEST))))
 
 
 def expanded(number: float) -> float:
