@@ -12,7 +12,7 @@ PROGRAM = """
 import asyncio, gc, json, sys, tempfile
 from pathlib import Path
 from prontosched.agent.assembly import make_agent
-from prontosched.agent.sources import open_source
+from prontosched.agent.sources import source_of
 from prontosched.settings import AgentSettings
 
 steps, source = int(sys.argv[1]), sys.argv[2]
@@ -24,7 +24,7 @@ def resident():
 
 async def go(folder):
     settings = AgentSettings(source=source, state=Path(folder), interval=0.001, log_megabytes=1, log_days=0.01)
-    agent = make_agent(settings, open_source(settings))
+    agent = make_agent(settings, source_of(settings))
     agent.disk.log.max_bytes = 150_000  # full, and pruned, before the warm-up ends
     sizes = []
     warm = 4000 if steps < 10_000 else 18_000

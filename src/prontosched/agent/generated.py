@@ -1,8 +1,7 @@
 """Telemetry made up on the spot, for machines without any and for fleets that do not exist.
 
-Each node has a tenant whose load wanders and now and then bursts beyond the node's
-CPUs. Queues and switches rise some seconds before CPU Ready does, as they do on real
-machines. Endless, seeded, and without a file.
+Covers: the machines of `prontosched.telemetry.synthetic`, made to live now: at the time of
+the clock, under names that stand in racks, and with bursts often enough to look at.
 """
 
 from __future__ import annotations
@@ -10,18 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
+from prontosched.telemetry.synthetic import SyntheticFleet, SyntheticSource
 
-from prontosched.subspace import Array
-from prontosched.telemetry.source import Sample
-
-NAMES = (
-    "cpu.user", "cpu.system", "cpu.idle", "load.running", "load.blocked", "switches", "interrupts",
-    "forks", "memory.used", "memory.cached", "disk.reads", "disk.writes", "net.received", "net.sent",
-)  # fmt: skip
-RISE = 0.25
 RACK = 32
 ALONE = "generated"
+# At a step a second: a burst on each node every other minute, which other metrics announce.
+BURST_EVERY, BURST_LENGTH, ANNOUNCED = 100.0, 37.0, 5
 
 
 def names_of(nodes: int, node: str = ALONE) -> list[str]:
@@ -42,23 +35,27 @@ def names_of(nodes: int, node: str = ALONE) -> list[str]:
     return [f"{site}rack-{i // RACK:0{width}d}/n{i:0{digits}d}" for i in range(nodes)]
 
 
-class GeneratedSource:
-    """A source of made-up nodes.
+class GeneratedSource(SyntheticSource):
+    """An endless source of made-up nodes.
 
     Parameters
     ----------
     nodes
         How many.
+    seed
+        Of everything random.
     features
-        Metrics per node, at least the named ones.
-    rng
-        Where chance comes from.
+        Metrics per node.
+    interval_seconds
+        Seconds between two timesteps.
     node
         Name of the only node, or what the names of several begin with; many stand in racks.
+    clock
+        Tells the time of each step.
 
     Notes
     -----
-    Memory: a dozen numbers per node and one vector each.
+    Memory: as in `SyntheticFleet`.
     """
 
     name = "generated"
@@ -67,53 +64,18 @@ class GeneratedSource:
         self,
         nodes: int = 1,
         *,
-        rng: np.random.Generator,
+        seed: int = 7,
         features: int = 40,
         interval_seconds: float = 1.0,
         node: str = ALONE,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.interval_seconds = interval_seconds
-        width = max(features, len(NAMES))
-        self.metrics = NAMES + tuple(f"other.{i}" for i in range(width - len(NAMES)))
-        self.names = names_of(nodes, node)
-        self._rng = rng
-        self._clock = clock
-        self._load = rng.uniform(0.2, 0.6, nodes)
-        self._mean = rng.uniform(0.2, 0.6, nodes)
-        self._burst = np.zeros(nodes)
-        self._left = np.zeros(nodes, dtype=np.int64)
-        self._weights = rng.normal(0.0, 1.0, (3, width))
-        self._level = rng.uniform(5.0, 100.0, width)
-
-    def read(self) -> list[Sample]:
-        """Advance every node by one timestep."""
-        load, pressure, ready = self._advance()
-        noise = self._rng.normal(0.0, 1.0, (len(self.names), len(self.metrics)))
-        drivers = np.stack([load, pressure, np.minimum(ready / 20.0, 2.0)], axis=1)
-        vectors = self._level * (1.0 + 0.3 * drivers @ np.abs(self._weights)) + 0.05 * self._level * noise
-        used = 100.0 * np.minimum(load, 1.0)
-        vectors[:, 0] = 0.8 * used
-        vectors[:, 1] = 0.2 * used
-        vectors[:, 2] = 100.0 - used
-        vectors[:, 3] = 8.0 * pressure + noise[:, 3] * 0.3
-        now = self._clock()
-        return [
-            Sample(name, self.metrics, vector, now, float(wait), float(busy))
-            for name, vector, wait, busy in zip(self.names, vectors, ready, used, strict=True)
-        ]
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to let go."""
-
-    def _advance(self) -> tuple[Array, Array, Array]:
-        rng, count = self._rng, len(self.names)
-        self._load += 0.05 * (self._mean - self._load) + rng.normal(0.0, 0.02, count)
-        starting = (self._left <= 0) & (rng.random(count) < 0.01)
-        self._left = np.where(starting, rng.integers(15, 60, count), self._left - 1)
-        target = np.where(self._left > 0, 1.2, 0.0)
-        # Pressure leads: the load follows it, and waiting for CPUs follows the load.
-        self._burst += RISE * (target - self._burst)
-        load = np.clip(self._load, 0.02, 1.0) + np.maximum(self._burst - 0.3, 0.0)
-        ready = 60.0 * np.maximum(load - 1.0, 0.0) + np.abs(rng.normal(0.0, 0.3, count))
-        return load, self._burst, ready
+        fleet = SyntheticFleet(
+            nodes,
+            features,
+            seed=seed,
+            burst_every=BURST_EVERY,
+            burst_length=BURST_LENGTH,
+            announced=ANNOUNCED,
+        )
+        super().__init__(fleet, interval_seconds=interval_seconds, names=names_of(nodes, node), clock=clock)

@@ -1,21 +1,22 @@
 """Open the source that the settings name.
 
-Covers: our own sources, those of other packages (entry-point group `prontosched.sources`),
-and what to do where this machine cannot be read.
+Covers: what the settings of an agent mean to a source, made-up telemetry, and what to do
+where this machine cannot be read. Making a source by its name is `prontosched.telemetry`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import entry_points
 from typing import Any
 
 from prontosched.errors import SettingsError, TelemetryError
 from prontosched.settings import AgentSettings, pairs, plain_value
+from prontosched.telemetry import SOURCES, open_source, source_names
 from prontosched.telemetry.source import Sample, Source
 
-OWN_SOURCES = ("linux", "prometheus", "vsphere", "trace", "generated")
+# Known to an agent alone: there is nothing in it to record.
+GENERATED = "generated"
 
 
 class Repeating:
@@ -41,91 +42,72 @@ class Repeating:
         self._source.close()
 
 
-def open_source(settings: AgentSettings) -> Source:
-    """Open the source that the settings name."""
+def source_of(settings: AgentSettings) -> Source:
+    """Open the source that the settings name, with what they say of it."""
+    name = settings.source
+    if name == GENERATED:
+        return generated_source(settings)
+    if name == "trace":
+        return _trace(settings)
+    if name not in SOURCES and name not in source_names():
+        raise SettingsError(f"source must be one of {', '.join((*source_names(), GENERATED))}, got {name!r}")
     options = {
         key: plain_value(value) for key, value in pairs(settings.source_option, "--source-option").items()
     }
-    if settings.source not in OWN_SOURCES:
-        return _foreign_source(settings.source, options)
-    opened: dict[str, Callable[[], Source]] = {
-        "linux": lambda: _linux(settings, options),
-        "trace": lambda: _trace(settings),
-        "generated": lambda: generated_source(settings),
-        "prometheus": lambda: _prometheus(settings, options),
-        "vsphere": lambda: _vsphere(settings, options),
-    }
-    return opened[settings.source]()
+    return open_source(name, **_needed(settings), **options)
 
 
 def generated_source(settings: AgentSettings) -> Source:
     """Open a source of made-up telemetry, for want of a real one."""
-    import numpy as np
-
-    from prontosched.agent.generated import GeneratedSource
+    from prontosched.agent.generated import ALONE, GeneratedSource
 
     return GeneratedSource(
-        settings.synthetic or 1,
-        rng=np.random.default_rng(7),
-        interval_seconds=settings.interval or 1.0,
-        node=settings.name or "generated",
-    )
-
-
-def _linux(settings: AgentSettings, options: dict[str, Any]) -> Source:
-    from prontosched.telemetry.linux import LinuxSource
-
-    return LinuxSource(
-        settings.root, interval_seconds=settings.interval or 1.0, node=settings.name, **options
+        settings.synthetic or 1, interval_seconds=settings.interval or 1.0, node=settings.name or ALONE
     )
 
 
 def _trace(settings: AgentSettings) -> Source:
-    from prontosched.telemetry.trace import open_trace
-
     if settings.trace is None:
         raise SettingsError("source trace needs a file, got none: give --trace FILE")
     path = settings.trace
-    return Repeating(lambda: open_trace(path)) if settings.repeat else open_trace(path)
+
+    def reopen() -> Source:
+        return open_source("trace", paths=path)
+
+    return Repeating(reopen) if settings.repeat else reopen()
 
 
-def _prometheus(settings: AgentSettings, options: dict[str, Any]) -> Source:
-    from prontosched.telemetry.prometheus import PrometheusSource
-
-    if not settings.target:
-        raise SettingsError(
-            "source prometheus needs an address, got none: give --target URL, once for each node"
-        )
-    return PrometheusSource(settings.target, interval_seconds=settings.interval or 10.0, **options)
-
-
-def _vsphere(settings: AgentSettings, options: dict[str, Any]) -> Source:
-    from prontosched.telemetry.vsphere import VSphereSource
-
-    if len(settings.target) != 1:
-        raise SettingsError(
-            f"source vsphere needs one vCenter, got {len(settings.target)}: give --target HOST once"
-        )
-    return VSphereSource(settings.target[0], **options)
-
-
-def _foreign_source(name: str, options: dict[str, Any]) -> Source:
-    found = {entry.name: entry for entry in entry_points(group="prontosched.sources")}
-    if name not in found:
-        known = ", ".join(sorted({*OWN_SOURCES, *found}))
-        raise SettingsError(f"source must be one of {known}, got {name!r}")
-    source: Source = found[name].load()(**options)
-    return source
+def _needed(settings: AgentSettings) -> dict[str, Any]:
+    """Return what a source must be told besides its own options; nothing for those of other packages."""
+    if settings.source == "linux":
+        return {
+            "root": settings.root,
+            "interval_seconds": settings.interval or 1.0,
+            "node": settings.name,
+        }
+    if settings.source == "prometheus":
+        if not settings.target:
+            raise SettingsError(
+                "source prometheus needs an address, got none: give --target URL, once for each node"
+            )
+        return {"targets": settings.target, "interval_seconds": settings.interval or 10.0}
+    if settings.source == "vsphere":
+        if len(settings.target) != 1:
+            raise SettingsError(
+                f"source vsphere needs one vCenter, got {len(settings.target)}: give --target HOST once"
+            )
+        return {"target": settings.target[0]}
+    return {}
 
 
 def local_source(settings: AgentSettings) -> tuple[AgentSettings, Source, str]:
     """Open the source, or made-up telemetry where this machine cannot be read; say which and why."""
     try:
-        return settings, open_source(settings), ""
+        return settings, source_of(settings), ""
     except TelemetryError as error:
         if settings.source != "linux":
             raise
-        fallback = replace(settings, source="generated", synthetic=1)
+        fallback = replace(settings, source=GENERATED, synthetic=1)
         return (
             fallback,
             generated_source(fallback),

@@ -23,10 +23,10 @@ def command(seconds: float | None, verbose: bool, as_json: bool, **options: Any)
     """
     from prontosched.agent.assembly import make_access
     from prontosched.agent.running import log_to_stderr
-    from prontosched.agent.sources import open_source
+    from prontosched.agent.sources import source_of
     from prontosched.cli.live import go
 
     log_to_stderr(verbose=verbose)
     settings = settings_of(options)
     access = make_access(settings)
-    go(settings, open_source(settings), access, seconds=seconds, as_json=as_json)
+    go(settings, source_of(settings), access, seconds=seconds, as_json=as_json)

@@ -7,6 +7,7 @@ metrics beforehand, or not. Pure: the same seed gives the same stream.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -142,7 +143,7 @@ class SyntheticFleet:
 
 
 class SyntheticSource:
-    """A source of synthetic machines; the clock starts at 0 and goes by `interval_seconds`.
+    """A source of synthetic machines.
 
     Parameters
     ----------
@@ -150,35 +151,42 @@ class SyntheticSource:
         The machines.
     steps
         Timesteps until the stream ends; None for never.
+    interval_seconds
+        Seconds between two timesteps.
+    names
+        Of the machines; numbered by default.
+    clock
+        Tells the time of each step. By default time starts at 0 and goes by
+        `interval_seconds`.
     """
 
     name = "synthetic"
 
     def __init__(
-        self, fleet: SyntheticFleet, *, steps: int | None = None, interval_seconds: float = 1.0
+        self,
+        fleet: SyntheticFleet,
+        *,
+        steps: int | None = None,
+        interval_seconds: float = 1.0,
+        names: Sequence[str] | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.fleet = fleet
         self.steps = steps
         self.interval_seconds = interval_seconds
-        self._names = tuple(f"node-{i:0{len(str(fleet.nodes - 1))}d}" for i in range(fleet.nodes))
+        digits = len(str(fleet.nodes - 1))
+        self._names = tuple(names or (f"node-{i:0{digits}d}" for i in range(fleet.nodes)))
+        self._clock = clock
 
     def read(self) -> list[Sample]:
         """Read every machine once."""
-        if self.steps is not None and self.fleet.timestep >= self.steps:
+        timestep = self.fleet.timestep
+        if self.steps is not None and timestep >= self.steps:
             raise EOFError
-        now = self.fleet.timestep * self.interval_seconds
-        step = self.fleet.step()
-        return [
-            Sample(
-                node,
-                self.fleet.metrics,
-                step.vectors[i],
-                timestamp=now,
-                ready=float(step.ready[i]),
-                utilisation=float(step.utilisation[i]),
-            )
-            for i, node in enumerate(self._names)
-        ]
+        now = self._clock() if self._clock else timestep * self.interval_seconds
+        step, metrics = self.fleet.step(), self.fleet.metrics
+        each = zip(self._names, step.vectors, step.ready.tolist(), step.utilisation.tolist(), strict=True)
+        return [Sample(node, metrics, vector, now, ready, busy) for node, vector, ready, busy in each]
 
     def close(self) -> None:
         """Nothing to let go of."""
