@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.agent.answer import Known
-from prontosched.agent.fleet_node import FleetNode, fleet_node, learned
+from prontosched.agent.fleet_node import FleetNode, fleet_node, progress
 from prontosched.agent.nodes import Insight, Overview
 from prontosched.agent.schema import MAX_METRICS, Schema
 from prontosched.agent.tally import Tally
@@ -35,6 +35,10 @@ class Standing(NamedTuple):
         Changes when the node's subspace does.
     score, ready
         Of the last decision, and CPU Ready; NaN where unknown.
+    timestep
+        Vectors seen.
+    embedded
+        Whether the node has a subspace of its own.
     """
 
     raised: NDArray[np.bool_]
@@ -42,6 +46,8 @@ class Standing(NamedTuple):
     blocks: NDArray[np.int64]
     score: NDArray[np.float64]
     ready: NDArray[np.float64]
+    timestep: NDArray[np.int64]
+    embedded: NDArray[np.bool_]
 
 
 class Crowd:
@@ -127,15 +133,29 @@ class Crowd:
     def standing(self) -> Standing:
         """Return where each node stands, in the order of the names."""
         count = len(self._place)
-        blocks = np.zeros(count, np.int64) if self.fleet is None else learned(self.fleet)[:count]
+        nothing = np.zeros(count, np.int64)
+        blocks, timestep, embedded = (
+            (nothing, nothing, nothing > 0) if self.fleet is None else progress(self.fleet, count)
+        )
         return Standing(
-            self._raised[:count], self._seen_at[:count], blocks, self._numbers[0, :count], self._ready[:count]
+            self._raised[:count],
+            self._seen_at[:count],
+            blocks,
+            self._numbers[0, :count],
+            self._ready[:count],
+            timestep,
+            embedded,
         )
 
     def node(self, at: int) -> FleetNode:
         """Return one node, by its place among the names, as others see a node."""
         assert self.fleet is not None
         return fleet_node(self.fleet, at, self._metrics)
+
+    def adopt(self, at: int, global_view: Subspace, *, samples: float) -> None:
+        """Let one node, by its place among the names, project on the global view too."""
+        assert self.fleet is not None
+        self.fleet.adopt(at, global_view, samples=samples)
 
     def known(self, name: str, *, words: bool = True) -> Known:
         """Return the newest that is known of a node."""
@@ -170,7 +190,7 @@ class Crowd:
         at = self._place[name]
         if self.fleet is None or not self._decided[at]:
             return None
-        subspace: Subspace | None = self.fleet.subspace(at)
+        subspace: Subspace | None = self.fleet.view(at)
         if not isinstance(self.fleet, Fleet) or subspace is None:
             return Insight(self._metrics, None, subspace, (), None)
         vector = self.fleet._vectors[at]

@@ -1,8 +1,8 @@
 """A crowd in the federation: every node speaks for itself, a few of them per tick.
 
-Covers: summaries and decisions of nodes that are held as arrays. Nodes of a crowd do not
-adopt the global view: a fleet of arrays keeps no view apart from what it learned itself.
-A few nodes, which do: `prontosched.federation.member`.
+Covers: summaries and decisions of nodes that are held as arrays, and the global view that
+these adopt, by the rules of a single node (`prontosched.federation.member`). What a learned
+signal shares stays at home here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import numpy as np
 from prontosched.agent.crowd import Crowd, Standing
 from prontosched.decision import Decision
 from prontosched.errors import FederationError
+from prontosched.federation.adopting import Adoptions, HeardView, fitted
 from prontosched.federation.contribution import summary_of
 from prontosched.federation.herald import Herald
 from prontosched.federation.link import Link
+from prontosched.federation.message import GlobalView
 from prontosched.federation.propagation import Propagation
 from prontosched.federation.schema import SentNames
 from prontosched.federation.schema_book import SchemaBook
@@ -29,6 +31,8 @@ LOG = logging.getLogger("prontosched.agent")
 MAX_MEMBERS = 16_384
 SILENT_SECONDS = 60.0
 RENEW_SECONDS = 20.0
+# Per tick, so that adopting leaves time to speak; those who have nothing else to project on yet, and others.
+NEW_AT_ONCE, ADOPT_AT_ONCE = 32, 8
 
 
 class _Speaker(NamedTuple):
@@ -50,24 +54,28 @@ class CrowdMembers:
     ----------
     places
         Names in the tree of those who speak.
-    errors, last_error
-        Nodes whose names cannot be placed, and the last reason.
+    adopted
+        How many times a node adopted a view.
 
     Notes
     -----
-    Memory: the last summary sent of each of at most 16,384 nodes.
+    Memory: the last summary sent of each of at most 16,384 nodes, and one global view.
     """
 
     def __init__(self, link: Link, tree: Tree, name_of: Callable[[str], str]) -> None:
         self.link = link
         self.tree = tree
-        self.errors = 0
-        self.last_error = ""
         self._name_of = name_of
         self._book = SchemaBook(link)
         self.places: list[str] = []
         self._speakers: list[_Speaker | None] = []
         self._names = SentNames()
+        self.adopted = 0
+        self._unplaced = 0
+        self._why = ""
+        self._heard = HeardView(link, self._book)
+        self._adoptions = Adoptions()
+        self._placed = np.zeros(0, np.bool_)
         self._blocks = np.zeros(0, np.int64)
         self._told_at = np.zeros(0)
         self._raised = np.zeros(0, np.int8)
@@ -79,11 +87,26 @@ class CrowdMembers:
         """True once everyone has told what it knows."""
         return bool((self._blocks > 0).all())
 
+    @property
+    def errors(self) -> int:
+        """Nodes whose names cannot be placed, and views that cannot be read."""
+        return self._unplaced + self._heard.errors
+
+    @property
+    def last_error(self) -> str:
+        """The last reason for one of them."""
+        return self._why or self._heard.last_error
+
+    @property
+    def view(self) -> GlobalView | None:
+        """The global view heard last."""
+        return self._heard.view
+
     def __len__(self) -> int:
         return len(self.places)
 
     def follow(self, crowd: Crowd, now: float, more: Callable[[], bool]) -> None:
-        """Let nodes speak that have something to say, for as long as there is time.
+        """Let nodes speak that have something to say, and adopt the view, for as long as there is time.
 
         Parameters
         ----------
@@ -100,6 +123,10 @@ class CrowdMembers:
             self._decide(crowd, at, names[at], standing)
             if not more():
                 break
+        for at in self._adopting(standing, now):
+            self._adopt(crowd, at, standing)
+            if not more():
+                break
         for at in due:
             self._decide(crowd, at, names[at], standing)
             self._tell(crowd, at, standing)
@@ -109,6 +136,7 @@ class CrowdMembers:
 
     def leave(self) -> None:
         """Say goodbye for everyone."""
+        self._heard.close()
         for speaker in self._speakers:
             if speaker is not None:
                 speaker.voice.leave()
@@ -125,6 +153,31 @@ class CrowdMembers:
         turned = np.flatnonzero(fresh & (standing.raised[:count] != self._raised) & (self._raised >= 0))
         # One after the other, so that neighbours speak together and few aggregators have to work.
         return turned.tolist(), np.roll(rest, -int(np.searchsorted(rest, self._next))).tolist()
+
+    def _adopting(self, standing: Standing, now: float) -> list[int]:
+        """Return who is to adopt the view now, those who know nothing yet and the young first."""
+        view = self._heard.look()
+        if view is None:
+            return []
+        count = len(self._speakers)
+        timestep, embedded = standing.timestep[:count], standing.embedded[:count]
+        due = self._adoptions.due(view, self.link.now(), timestep, embedded)
+        due &= now - standing.seen_at[:count] <= SILENT_SECONDS
+        chosen = np.flatnonzero(due & self._placed)
+        first = np.lexsort((timestep[chosen], embedded[chosen]))
+        new = int(np.count_nonzero(~embedded[chosen]))
+        return [int(at) for at in chosen[first][: min(max(new, ADOPT_AT_ONCE), NEW_AT_ONCE)]]
+
+    def _adopt(self, crowd: Crowd, at: int, standing: Standing) -> None:
+        assert self.view is not None
+        learned, timestep = bool(standing.embedded[at]), int(standing.timestep[at])
+        self._adoptions.note(at, self.view, self.link.now(), timestep, learned=learned)
+        node = crowd.node(at)
+        metrics = self._names.of(node.metrics or (), self.link.name_key)
+        found = fitted(self.view, node, metrics)
+        if found is not None:
+            crowd.adopt(at, found[0], samples=found[1])
+            self.adopted += 1
 
     def _decide(self, crowd: Crowd, at: int, name: str, standing: Standing) -> None:
         raised = bool(standing.raised[at])
@@ -150,6 +203,8 @@ class CrowdMembers:
         if not new:
             return
         self._speakers += [self._speaker(name) for name in new]
+        self._placed = np.array([speaker is not None for speaker in self._speakers])
+        self._adoptions.grow(len(self._speakers))
         self._blocks = np.concatenate([self._blocks, np.full(len(new), -1)])
         self._raised = np.concatenate([self._raised, np.full(len(new), -1, np.int8)])
         self._told_at = np.concatenate([self._told_at, np.zeros(len(new))])
@@ -160,8 +215,8 @@ class CrowdMembers:
         try:
             split(place)
         except FederationError as error:
-            self.errors += 1
-            self.last_error = str(error)
+            self._unplaced += 1
+            self._why = str(error)
             LOG.warning("%s takes no part in the federation: %s", name, error)
             return None
         self.places.append(place)

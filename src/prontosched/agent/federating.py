@@ -109,7 +109,14 @@ class FederationFollower:
         """Return the whole tree as plain values; None until the bus has been read."""
         if self._view is None or (self._board is not None and self._embedded is None):
             return alone(now)
-        return self._view.ask()
+        found = self._view.ask()
+        return None if found is None else {**found, "adopted": self.adopted}
+
+    @property
+    def adopted(self) -> int:
+        """How many times a node of this agent adopted a global view."""
+        mine = sum(member.adopted for member in self._members.values())
+        return mine + (0 if self._crowd is None else self._crowd.adopted)
 
     def status(self) -> dict[str, Any]:
         """Return how the federation goes."""
@@ -118,14 +125,15 @@ class FederationFollower:
         errors += list(self._unnamed.values())
         if self._crowd is not None and self._crowd.last_error:
             errors.append(self._crowd.last_error)
+        views = [member.view for member in members] if self._crowd is None else [self._crowd.view]
         found: dict[str, Any] = {
             "embedded": self._board is not None,
             "connected": self.link.connected,
             "members": len(members) if self._crowd is None else len(self._crowd),
-            "adopted": sum(member.adopted for member in members),
+            "adopted": self.adopted,
             "errors": sum(m.errors for m in members) + len(self._unnamed) + getattr(self._crowd, "errors", 0),
             "last_error": next(iter(errors), ""),
-            "view_revision": next((m.view.revision for m in members if m.view is not None), None),
+            "view_revision": next((v.revision for v in views if v is not None), None),
         }
         if self._embedded is not None:
             found |= self._embedded.status()

@@ -54,12 +54,33 @@ def fleet_node(fleet: Fleet | NodeFleet, at: int, metrics: tuple[str, ...]) -> F
     return FleetNode(own, metrics, int(fleet.timestep[at]), scale)
 
 
-def learned(fleet: Fleet | NodeFleet) -> NDArray[np.int64]:
-    """Return a number per node that changes when its subspace does."""
+class Progress(NamedTuple):
+    """How far the nodes of a fleet are, one number each.
+
+    Attributes
+    ----------
+    learned
+        Changes when the node's subspace does.
+    timestep
+        Vectors seen.
+    embedded
+        Whether the node has a subspace of its own.
+    """
+
+    learned: NDArray[np.int64]
+    timestep: NDArray[np.int64]
+    embedded: NDArray[np.bool_]
+
+
+def progress(fleet: Fleet | NodeFleet, count: int) -> Progress:
+    """Return how far the first `count` nodes of a fleet are."""
     if isinstance(fleet, NodeFleet):
-        steps = np.array([member.timestep for member in fleet.members], np.int64)
-        return steps // TIMESTEPS_PER_LOOK
-    return fleet.embedding.blocks.copy()
+        members = fleet.members[:count]
+        steps = np.array([member.timestep for member in members], np.int64)
+        own = np.array([member.embedding.subspace is not None for member in members], np.bool_)
+        return Progress(steps // TIMESTEPS_PER_LOOK, steps, own)
+    own = fleet.embedding.ranks[:count] > 0
+    return Progress(fleet.embedding.blocks[:count].copy(), fleet.timestep[:count].copy(), own)
 
 
 def _scale(scaling: Scaling | FleetScaling, at: int | None) -> FleetScale:

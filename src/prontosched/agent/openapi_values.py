@@ -85,6 +85,7 @@ FEDERATION = an_object(
         "view_nodes": WHOLE,
         "nodes": WHOLE,
         "unreadable": WHOLE,
+        "adopted": WHOLE,
         "saved": an_object(
             {"messages_sent": WHOLE, "messages_saved": WHOLE, "share_saved": NUMBER, "bytes_saved": WHOLE}
         ),

@@ -35,6 +35,7 @@ ALONE: dict[str, Any] = {
     "view_nodes": 0,
     "nodes": 0,
     "unreadable": 0,
+    "adopted": 0,
     "saved": {"messages_sent": 0, "messages_saved": 0, "share_saved": 0.0, "bytes_saved": 0},
     "groups": [],
     "members": [],
