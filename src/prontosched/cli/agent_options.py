@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from prontosched.cli.shared_options import FILE, together
 from prontosched.errors import SettingsError
 from prontosched.settings import AgentSettings, seconds
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Duration(click.ParamType[float]):
@@ -28,8 +26,6 @@ class Duration(click.ParamType[float]):
         except SettingsError as error:
             self.fail(str(error), param, ctx)
 
-
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 _TELEMETRY = (
     click.option("--source", default="linux", show_default=True, metavar="NAME",
@@ -77,20 +73,17 @@ _KEEPING = (
     click.option("--log-megabytes", type=click.IntRange(min=1), default=64, show_default=True,
                  help="Size the decision log may reach."),
     click.option("--listen", default="127.0.0.1:7077", show_default=True, metavar="HOST:PORT", help="Where to answer."),
-    click.option("--token-file", type=_FILE, help="Token that every request must carry."),
-    click.option("--tls-cert", type=_FILE, help="Certificate to answer with."),
-    click.option("--tls-key", type=_FILE, help="Its key."),
+    click.option("--token-file", type=FILE, help="Token that every request must carry."),
+    click.option("--tls-cert", type=FILE, help="Certificate to answer with."),
+    click.option("--tls-key", type=FILE, help="Its key."),
     click.option("--for", "seconds", type=Duration(), metavar="TIME", help="Stop after this long, e.g. 60s."),
     click.option("--verbose", is_flag=True, help="Say more, with tracebacks of faults."),
     click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object."),
 )  # fmt: skip
 
 
-def agent_options(command: Command) -> Command:
-    """Give a command all options of the agent."""
-    for option in reversed((*_TELEMETRY, *_DECIDING, *_TELLING, *_KEEPING)):
-        command = option(command)
-    return command
+# All options of the agent.
+agent_options = together(*_TELEMETRY, *_DECIDING, *_TELLING, *_KEEPING)
 
 
 def settings_of(options: dict[str, Any]) -> AgentSettings:

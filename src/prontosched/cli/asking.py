@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
+
+from prontosched.cli.shared_options import FILE, together
 
 if TYPE_CHECKING:
     from prontosched.agent.client import Client
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_OPTIONS = (
+# Which agent to ask.
+asking_options = together(
     click.option("--agent", "url", metavar="URL", help="Agent to ask, or none.  [default: this machine's]"),
-    click.option("--token-file", type=_FILE, help="Token to send."),
-    click.option("--ca", type=_FILE, help="Authority to trust for TLS."),
+    click.option("--token-file", type=FILE, help="Token to send."),
+    click.option("--ca", type=FILE, help="Authority to trust for TLS."),
     click.option(
         "--state",
         type=click.Path(file_okay=False, path_type=Path),
@@ -26,13 +26,6 @@ _OPTIONS = (
 )
 
 node_option = click.option("--node", metavar="NAME", help="Which node, where the agent watches several.")
-
-
-def asking_options(command: Command) -> Command:
-    """Give a command the options that say which agent to ask."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 def find(

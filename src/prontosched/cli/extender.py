@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from prontosched.cli.shared_options import FILE
 from prontosched.errors import IntegrationError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from prontosched.integration.extender_server import Background, Extender
     from prontosched.integration.extender_wake import Waker
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 REFRESH_SECONDS = 15.0
 
 

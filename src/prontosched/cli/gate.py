@@ -8,39 +8,34 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from prontosched.cli.shared_options import together
 from prontosched.errors import IntegrationError, SettingsError
 
 if TYPE_CHECKING:
     from prontosched.integration.gate import Gate, Observed
     from prontosched.integration.sweep import Swept
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def _gate_options(function: Command) -> Command:
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, one object on a line."),
-        click.option(
-            "--option",
-            "options",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="An option of the gate, such as conf=/etc/slurm/slurm.conf; needs one --gate.",
-        ),
-        click.option(
-            "--gate",
-            "names",
-            multiple=True,
-            metavar="NAME",
-            help="Which scheduler; again for more. Without it, all that are found on this machine.",
-        ),
-    ):
-        function = option(function)
-    return function
+_gate_options = together(
+    click.option(
+        "--gate",
+        "names",
+        multiple=True,
+        metavar="NAME",
+        help="Which scheduler; again for more. Without it, all that are found on this machine.",
+    ),
+    click.option(
+        "--option",
+        "options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="An option of the gate, such as conf=/etc/slurm/slurm.conf; needs one --gate.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON, one object on a line."),
+)
 
 
 @click.group(name="gate")

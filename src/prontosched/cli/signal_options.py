@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from prontosched.cli.shared_options import together
 from prontosched.signals import SIGNALS, find_signal
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-_OPTIONS = (
+# Which signal decides, and its policy.
+signal_options = together(
     click.option("--signal", default="learned", show_default=True, metavar="NAME",
                  help=f"Rejection signal: {', '.join(sorted(SIGNALS))}, or one of an installed package."),
     click.option("--budget", type=click.FloatRange(0, 1), metavar="SHARE",
@@ -25,13 +24,6 @@ _OPTIONS = (
     click.option("--quota", is_flag=True, default=None,
                  help="Spend the whole budget and drop the hourly limit, to compare methods."),
 )  # fmt: skip
-
-
-def signal_options(command: Command) -> Command:
-    """Give a command the options that choose a signal and its policy."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 def policy(signal: str, **given: Any) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def command(
         pronto simulate --nodes 50 --seeds 3 --figure slowdown.png
     """
     from prontosched.simulation.run import Scenario
-    from prontosched.simulation.study import collect, outcomes
+    from prontosched.simulation.study import MEASURES, collect, outcomes
 
     scenario = Scenario(**options, background=_background(background, utilisation))
     numbers = list(range(1, seeds + 1))
@@ -126,7 +126,7 @@ def command(
                f"{'jobs/s':>8}{'busy':>7}{'refusing':>10}{'refusals/job':>14}")  # fmt: skip
     for placer in placers:
         for rule in rules:
-            cell = {name: study.interval(placer, rule, name) for name in _SHOWN}
+            cell = {name: study.interval(placer, rule, name) for name in MEASURES}
             click.echo(
                 f"{placer:<18}{rule:<10}{cell['slowdown_mean']!s:>24}{cell['slowdown_p50'].mean:>7.2f}"
                 f"{cell['slowdown_p99'].mean:>7.2f}{cell['waiting_share'].mean:>9.3f}"
@@ -136,19 +136,6 @@ def command(
             )
     for line in study.findings():
         click.echo(line)
-
-
-_SHOWN = (
-    "slowdown_mean",
-    "slowdown_p50",
-    "slowdown_p99",
-    "waiting_share",
-    "queueing_mean",
-    "throughput",
-    "utilisation",
-    "downtime",
-    "refusals_per_job",
-)
 
 
 def _background(path: Path | None, utilisation: str | None) -> Any:

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from typing import Any
 
 from prontosched.errors import SettingsError
 from prontosched.evaluation.inputs import Part
-from prontosched.evaluation.replay import PartResult, evaluate_part
+from prontosched.evaluation.replay import PartResult, Progress, evaluate_part
 from prontosched.evaluation.setting import Setting
 
 # How often a chunk is tried again after its worker died.
@@ -27,7 +27,6 @@ ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 POLL_SECONDS = 0.2
 WATCH_SECONDS = 1.0
 STOP = -(2**62)
-Progress = Callable[[int], None]
 
 _done: Any = None
 

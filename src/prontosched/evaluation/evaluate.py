@@ -16,6 +16,7 @@ from prontosched.evaluation.goals import goals
 from prontosched.evaluation.inputs import Part, Plan
 from prontosched.evaluation.methods import choose
 from prontosched.evaluation.outcome import machine, outcome
+from prontosched.evaluation.replay import Progress
 from prontosched.evaluation.setting import Setting
 from prontosched.evaluation.speed import paper_scale
 from prontosched.evaluation.study import Study
@@ -50,7 +51,7 @@ def evaluate(
     engine: str = "local",
     workers: int | None = None,
     scheduler: str | None = None,
-    progress: engines.Progress | None = None,
+    progress: Progress | None = None,
     command: str = "",
     data: str = "traces",
 ) -> Evaluation:

@@ -17,6 +17,7 @@ from typing import Protocol
 from prontosched.errors import TelemetryError
 from prontosched.evaluation.datasets import open_dataset, recognise
 from prontosched.telemetry.trace import Chunk, TraceCounts, TraceSource, open_trace
+from prontosched.telemetry.trace_files import name_some
 
 MOST_NODES = 128
 FEWEST_NODES = 4
@@ -98,8 +99,9 @@ class TracePart:
         """Open the traces; refuse those without CPU Ready."""
         source, unit = open_columns(self.paths, self.columns)
         if source.ready_column is None:
+            known = name_some(source.metrics, most=2)
             raise TelemetryError(
-                f"{self.paths[0]}: no column of CPU Ready among {_some(source.metrics)}: name it with --ready"
+                f"{self.paths[0]}: no column of CPU Ready among {known}: name it with --ready"
             )
         return source, unit
 
@@ -240,8 +242,3 @@ def _look(path: str) -> tuple[tuple[str, ...], int]:
         return header, size // max(1, len(first))
     # Folders of parts, and what does not exist: the reader knows, or says why not.
     return tuple(open_dataset([path])[0].metrics), 0
-
-
-def _some(names: Sequence[str], most: int = 2) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -222,7 +222,7 @@ def open_trace(
     streams = [stream for path in chosen for stream in _streams(Path(path))]
     if not streams:
         raise TelemetryError(f"a trace must be a file or a folder with files, got {len(chosen)} paths")
-    _tell_apart(streams)
+    tell_apart(streams)
     files = [file for stream in streams for file in stream.files]
     given = {"ready": ready, "utilisation": utilisation, "timestamp": timestamp, "node": node}
     for column in filter(None, given.values()):
@@ -260,7 +260,7 @@ def _streams(path: Path) -> list[Stream]:
     return streams + [Stream(_stem(file), [_open_file(file)]) for file in found if file not in parts]
 
 
-def _tell_apart(streams: list[Stream]) -> None:
+def tell_apart(streams: list[Stream]) -> None:
     """Give streams of one name the name of their folder as well."""
     names = [stream.name for stream in streams]
     for stream in streams:

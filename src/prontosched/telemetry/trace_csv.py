@@ -46,7 +46,7 @@ class CsvFile:
             self.separator = max(",;\t", key=header.count)
             self.names = tuple(name.strip() for name in next(csv.reader([header], delimiter=self.separator)))
             check_names(path, self.names)
-            if all(_is_number(name) for name in self.names):
+            if all(is_number(name) for name in self.names):
                 raise TelemetryError(
                     f"{path}: the first line must name the columns, got numbers ({name_some(self.names)})"
                 )
@@ -122,7 +122,8 @@ class CsvFile:
             raise TelemetryError(f"{self.path}: cannot be read ({error})") from error
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Tell whether a cell holds a number."""
     try:
         float(cell)
     except ValueError:
@@ -132,7 +133,7 @@ def _is_number(cell: str) -> bool:
 
 def _is_text(cells: list[str]) -> bool:
     filled = [cell for cell in cells if cell.strip()]
-    return bool(filled) and not any(_is_number(cell) for cell in filled)
+    return bool(filled) and not any(is_number(cell) for cell in filled)
 
 
 def _number(cell: str, counts: TraceCounts) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from prontosched.errors import TelemetryError
-from prontosched.telemetry.trace import TraceSource, open_trace
+from prontosched.telemetry.trace import TraceSource, open_trace, tell_apart
 from prontosched.telemetry.trace_files import TraceFile
 from prontosched.telemetry.trace_layout import lay_out, require_column
 from prontosched.telemetry.trace_rows import Stream
@@ -132,7 +132,7 @@ def open_dataset(
     patterns = tuple(exclude) or (first.exclude if own_choice else ())
     layout, columns = lay_out(list(opened), given, patterns)
     streams = [Stream(_name(file.path), [file]) for file in opened]
-    _tell_apart(streams)
+    tell_apart(streams)
     unit = first.ready_unit if own_choice else "percent" if str(ready).endswith("percent") else "other"
     return TraceSource(streams, layout, columns), unit
 
@@ -140,10 +140,3 @@ def open_dataset(
 def _name(path: Path) -> str:
     name = path.name.removesuffix(".gz")
     return name.rsplit(".", 1)[0]
-
-
-def _tell_apart(streams: list[Stream]) -> None:
-    names = [stream.name for stream in streams]
-    for stream in streams:
-        if names.count(stream.name) > 1:
-            stream.name = f"{stream.files[0].path.parent.name}/{stream.name}"

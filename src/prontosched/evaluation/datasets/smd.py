@@ -14,6 +14,7 @@ import numpy as np
 
 from prontosched.errors import TelemetryError
 from prontosched.subspace import Array
+from prontosched.telemetry.trace_csv import is_number
 from prontosched.telemetry.trace_files import Batch, TraceCounts, without_infinity
 from prontosched.telemetry.trace_parquet import ParquetFile
 
@@ -61,7 +62,7 @@ class SmdFile:
                 return False
             return "minute" in names and set(METRICS) <= set(names)
         cells = head.strip().split(",")
-        return path.suffix == ".txt" and len(cells) == len(METRICS) and all(_is_number(c) for c in cells)
+        return path.suffix == ".txt" and len(cells) == len(METRICS) and all(is_number(c) for c in cells)
 
     def batches(
         self,
@@ -105,18 +106,10 @@ def _numbers(lines: list[str], places: list[int], counts: TraceCounts) -> Array:
     numbers = np.empty((len(rows), len(once)))
     for at, row in enumerate(rows):
         for column, place in enumerate(once):
-            if _is_number(row[place]):
+            if is_number(row[place]):
                 numbers[at, column] = float(row[place])
             else:
                 numbers[at, column] = np.nan
                 counts.cells["text in a number"] += 1
     numbers = without_infinity(numbers, counts)
     return numbers[:, [once.index(place) for place in places]]
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
