@@ -228,6 +228,15 @@ def test_times_are_understood_in_common_forms(tmp_path: Path, text: str, seconds
     assert open_trace(write(tmp_path / "t.csv", "timestamp,a", f"{text},1")).read()[0].timestamp == seconds
 
 
+def test_an_infinite_timestamp_is_none_and_hides_no_later_row(tmp_path: Path) -> None:
+    source = open_trace(write(tmp_path / "t.csv", "timestamp,a", "1,1", "inf,2", "inf,3", "2,4", "-inf,5"))
+
+    (chunk,) = everything(source)
+
+    assert chunk.vectors[:, 0].tolist() == [1.0, 4.0]
+    assert source.counts.dropped == {"no timestamp": 3}
+
+
 def test_parquet_timestamps_nulls_and_text_are_understood(tmp_path: Path) -> None:
     times = pa.array([1_700_000_000_000, 1_700_000_001_000], pa.timestamp("ms"))
     table = pa.table({"timestamp": times, "a": [1, None], "b": [True, False], "os": ["x", "y"]})

@@ -247,7 +247,10 @@ def _arrange(
         vectors[:, present] = numbers[:, :d]
     return Rows(
         batch.nodes,
-        unknown if batch.timestamps is None else batch.timestamps,
+        # An infinite time is none: no row could come after it.
+        unknown
+        if batch.timestamps is None
+        else np.where(np.isinf(batch.timestamps), np.nan, batch.timestamps),
         unknown if ready is None else numbers[:, d],
         unknown if utilisation is None else numbers[:, -1],
         vectors,
