@@ -275,7 +275,7 @@ class DecisionLog:
 
     def _failed(self, error: Exception) -> None:
         self._file.failed(error)
-        self._minutes.reopened()
+        self._minutes.failed()
 
 
 def _measured(rows: Sequence[Row]) -> list[Measured]:

@@ -50,11 +50,10 @@ class MinuteLog:
     def add(self, steps: Iterable[Measured]) -> None:
         """Add timesteps up; `store` writes them."""
         if self._minutes is None:  # which names had which places is on disk
-            self._early = [*self._early, *steps][-MOST_WAITING:]
+            self._early += steps
             return
         for one in steps:
             self._complete += self._minutes.add(one)
-        del self._complete[:-MOST_WAITING]
 
     def store(self, connection: sqlite3.Connection) -> None:
         """Write what is complete and what there is so far, in the transaction that is open."""
@@ -73,8 +72,9 @@ class MinuteLog:
         """Forget what waited: the transaction is done."""
         self._complete = []
 
-    def reopened(self) -> None:
-        """Trust no row numbers: the file may be another one."""
+    def failed(self) -> None:
+        """Keep only so much waiting, and trust no row numbers: the file may be another one."""
+        del self._early[:-MOST_WAITING], self._complete[:-MOST_WAITING]
         self._rows = {}
         self._named = (-1, 0)
 

@@ -23,6 +23,7 @@ ASSETS = (
     "shared.js",
     "chart.js",
     "reasons.js",
+    "projections.js",
     "node.js",
     "federation.js",
     "fleet.js",

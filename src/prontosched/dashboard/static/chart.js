@@ -47,35 +47,58 @@ function extent(lane) {
     if (value < low) low = value;
     if (value > high) high = value;
   }
+  for (const [, least, , most] of lane.ribbon ?? []) {
+    if (least == null) continue;
+    if (least < low) low = least;
+    if (most > high) high = most;
+  }
   if (!isFinite(low) || !isFinite(high)) return [0, 1];
   if (high - low < 1e-9) high = low + 1;
   const room = 0.08 * (high - low);
   return [lane.floor == null ? low - room : low, high + room];
 }
 
+// Whether a line may join two points, [time, value, seconds that it stands for].
+const joined = (last, next, gap) => last !== null && next[0] - last[0] <= gap + 2 * Math.max(last[2] ?? 0, next[2] ?? 0);
+
 function trace(pen, points, x, y, gap) {
   let last = null;
-  for (const [time, value] of points) {
+  for (const point of points) {
+    const [time, value] = point;
     if (value == null) { last = null; continue; }
-    if (last !== null && time - last <= gap) pen.lineTo(x(time), y(value));
+    if (joined(last, point, gap)) pen.lineTo(x(time), y(value));
     else { pen.moveTo(x(time), y(value)); pen.lineTo(x(time) + 0.5, y(value)); }
-    last = time;
+    last = point;
   }
 }
 
 // The area between a line and a level below it, one piece for each unbroken stretch.
 function area(pen, points, x, y, gap, base) {
   let first = null, last = null;
-  const close = () => { if (first !== null) { pen.lineTo(x(last), base); pen.lineTo(x(first), base); pen.closePath(); } first = null; };
+  const close = () => { if (first !== null) { pen.lineTo(x(last[0]), base); pen.lineTo(x(first), base); pen.closePath(); } first = null; };
   pen.beginPath();
-  for (const [time, value] of points) {
-    if (value == null || (last !== null && time - last > gap)) close();
+  for (const point of points) {
+    const [time, value] = point;
+    if (value == null || (last !== null && !joined(last, point, gap))) close();
     if (value == null) continue;
     if (first === null) { first = time; pen.moveTo(x(time), y(value)); } else pen.lineTo(x(time), y(value));
-    last = time;
+    last = point;
   }
   close();
   pen.fill();
+}
+
+// Unbroken pieces of a ribbon, whose points are [time, low, seconds, high, whether it begins anew].
+function pieces(points, gap) {
+  const found = [];
+  let last = null;
+  for (const point of points) {
+    if (point[1] == null) { last = null; continue; }
+    if (!joined(last, point, gap) || point[4]) found.push([]);
+    found[found.length - 1].push(point);
+    last = point;
+  }
+  return found;
 }
 
 class Chart {
@@ -138,7 +161,7 @@ class Chart {
       const above = top + i * tall + (lanes.length > 1 ? 0.25 * em : 0), below = top + (i + 1) * tall;
       this.lane(pen, lane, scales[i], x, { left, right, above, below, gap, em });
     });
-    if (this.shown.empty && !lanes.some((lane) => lane.lines.some((line) => line.points.length))) {
+    if (this.shown.empty && !lanes.some((lane) => (lane.ribbon ?? []).length || lane.lines.some((line) => line.points.length))) {
       pen.fillStyle = colour("--quiet");
       pen.textAlign = "center";
       pen.fillText(this.shown.empty, (left + right) / 2, (top + bottom) / 2);
@@ -190,16 +213,17 @@ class Chart {
   }
 
   lane(pen, lane, scale, x, { left, right, above, below, gap, em }) {
-    const y = (value) => below - ((value - scale.low) / (scale.high - scale.low)) * (below - above);
+    const room = lane.above || lane.below ? 0.5 * em : 0; // for marks above and below
+    const y = (value) => below - room - ((value - scale.low) / (scale.high - scale.low)) * (below - above - 2 * room);
     pen.lineWidth = 1;
     pen.strokeStyle = colour("--line");
     pen.fillStyle = colour("--quiet");
     pen.textAlign = "right";
     pen.textBaseline = "middle";
-    const rule = (value) => { pen.beginPath(); pen.moveTo(left, y(value)); pen.lineTo(right, y(value)); pen.stroke(); };
-    for (const value of scale.marks) { rule(value); pen.fillText(scale.text(value), left - 0.4 * em, y(value)); }
+    const rule = (at) => { pen.beginPath(); pen.moveTo(left, at); pen.lineTo(right, at); pen.stroke(); };
+    for (const value of scale.marks) { rule(y(value)); pen.fillText(scale.text(value), left - 0.4 * em, y(value)); }
     if (lane.name !== undefined) {
-      rule(scale.low);
+      rule(below);
       pen.fillText(lane.name, left - 0.4 * em, (above + below) / 2);
     }
     pen.save();
@@ -215,8 +239,42 @@ class Chart {
       pen.stroke();
     }
     if (lane.level != null) this.level(pen, lane, x, y, { left, right, above, gap, em });
-    for (const [time, value, sign] of lane.spikes ?? []) this.spike(pen, x(time), y(value), sign, lane.lines[0].colour, em);
+    if (lane.ribbon) this.ribbon(pen, lane, x, y, gap, em);
+    for (const [time, value, sign] of lane.spikes ?? []) this.spike(pen, x(time), y(value), sign, lane.colour, em);
+    this.rug(pen, lane.above ?? [], x, above, em);
+    this.rug(pen, lane.below ?? [], x, below - 0.35 * em, em);
     pen.restore();
+  }
+
+  // From lowest to highest, as wide as that is: where both are the same it is a line.
+  ribbon(pen, lane, x, y, gap, em) {
+    pen.strokeStyle = pen.fillStyle = lane.colour;
+    for (const piece of pieces(lane.ribbon, gap)) {
+      const wide = piece.some(([, low, , high]) => high > low);
+      pen.beginPath();
+      piece.forEach(([time, , , high], i) => (i ? pen.lineTo(x(time), y(high)) : pen.moveTo(x(time), y(high))));
+      if (piece.length === 1) pen.lineTo(x(piece[0][0]) + 1, y(piece[0][3]));
+      if (wide) {
+        for (let i = piece.length - 1; i >= 0; i--) pen.lineTo(x(piece[i][0]), y(piece[i][1]));
+        pen.closePath();
+        pen.globalAlpha = 0.35;
+        pen.fill();
+        pen.globalAlpha = 1;
+      }
+      pen.lineWidth = 0.1 * em * (wide ? 0.5 : 1);
+      pen.stroke();
+    }
+  }
+
+  // Marks as dark as there is much, out of [time, seconds, share].
+  rug(pen, marks, x, top, em) {
+    const most = marks.reduce((high, [, , share]) => Math.max(high, share), 0);
+    pen.fillStyle = colour("--ink");
+    for (const [time, seconds, share] of marks) {
+      pen.globalAlpha = 0.15 + 0.85 * (share / most);
+      pen.fillRect(x(time), top, Math.max(1.5, x(time + seconds) - x(time)), 0.3 * em);
+    }
+    pen.globalAlpha = 1;
   }
 
   // All above the level stands out: filled, and drawn over in another colour.
@@ -256,16 +314,18 @@ class Chart {
   }
 }
 
-// Stretches of time during which `on` holds, out of [time, on] pairs.
-function stretches(pairs, gap) {
+// Stretches of time during which `on` holds, out of [time, on, seconds].
+function stretches(moments, gap) {
   const found = [];
   let begin = null, last = null;
-  for (const [time, on] of pairs) {
-    if (begin !== null && (!on || time - last > gap)) { found.push([begin, time - last > gap ? last : time]); begin = null; }
+  for (const one of moments) {
+    const [time, on] = one;
+    const broken = last !== null && !joined(last, one, gap);
+    if (begin !== null && (!on || broken)) { found.push([begin, broken ? last[0] : time]); begin = null; }
     if (on && begin === null) begin = time;
-    last = time;
+    last = one;
   }
-  if (begin !== null) found.push([begin, last]);
+  if (begin !== null) found.push([begin, last[0]]);
   return found;
 }
 

@@ -2,7 +2,7 @@
 // The federation: its tree as a picture and as a list, what epsilon saved, who is least like the rest.
 
 const OUTLIERS = 8;
-const OPEN = 40; // nodes up to which the list is open from the start
+const OPEN = 40; // nodes up to which the list is open from the start, where there is room
 const YOUNG = 60; // vectors below which a distance says little
 const NARROWEST = 9; // pixels a branch needs to be told from the next
 let tree = null; // the last answer, its groups by name and with their children
@@ -199,7 +199,8 @@ function listGroup(group) {
 
 function listMember(member) {
   const item = make("li");
-  const [, ...words] = memberWords(member).split(": ");
+  // On a wall the reasons stand in the table of those who refuse.
+  const [, ...words] = memberWords(wall.matches ? { ...member, reason: "" } : member).split(": ");
   item.append(make("i", undefined, `state ${stateOf(member.accept)}`), known.has(member.name) ? nodeLink(member.name) : member.name, `: ${words.join(": ")}`);
   return item;
 }
@@ -230,7 +231,7 @@ function showFederation(found) {
     put("saved", "");
     return;
   }
-  if (!tree) $("tree-list").parentElement.open = found.nodes <= OPEN;
+  if (!tree) $("tree-list").parentElement.open = found.nodes <= (wall.matches ? 12 : OPEN);
   tree = grow(found);
   const where = found.embedded ? "All in this process" : found.connected ? "Over the bus" : "The bus is not reached";
   const view = found.revision == null ? "There is no global view yet: it comes with the first summaries."

@@ -8,7 +8,8 @@ let pointed = -1;
 let trend = [];
 let cell = { size: 20, columns: 1 };
 let interval = 1;
-const MOST = 8;
+const wall = matchMedia("(min-width: 1700px)"); // where everything is to be seen at once
+const most = () => (wall.matches ? 6 : 8);
 const HOT = 30; // CPU Ready, in percent, from which a cell is as dark as it gets
 const SPAN = 300;
 
@@ -130,14 +131,15 @@ const refusals = () => nodes.reduce((sum, node, i) => sum + (raised[i] && !node.
 function showRefusers() {
   const list = nodes.map((node, i) => [node, readies[i] ?? node.cpu_ready_percent, raised[i] && !node.stale]).filter(([, , refuses]) => refuses);
   list.sort((a, b) => (b[1] ?? 0) - (a[1] ?? 0));
-  refill($("refusers"), list.slice(0, MOST).map(([node, value]) => {
+  refill($("refusers"), list.slice(0, most()).map(([node, value]) => {
     const row = make("tr"), name = make("td");
-    name.append(nodeLink(node.node), make("span", node.reason, "reason"));
+    // Its words of a moment ago, when it still accepted, are not why it refuses.
+    name.append(nodeLink(node.node), make("span", node.raised ? node.reason : "just now", "reason"));
     row.append(name, make("td", ready(value)));
     return row;
   }));
   $("refusers").parentElement.classList.toggle("many", list.length > 5);
-  put("more", list.length > MOST ? `and ${count(list.length - MOST)} more, with less CPU Ready` : list.length ? "" : "Nobody.");
+  put("more", list.length > most() ? `and ${count(list.length - most())} more, with less CPU Ready` : list.length ? "" : "Nobody.");
 }
 
 // A fleet's event carries all nodes at a glance, one node's only itself.
@@ -152,8 +154,10 @@ function remember(event) {
 function onEvent(event) {
   const seen = glance(event);
   if (seen.raised_map && seen.raised_map.length === nodes.length) {
+    const turned = seen.raised_map !== raised.map((one) => (one ? "1" : "0")).join("");
     raised = Array.from(seen.raised_map, (c) => c === "1");
     readies = seen.ready_map;
+    if (turned) showRefusers();
   }
   const refusing = raised.length === seen.nodes ? refusals() : seen.raised;
   showCounts(seen.nodes, refusing, seen.cpu_ready_percent, seen.downtime);

@@ -6,7 +6,6 @@ const named = wanted ? `&node=${encodeURIComponent(wanted)}` : "";
 const RANGES = [["5 min", 300], ["30 min", 1800], ["3 h", 10800], ["12 h", 43200], ["2 days", 172800], ["7 days", 604800]];
 const LIVE = RANGES[0][1];
 const BUCKETS = 600;
-const FULLY_LOGGED = 16; // nodes per agent of which every decision is kept
 let range = LIVE;
 let recent = [];
 let past = [];
@@ -14,7 +13,9 @@ let loaded = 0;
 let place = -1; // among the nodes of a fleet
 let tolerance = null;
 let interval = 1;
-let signs = [];
+let kept = false; // whether there is a decision log
+let everyDecision = true; // whether it has every decision; of many nodes it has the minutes
+let filling = false;
 let lastWord = null;
 
 function showDecision(found) {
@@ -49,34 +50,35 @@ function live(points = recent) {
   return { from, to, points: points.filter((event) => event.time >= from) };
 }
 
-const projected = () => live(recent.filter((event) => event.projections && event.projections.length));
-
 function shown() {
   if (range === LIVE) return live();
   const to = Date.now() / 1000;
   return { from: to - range, to, points: past };
 }
 
-const gap = () => (range === LIVE ? 3 * interval + 2 : Math.max((3 * range) / BUCKETS, 3 * interval + 2));
+const gap = () => 3 * interval + 2;
+const refusal = (point) => point.rejecting_share ?? (point.accept ? 0 : 1);
 
 const drawReady = drawer(() => {
   const { from, to, points } = shown();
-  const most = points.map((point) => [point.time, point.ready_max ?? point.cpu_ready_percent]);
-  const lines = [{ points: most, colour: colour("--accent"), thin: range !== LIVE }];
-  if (range !== LIVE) lines.push({ points: points.map((point) => [point.time, point.ready_mean]), colour: colour("--accent") });
-  const bands = range === LIVE ? stretches(points.map((point) => [point.time, !point.accept]), gap())
-    : points.filter((point) => point.rejecting_share > 0).map((point) => [point.time, point.time + range / BUCKETS, point.rejecting_share]);
+  const most = points.map((point) => [point.time, point.ready_max ?? point.cpu_ready_percent, point.seconds]);
+  const long = range !== LIVE;
+  const lines = [{ points: most, colour: colour("--accent"), thin: long }];
+  if (long) lines.push({ points: points.map((point) => [point.time, point.ready_mean, point.seconds]), colour: colour("--accent") });
+  const single = points.filter((point) => !point.seconds).map((point) => [point.time, refusal(point) > 0]);
+  const bands = [...stretches(single, gap()),
+    ...points.filter((point) => point.seconds && refusal(point) > 0).map((point) => [point.time, point.time + point.seconds, refusal(point)])];
   readyChart.show({ lanes: [{ lines, level: tolerance, floor: 0, unit: " %" }], empty: "Nothing on record for this time.", bands, from, to, gap: gap() });
-  put("ready-key", range === LIVE ? "CPU Ready" : "CPU Ready: mean, and highest as a thin line");
+  put("ready-key", long ? "CPU Ready: mean, and highest as a thin line" : "CPU Ready");
   summarise(from, to, points, most);
 });
 
 function summarise(from, to, points, most) {
   const known = most.map(([, value]) => value).filter((value) => value != null);
   const highest = known.length ? known.reduce((a, b) => Math.max(a, b)) : null;
-  const over = tolerance === null ? 0 : stretches(most.map(([time, value]) => [time, value >= tolerance]), gap()).length;
+  const over = tolerance === null ? 0 : stretches(most.map(([time, value, seconds]) => [time, value >= tolerance, seconds]), gap()).length;
   const weight = points.reduce((sum, point) => sum + (point.timesteps ?? 1), 0);
-  const refused = points.reduce((sum, point) => sum + (point.timesteps ?? 1) * (point.rejecting_share ?? (point.accept ? 0 : 1)), 0);
+  const refused = points.reduce((sum, point) => sum + (point.timesteps ?? 1) * refusal(point), 0);
   const text = points.length
     ? `Over ${lasting(to - Math.max(from, points[0].time))}: CPU Ready up to ${ready(highest)}, ${some(over, "stretch", "stretches")} of contention, refusing ${percent(refused / weight, 1)} of the time.`
     : "Nothing is on record for this time.";
@@ -96,46 +98,26 @@ function tellReady(time) {
   return [point.time, `${moment(point.time, to - from)}  ${value}, ${refusing}${why}`];
 }
 
-const drawProjections = drawer(() => {
-  const { from, to, points: seen } = projected();
-  const rank = seen.length ? seen[seen.length - 1].projections.length : 0;
-  const lanes = [];
-  let spikes = 0;
-  for (let i = 0; i < rank; i++) {
-    const sign = signs[i] ?? 1;
-    const at = (event) => [event.time, event.projections[i] == null ? null : sign * event.projections[i]];
-    const marks = seen.filter((event) => event.spikes && event.spikes[i]).map((event) => [...at(event), sign * event.spikes[i]]);
-    spikes += marks.length;
-    lanes.push({ name: String(i + 1), lines: [{ points: seen.map(at), colour: colour(`--d${(i % 6) + 1}`) }], spikes: marks });
-  }
-  projectionChart.show({ lanes: lanes.length ? lanes : [{ lines: [], name: "" }], empty: "Warming up: no directions yet.", from, to, gap: wanted ? 12 + 3 * interval : gap() });
-  const text = rank ? `${some(rank, "projection")} over ${lasting(to - from)}, ${some(spikes, "spike")}.` : "No projections yet: warming up.";
-  $("projections-chart").setAttribute("aria-label", `${text} Arrow keys read single moments.`);
-});
-
-function tellProjections(time) {
-  const event = nearest(projected().points, time);
-  if (!event) return null;
-  const words = event.projections.map((value, i) => {
-    const spike = event.spikes && event.spikes[i] ? ` (spike ${(signs[i] ?? 1) * event.spikes[i] > 0 ? "up" : "down"})` : "";
-    return `${i + 1}: ${number((signs[i] ?? 1) * value, 1)}${spike}`;
-  });
-  return [event.time, `${moment(event.time, LIVE)}  ${words.join("   ")}`];
-}
-
 const readyChart = new Chart("ready-chart", tellReady);
-const projectionChart = new Chart("projections-chart", tellProjections);
 
 function onEvent(event) {
   if (event.node === undefined) event = ofFleet(event);
   if (!event || (wanted && event.node !== undefined && event.node !== wanted)) return;
   if (event.age_seconds > 3 * interval) event.cpu_ready_percent = null; // nothing was measured: a gap
+  const last = recent.length ? recent[recent.length - 1].time : null;
+  if (last !== null && event.time - last > gap()) fill(last, event.time); // the line was broken: the log knows
   recent.push(event);
-  const oldest = event.time - 1.1 * LIVE;
-  if (recent[0].time < oldest) recent = recent.filter((one) => one.time >= oldest);
+  const track = trackOf(event);
+  if (track) tracks.push(track);
+  trim(event.time - 1.1 * LIVE);
   if (event.node !== undefined) showDecision(event);
   if (range === LIVE) drawReady();
   drawProjections();
+}
+
+function trim(oldest) {
+  if (recent.length && recent[0].time < oldest) recent = recent.filter((one) => one.time >= oldest);
+  if (tracks.length && tracks[0].time < oldest) tracks = tracks.filter((one) => one.time >= oldest);
 }
 
 // One node out of a fleet's event; its words come with the next explanation.
@@ -165,9 +147,7 @@ async function refresh() {
     showLast(explained.last_rejection);
     showLoop(status);
     showDecision(explained.decision);
-    if (wanted && recent.length && explained.projections.length) {
-      Object.assign(recent[recent.length - 1], { projections: explained.projections, spikes: explained.spikes });
-    }
+    if (place >= 0) await follows(explained);
     // A longer stretch changes more slowly, and asking for it costs more.
     if (range !== LIVE && Date.now() / 1000 - loaded > Math.max(10, range / BUCKETS)) await loadPast();
     drawReady();
@@ -188,16 +168,37 @@ async function loadPast() {
   if (asked === range) past = found.points;
 }
 
-// What the decision log still knows of the minutes before the agent's own memory begins.
-async function loadBefore() {
-  const now = Date.now() / 1000, to = recent.length ? recent[0].time : now;
-  if (to - (now - LIVE) < 2 * interval) return;
-  const found = await ask(`/v1/history?from=${now - LIVE}&to=${to}&points=${BUCKETS}${named}`);
-  const before = found.points.map((p) => ({ time: p.time, cpu_ready_percent: p.ready_max, accept: p.rejecting_share < 0.5, reason: p.reason }));
-  recent = [...before, ...recent];
+// What the decision log knows of the last minutes where no event was received, between two that were.
+async function fill(from, to) {
+  const begin = Math.max(from, Date.now() / 1000 - LIVE), end = to - 0.5 * interval;
+  if (!kept || filling || end - begin < interval) return;
+  filling = true;
+  try {
+    const found = (await ask(`/v1/history?from=${begin + 0.001}&to=${end}&points=${BUCKETS}${named}`)).points;
+    const before = found.map((p) => ({ time: p.time, seconds: p.seconds > interval ? p.seconds : 0, accept: p.rejecting_share < 0.5, reason: p.reason,
+      cpu_ready_percent: p.seconds > interval ? p.ready_mean : p.ready_max }));
+    const inOrder = (a, b) => a.time - b.time;
+    recent = [...recent, ...before].sort(inOrder);
+    tracks = [...tracks, ...found.map(trackOfPast).filter(Boolean)].sort(inOrder);
+  } finally {
+    filling = false;
+  }
 }
 
-function ranges(kept) {
+// A fleet's events carry no projections: they come from the log, or from what is asked for now and then.
+async function follows(explained) {
+  const now = Date.now() / 1000;
+  if (kept && everyDecision) {
+    const last = tracks.length ? tracks[tracks.length - 1].time : now - LIVE;
+    const found = await ask(`/v1/history?from=${last + 0.001}&to=${now}&points=${BUCKETS}${named}`);
+    tracks.push(...found.points.map(trackOfPast).filter(Boolean));
+  } else {
+    const track = trackOf({ ...explained, time: now }, POLLED);
+    if (track) tracks.push(track);
+  }
+}
+
+function ranges() {
   if (!kept) { put("ranges", "the last minutes; more is not kept here"); $("ranges").classList.add("quiet"); return; }
   for (const [name, seconds] of RANGES) {
     const button = make("button", name);
@@ -206,6 +207,7 @@ function ranges(kept) {
     button.addEventListener("click", async () => {
       range = seconds;
       readyChart.point(null);
+      projectionChart.point(null);
       for (const other of $("ranges").children) other.setAttribute("aria-pressed", String(other === button));
       if (range !== LIVE) {
         past = [];
@@ -213,6 +215,7 @@ function ranges(kept) {
         await loadPast();
       }
       drawReady();
+      drawProjections();
     });
     $("ranges").append(button);
   }
@@ -223,11 +226,14 @@ async function start() {
     const status = await ask("/v1/status");
     if (status.nodes > 1 && !wanted) { location.replace("/fleet"); return; }
     interval = status.interval_seconds;
-    const kept = Boolean(status.disk) && status.nodes <= FULLY_LOGGED;
-    ranges(kept);
+    kept = Boolean(status.disk);
+    everyDecision = !status.disk || status.disk.every_decision;
+    ranges();
     if (status.nodes > 1) place = (await ask("/v1/nodes")).nodes.findIndex((node) => node.node === wanted);
     else recent = (await ask("/v1/recent")).events.filter((event) => event.node !== undefined && (!wanted || event.node === wanted));
-    if (kept) await loadBefore();
+    tracks = recent.map((event) => trackOf(event)).filter(Boolean);
+    const now = Date.now() / 1000;
+    await fill(now - LIVE, recent.length ? recent[0].time : now);
     if (recent.length && recent[recent.length - 1].reason) showDecision({ ...recent[recent.length - 1] });
   } catch (error) {
     put("link", "no answer");

@@ -2,7 +2,7 @@
 // Why, and whether to believe it: directions, the last refusal, the record, the budget, the loop.
 
 const arrow = (part) => `${part.sign < 0 ? "↓" : "↑"}\u00a0${part.metric}`;
-const listed = (parts) => parts.filter((part) => part.share >= 0.05).map((part) => `${part.metric} ${percent(part.share)}`).join(", ");
+const listed = (parts) => parts.filter((part) => part.share >= 0.05).map((part) => `${part.metric} ${percent(part.share)}`.replace(" %", "\u00a0%")).join(", ");
 
 function showDirections(found) {
   const every = found.directions;
