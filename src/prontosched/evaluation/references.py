@@ -13,7 +13,9 @@ import numpy as np
 from prontosched.decision import FleetEvidence
 from prontosched.errors import SettingsError
 from prontosched.evaluation.scorers import PastPercentile, Said, said
-from prontosched.signals.history import weight
+from prontosched.signals.arithmetic import One
+from prontosched.signals.history import OFFSET, History
+from prontosched.signals.profiles import Clock, Profiles
 from prontosched.subspace import Array
 
 RETRAIN_EVERY = 4000
@@ -52,11 +54,10 @@ class HalfSpaceTrees:
 
 
 class Boosting:
-    """Histogram gradient boosting on the contention value's history, trained again on all the past.
+    """Histogram gradient boosting on the inputs of the learned signal's heads, trained again on all the past.
 
-    Inputs are the value, its last four, means over 2 to 1,440 steps, extremes, utilisation against its means, and
-    the time of the hour and of the day.
-    Only labels whose horizon has passed are used.
+    It sees what the heads see and keeps everything, so that what it gains over them is what
+    linear heads and forgetting cost. Only labels whose horizon has passed are used.
 
     Notes
     -----
@@ -91,66 +92,55 @@ class Boosting:
 class _Boosted:
     """One node's model; until there is one it says the present value, squeezed below every probability."""
 
-    HALF_LIVES = (2.0, 5.0, 15.0, 60.0, 240.0, 1440.0)
-    PERIODS = (3600.0, 86400.0)
-
     def __init__(self, horizon: int, seed: int) -> None:
         self._horizon = horizon
         self._seed = seed
-        self._weights = np.array([weight(k) for k in self.HALF_LIVES])
-        self._means: Array | None = None
-        self._rows: list[Array] = []
+        ops = One()
+        self._clock = Clock(ops)
+        self._history = History(ops)
+        self._profiles = Profiles(ops, horizon)
+        self._rows: list[list[float]] = []
         self._spikes: list[bool] = []
-        self._recent: list[float] = []
         self._model: Any = None
-        self._trained = 0
+        self._due = FIRST_TRAINING
 
     def scores(self, ready: Array, utilisation: Array, threshold: Array, time: Array) -> Array:
-        due = FIRST_TRAINING if self._model is None else self._trained + RETRAIN_EVERY
-        if len(self._rows) >= due:
+        if len(self._rows) >= self._due:
+            self._due = min(2 * len(self._rows), len(self._rows) + RETRAIN_EVERY)
             self._train()
         with np.errstate(invalid="ignore", divide="ignore"):
-            relative = np.where(threshold > 0, ready / threshold, 0.0)
-        values = np.log(0.05 + np.clip(np.nan_to_num(relative), 0.0, 1e6))
-        busy = np.nan_to_num(utilisation)
-        clock = np.stack([np.nan_to_num(time) % period / period for period in self.PERIODS], axis=1)
-        rows = [
-            np.concatenate([self._inputs(float(v), float(b)), c])
-            for v, b, c in zip(values, busy, clock, strict=True)
-        ]
+            relative = np.nan_to_num(np.where(threshold > 0, ready / threshold, 0.0))
+        values = np.log(OFFSET + np.clip(relative, 0.0, 1e6))
+        spikes = (relative >= 1.0).tolist()
+        columns = zip(values.tolist(), spikes, utilisation.tolist(), time.tolist(), strict=True)
+        rows = [self._inputs(*column) for column in columns]
         self._rows += rows
-        self._spikes += [bool(u >= 1.0) for u in relative]
-        return values - 20.0 if self._model is None else np.asarray(self._model(np.stack(rows)), np.float64)
+        self._spikes += spikes
+        return values - 20.0 if self._model is None else np.asarray(self._model(np.array(rows)), np.float64)
 
-    def _inputs(self, value: float, busy: float) -> Array:
-        present = np.array([value, busy])
-        if self._means is None:
-            self._means = np.repeat(present[:, None], len(self.HALF_LIVES), axis=1)
-        self._means += self._weights * (present[:, None] - self._means)
-        self._recent = [*self._recent[-14:], value]
-        # All relative to the present: trees cannot follow a level they have not seen.
-        past = [self._recent[-1 - k] - value if len(self._recent) > k else 0.0 for k in range(1, 5)]
-        last = self._recent[-5:]
-        extremes = [max(last) - value, min(last) - value, max(self._recent) - value]
-        return np.array([value, *past, *extremes, *(self._means - present[:, None]).ravel()])
+    def _inputs(self, value: float, spike: bool, busy: float, time: float) -> list[float]:
+        self._clock.advance(time)
+        self._history.learn(value, spike, busy)
+        apart = value - self._history.levels[-1]
+        return self._history.inputs() + self._profiles.learn(self._clock, apart, spike)
 
     def _train(self) -> None:
-        self._trained = len(self._rows)
         spikes = np.array(self._spikes)
         labels = np.zeros(spikes.size - self._horizon, bool)
         for ahead in range(1, self._horizon + 1):
             labels |= spikes[ahead : ahead + labels.size]
         if labels.min(initial=True) == labels.max(initial=False):
             return
-        self._model = _fit(np.stack(self._rows[: labels.size]), labels, self._seed)
+        self._model = _fit(np.array(self._rows[: labels.size]), labels, self._seed)
 
 
 def _fit(inputs: Array, labels: Any, seed: int) -> Any:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
+    # Small trees: neighbouring labels overlap, and larger ones learn them by heart.
     model = HistGradientBoostingClassifier(
-        max_iter=150, learning_rate=0.06, max_leaf_nodes=8, min_samples_leaf=60, l2_regularization=1.0,
-        early_stopping=False, random_state=seed,
+        max_iter=100, learning_rate=0.05, max_leaf_nodes=4, min_samples_leaf=min(200, labels.size // 20),
+        l2_regularization=10.0, early_stopping=False, random_state=seed,
     )  # fmt: skip
     model.fit(inputs, labels)
     return lambda rows: model.predict_proba(rows)[:, 1]
