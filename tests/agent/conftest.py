@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from tests.processes import free_port
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+
+@pytest.fixture(name="free_port")
+def a_free_port() -> int:
+    """A port of the loopback that nothing listens on."""
+    return free_port()
 
 
 @pytest.fixture

@@ -12,14 +12,10 @@ from prontosched.errors import TelemetryError
 from prontosched.telemetry import SOURCES, open_source
 from prontosched.telemetry.source import Sample, samples
 from tests.contract.source_harness import NAMES, Harness, harness
-from tests.telemetry.vcenter import find_vcsim
+from tests.telemetry.vcenter import NEEDS_VCSIM
 
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 pytest.importorskip("pyVmomi", reason="pyVmomi is not installed")
-
-NEEDS_VCSIM = pytest.mark.skipif(
-    find_vcsim() is None, reason="no vcsim: build it with `sh tests/build_vcsim.sh`"
-)
 
 
 @pytest.fixture(params=[pytest.param(n, marks=NEEDS_VCSIM) if n == "vsphere" else n for n in NAMES])

@@ -45,14 +45,6 @@ def wished(address: str) -> Verdict | Decision | None:
     return found
 
 
-def busy(score: float = 0.8, seconds: float = 60.0) -> Verdict:
-    return Verdict(True, score, "CPU Ready is rising", valid_until=time.time() + seconds)
-
-
-def quiet() -> Verdict:
-    return Verdict(False, 0.1, "nothing spikes", valid_until=time.time() + 60.0)
-
-
 def plugin(rules: Rules = EAGER, *, enforce: bool = True) -> ProntoPlugin:
     return ProntoPlugin(decide=wished, enforce=enforce, rules=rules, interval_seconds=0.05)
 

@@ -10,10 +10,7 @@ import http.client
 import json
 import os
 import shutil
-import socket
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ import yaml
 
 from prontosched.errors import IntegrationError
 from prontosched.integration.kubernetes_client import STRATEGIC, ApiError, ApiServer
+from tests.processes import free_port, wait_for
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy" / "kubernetes"
 BINARIES = Path(os.environ.get("PRONTO_KUBERNETES_BIN") or Path.home() / ".cache" / "pronto" / "kubernetes")
@@ -34,23 +32,6 @@ def missing() -> str:
     if shutil.which("etcd") is None:
         return "no etcd on this machine: install Debian's etcd-server"
     return ""
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def wait_for(condition: Callable[[], Any], *, seconds: float = 20.0, what: str = "") -> Any:
-    """Return the first true value of `condition`, or fail with `what`."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"not within {seconds} s: {what or condition}")
 
 
 def _allowed(api: ApiServer) -> bool:

@@ -21,13 +21,12 @@ from tests.integration.dask_cluster import (
     HANG,
     WISHES,
     Running,
-    busy,
     cluster,
     plugin,
-    quiet,
     shared,
     wished,
 )
+from tests.integration.verdicts import REASON, busy, quiet
 
 __all__ = ["cluster", "shared"]  # fixtures
 
@@ -134,10 +133,10 @@ def test_last_worker_is_never_paused_even_when_all_want_to(cluster: Running) -> 
 
 def test_more_certain_worker_takes_the_place_of_a_less_certain_one(cluster: Running) -> None:
     first, second = cluster.addresses[:2]
-    WISHES[first] = busy(0.5)
+    WISHES[first] = busy(score=0.5)
     cluster.client.register_plugin(plugin(replace(EAGER, max_refusing=0.25)))
     cluster.wait(lambda: cluster.paused() == [first])
-    WISHES[second] = busy(0.9)
+    WISHES[second] = busy(score=0.9)
 
     cluster.wait(lambda: cluster.paused() == [second], seconds=20)
 
@@ -149,7 +148,7 @@ def test_shadow_mode_pauses_nobody_and_says_what_it_would_do(cluster: Running) -
     expected = {
         "worker": loaded,
         "action": "pauses",
-        "reason": "CPU Ready is rising",
+        "reason": REASON,
         "score": 0.8,
         "enforced": False,
     }

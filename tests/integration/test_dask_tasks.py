@@ -14,14 +14,13 @@ from distributed.core import Status
 from tests.integration.dask_cluster import (
     WISHES,
     Running,
-    busy,
     cluster,
     place,
     plugin,
-    quiet,
     running,
     shared,
 )
+from tests.integration.verdicts import busy, quiet
 
 __all__ = ["cluster", "shared"]  # fixtures
 
@@ -107,7 +106,7 @@ def test_nothing_is_lost_while_decisions_flap_at_random(cluster: Running, rng: A
     def flap() -> None:
         while not stop.wait(0.03):
             address = dice.choice(cluster.addresses)
-            WISHES[address] = dice.choice([busy(dice.random()), quiet(), OSError("gone")])
+            WISHES[address] = dice.choice([busy(score=dice.random()), quiet(), OSError("gone")])
 
     thread = threading.Thread(target=flap)
     thread.start()

@@ -24,16 +24,11 @@ from prontosched.integration.floor import places
 from prontosched.integration.gate import Census, Verdict
 from prontosched.integration.kubernetes import KEY
 from prontosched.integration.policy import Rules
+from tests.integration.verdicts import recorded
 
-DATA = Path(__file__).parent.parent / "data" / "kubernetes"
 BUSY = Verdict(True, 0.8, "cpu_user is rising", valid_until=100.0)
 QUIET = Verdict(False, 0.1, "nothing spikes", valid_until=100.0)
 QUICK = Rules(enforce=True, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=1.0)
-
-
-def recorded(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((DATA / name).read_text())
-    return found
 
 
 def old_style(request: dict[str, Any]) -> dict[str, Any]:

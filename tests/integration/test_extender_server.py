@@ -27,17 +27,13 @@ from prontosched.integration.extender_ledger import Change, Ledger
 from prontosched.integration.extender_server import BODY_LIMIT, Extender
 from prontosched.integration.gate import Verdict
 from prontosched.integration.policy import Rules
-from tests.integration.kubernetes_cluster import free_port, wait_for
+from tests.integration.verdicts import RECORDED, busy
+from tests.processes import free_port, wait_for
 
-DATA = Path(__file__).parent.parent / "data" / "kubernetes"
 QUICK = Rules(enforce=True, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=0.5)
 SHADOW = Rules(enforce=False, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=0.5)
 SECRETS = {"token-file": "token", "tls-cert": "tls.crt", "tls-key": "tls.key"}
-NAMES = (DATA / "filter-names.json").read_bytes()
-
-
-def busy(seconds: float = 60.0) -> Verdict:
-    return Verdict(True, 0.8, "cpu_user is rising", valid_until=time.time() + seconds)
+NAMES = (RECORDED / "filter-names.json").read_bytes()
 
 
 @asynccontextmanager
@@ -95,7 +91,7 @@ def test_recorded_priority_request_prefers_the_quiet_node() -> None:
     async def check(url: str, extender: Extender) -> None:
         await ask(url + "/filter", NAMES)
         await extender.settle()
-        _, answer = await ask(url + "/prioritize", (DATA / "prioritize-nodes.json").read_bytes())
+        _, answer = await ask(url + "/prioritize", (RECORDED / "prioritize-nodes.json").read_bytes())
         scores = {row["Host"]: row["Score"] for row in answer}
 
         assert scores["n4"] > scores["n1"] == 0

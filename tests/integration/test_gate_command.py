@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,13 @@ from click.testing import CliRunner, Result
 from examples.slurm_cluster import SlurmCluster
 from prontosched.cli.gate import command
 from prontosched.errors import IntegrationError
-from prontosched.integration.gate import Verdict
 from prontosched.integration.hook import HookGate
 from prontosched.integration.slurm import SlurmGate
+from tests.integration.verdicts import busy
 
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments)
-
-
-def busy(seconds: float = 60.0) -> Verdict:
-    return Verdict(True, 0.5, "cpu_user is rising", time.time() + seconds)
 
 
 @pytest.fixture
@@ -44,7 +39,7 @@ def test_release_opens_our_drains_and_leaves_the_administrators(slurm: SlurmClus
 
 
 def test_status_shows_whose_doing_a_drain_is(slurm: SlurmCluster) -> None:
-    SlurmGate(conf=slurm.conf).refuse("n2", busy())
+    SlurmGate(conf=slurm.conf).refuse("n2", busy(score=0.5))
     slurm.call("scontrol", "update", "nodename=n1", "state=drain", "reason=disk is failing")
     options = ["--gate", "slurm", "--option", f"conf={slurm.conf}"]
     result = run("status", *options, "--node", "n1", "--node", "n2", "--node", "n3", "--json")

@@ -13,25 +13,14 @@ from prontosched.federation.link import Board, LocalLink
 from prontosched.integration.floor import CountedFloor, LeaseFloor, NoFloor, floor_for, places
 from prontosched.integration.gate import Census, Verdict
 from prontosched.integration.keeper import Keeper
-from prontosched.integration.policy import Rules
 from tests.integration.memory_gate import CountingMemoryGate, MemoryGate
+from tests.integration.verdicts import busy_at, eager
 
 NODES = ("n1", "n2", "n3", "n4")
 
 
 def busy(score: float, now: float = 0.0) -> Verdict:
-    return Verdict(True, score, "cpu_user is rising", now + 60)
-
-
-def eager(share: float) -> Rules:
-    return Rules(
-        enforce=True,
-        max_refusing=share,
-        min_hold_seconds=0,
-        min_accept_seconds=0,
-        override_seconds=0,
-        observe_seconds=0,
-    )
+    return busy_at(now, score=score)
 
 
 def test_scheduler_that_can_count_holds_the_floor_without_leases() -> None:

@@ -14,16 +14,9 @@ from prontosched.integration.gate import Observed, Verdict
 from prontosched.integration.keeper import Keeper, Standing
 from prontosched.integration.policy import Rules
 from tests.integration.memory_gate import MemoryGate
+from tests.integration.verdicts import busy_at, quiet_at
 
 EAGER = Rules(enforce=True, min_hold_seconds=0, min_accept_seconds=0)
-
-
-def busy(now: float, seconds: float = 60.0) -> Verdict:
-    return Verdict(True, 0.5, "cpu_user is rising", now + seconds)
-
-
-def idle(now: float) -> Verdict:
-    return Verdict(False, 0.1, "nothing spikes", now + 60)
 
 
 def attending() -> list[str]:
@@ -32,7 +25,7 @@ def attending() -> list[str]:
 
 def test_first_use_is_shadow_mode_and_changes_nothing() -> None:
     gate = MemoryGate("n1")
-    standing = Keeper(gate, "n1").settle(busy(0), 0.0)
+    standing = Keeper(gate, "n1").settle(busy_at(0), 0.0)
 
     assert (standing.mode, standing.state, standing.refusals) == ("shadow", "closed-by-us", 1)
     assert gate.changes() == []
@@ -40,8 +33,8 @@ def test_first_use_is_shadow_mode_and_changes_nothing() -> None:
 
 def test_shadow_mode_opens_what_an_enforcing_run_left_closed() -> None:
     gate = MemoryGate("n1")
-    gate.refuse("n1", busy(0))
-    Keeper(gate, "n1").settle(busy(0), 0.0)
+    gate.refuse("n1", busy_at(0))
+    Keeper(gate, "n1").settle(busy_at(0), 0.0)
 
     assert gate.owned() == []
 
@@ -49,17 +42,17 @@ def test_shadow_mode_opens_what_an_enforcing_run_left_closed() -> None:
 def test_shadow_mode_lives_the_same_rules_as_enforcing() -> None:
     gate = MemoryGate("n1")
     gate.reasons["n1"] = "disk is failing"
-    standing = Keeper(gate, "n1").settle(busy(0), 0.0)
+    standing = Keeper(gate, "n1").settle(busy_at(0), 0.0)
 
     assert (standing.state, standing.refusals) == ("closed-by-other", 0)
 
 
 def test_standing_counts_the_time_spent_refusing() -> None:
     keeper = Keeper(MemoryGate("n1"), "n1", rules=EAGER)
-    keeper.settle(busy(100), 100.0)
-    keeper.settle(busy(110), 110.0)
-    keeper.settle(idle(115), 115.0)
-    standing = keeper.settle(idle(130), 130.0)
+    keeper.settle(busy_at(100), 100.0)
+    keeper.settle(busy_at(110), 110.0)
+    keeper.settle(quiet_at(115), 115.0)
+    standing = keeper.settle(quiet_at(130), 130.0)
 
     assert standing.refused_seconds == pytest.approx(15.0)
     assert (standing.refusals, standing.accepts, standing.state) == (1, 1, "open")
@@ -69,7 +62,7 @@ def test_steady_verdicts_leave_the_scheduler_in_peace() -> None:
     gate = MemoryGate("n1")
     keeper = Keeper(gate, "n1", rules=Rules(enforce=True, observe_seconds=20))
     for now in range(100):
-        keeper.settle(idle(now), float(now))
+        keeper.settle(quiet_at(now), float(now))
 
     assert len(gate.calls) == 5
 
@@ -78,7 +71,7 @@ def test_steady_refusal_is_renewed_long_before_it_lapses() -> None:
     gate = MemoryGate("n1")
     keeper = Keeper(gate, "n1", rules=Rules(enforce=True, observe_seconds=20))
     for now in range(600):
-        keeper.settle(busy(now), float(now))
+        keeper.settle(busy_at(now), float(now))
 
         assert not gate.observe("n1").lapsed(now + 15.0)
     assert len(gate.changes()) <= 25
@@ -87,9 +80,9 @@ def test_steady_refusal_is_renewed_long_before_it_lapses() -> None:
 def test_administrators_drain_between_two_looks_is_left_alone() -> None:
     gate = MemoryGate("n1")
     keeper = Keeper(gate, "n1", rules=EAGER)
-    keeper.settle(idle(0), 0.0)
+    keeper.settle(quiet_at(0), 0.0)
     gate.reasons["n1"] = "disk is failing"
-    standing = keeper.settle(busy(1), 1.0)
+    standing = keeper.settle(busy_at(1), 1.0)
 
     assert standing.state == "closed-by-other"
     assert gate.changes() == []
@@ -98,7 +91,7 @@ def test_administrators_drain_between_two_looks_is_left_alone() -> None:
 def test_error_is_never_read_as_open() -> None:
     gate = MemoryGate("n1")
     gate.broken = IntegrationError("slurmctld is away")
-    standing = Keeper(gate, "n1", rules=EAGER).settle(idle(0), 0.0)
+    standing = Keeper(gate, "n1", rules=EAGER).settle(quiet_at(0), 0.0)
 
     assert (standing.state, standing.errors, standing.last_error) == ("unknown", 1, "slurmctld is away")
 
@@ -108,7 +101,7 @@ def test_scheduler_that_is_away_is_asked_less_and_less_often() -> None:
     gate.broken = IntegrationError("slurmctld is away")
     keeper = Keeper(gate, "n1", rules=EAGER)
     for now in range(300):
-        keeper.settle(busy(now), float(now))
+        keeper.settle(busy_at(now), float(now))
 
     assert 6 <= len(gate.calls) <= 12
 
@@ -117,19 +110,19 @@ def test_clock_set_back_does_not_put_off_the_next_try() -> None:
     gate = MemoryGate("n1")
     gate.broken = IntegrationError("slurmctld is away")
     keeper = Keeper(gate, "n1", rules=EAGER)
-    keeper.settle(busy(3600), 3600.0)
+    keeper.settle(busy_at(3600), 3600.0)
     gate.broken = None
 
-    assert keeper.settle(busy(0), 0.0).state == "closed-by-us"
+    assert keeper.settle(busy_at(0), 0.0).state == "closed-by-us"
 
 
 def test_scheduler_that_comes_back_is_used_again() -> None:
     gate = MemoryGate("n1")
     gate.broken = IntegrationError("slurmctld is away")
     keeper = Keeper(gate, "n1", rules=EAGER)
-    keeper.settle(busy(0), 0.0)
+    keeper.settle(busy_at(0), 0.0)
     gate.broken = None
-    standing = keeper.settle(busy(5), 5.0)
+    standing = keeper.settle(busy_at(5), 5.0)
 
     assert (standing.state, gate.owned()) == ("closed-by-us", ["n1"])
 
@@ -139,7 +132,7 @@ def test_no_error_of_a_gate_reaches_the_loop(error: Exception) -> None:
     gate = MemoryGate("n1")
     gate.broken = error
     keeper = Keeper(gate, "n1", rules=EAGER)
-    keeper.apply(busy(time.time()), time.time())
+    keeper.apply(busy_at(time.time()), time.time())
     wait_for(lambda: keeper.standing.errors == 1, 5, "the error to be counted")
 
     assert not keeper.close()
@@ -150,9 +143,9 @@ def test_slow_scheduler_does_not_hold_up_the_loop() -> None:
     gate.stuck.clear()
     keeper = Keeper(gate, "n1", rules=EAGER)
     for _ in range(2000):
-        standing = keeper.apply(busy(time.time()), time.time())
+        standing = keeper.apply(busy_at(time.time()), time.time())
     assert (standing.state, gate.calls) == ("unknown", [])
-    keeper.apply(idle(time.time()), time.time())
+    keeper.apply(quiet_at(time.time()), time.time())
     gate.stuck.set()
 
     wait_for(lambda: keeper.standing.state == "open", 5, "an answer")
@@ -169,14 +162,14 @@ def test_node_that_goes_on_accepting_wakes_nobody() -> None:
             return super().settle(verdict, now)
 
     keeper = Counting(MemoryGate("n1"), "n1", rules=EAGER)
-    keeper.apply(idle(time.time()), time.time())
+    keeper.apply(quiet_at(time.time()), time.time())
     wait_for(lambda: keeper.standing.state == "open", 5, "the first look")
     for _ in range(500):
-        keeper.apply(idle(time.time()), time.time())
+        keeper.apply(quiet_at(time.time()), time.time())
     time.sleep(0.05)
     assert len(settled) <= 2
 
-    keeper.apply(busy(time.time()), time.time())
+    keeper.apply(busy_at(time.time()), time.time())
     wait_for(lambda: keeper.standing.state == "closed-by-us", 5, "the refusal")
     assert keeper.close()
 
@@ -185,7 +178,7 @@ def test_closing_a_stuck_keeper_gives_up_in_time() -> None:
     gate = MemoryGate("n1")
     gate.stuck.clear()
     keeper = Keeper(gate, "n1", rules=EAGER)
-    keeper.apply(busy(time.time()), time.time())
+    keeper.apply(busy_at(time.time()), time.time())
 
     assert not keeper.close(timeout=0.2)
     gate.stuck.set()
@@ -195,7 +188,7 @@ def test_closing_a_stuck_keeper_gives_up_in_time() -> None:
 def test_silent_loop_leaves_the_node_closed_no_longer_than_its_verdict() -> None:
     gate = MemoryGate("n1")
     keeper = Keeper(gate, "n1", rules=Rules(enforce=True, min_hold_seconds=60))
-    keeper.apply(busy(time.time(), seconds=1.5), time.time())
+    keeper.apply(busy_at(time.time(), seconds=1.5), time.time())
     wait_for(lambda: gate.owned() == ["n1"], 5, "the refusal")
     waited = wait_for(lambda: gate.owned() == [], 5, "the node to open by itself")
 
@@ -219,7 +212,7 @@ def test_verdict_after_closing_starts_nothing() -> None:
     keeper = Keeper(gate, "n1", rules=EAGER)
     keeper.close()
     calls = len(gate.calls)
-    keeper.apply(busy(time.time()), time.time())
+    keeper.apply(busy_at(time.time()), time.time())
 
     assert len(gate.calls) == calls
     assert not attending()
@@ -232,7 +225,7 @@ def test_node_closed_by_another_tool_just_before_our_call_is_not_counted_as_ours
             super().refuse(node, verdict)
 
     gate = Late("n1")
-    standing = Keeper(gate, "n1", rules=EAGER).settle(busy(0), 0.0)
+    standing = Keeper(gate, "n1", rules=EAGER).settle(busy_at(0), 0.0)
 
     assert (standing.state, standing.refusals) == ("closed-by-other", 0)
     assert gate.observe("n1") == Observed("closed-by-other", "disk is failing")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from prontosched.errors import SettingsError
 from prontosched.integration.gate import Observed, Verdict
 from prontosched.integration.policy import Policy, Rules, take_rules
+from tests.integration.verdicts import busy_at, quiet_at
 
 OPEN = Observed("open")
 OTHER = Observed("closed-by-other", "disk is failing")
@@ -20,29 +21,21 @@ def ours(until: float) -> Observed:
     return Observed("closed-by-us", "pronto: …", 0.5, until)
 
 
-def busy(now: float, seconds: float = 60.0) -> Verdict:
-    return Verdict(True, 0.5, "cpu_user is rising", now + seconds)
-
-
-def idle(now: float) -> Verdict:
-    return Verdict(False, 0.1, "nothing spikes", now + 60)
-
-
 def refused(policy: Policy, now: float) -> None:
-    assert policy.choose(busy(now), OPEN, now).action == "refuse"
+    assert policy.choose(busy_at(now), OPEN, now).action == "refuse"
     policy.done("refuse", now, now + 60)
 
 
 def test_first_refusal_needs_no_waiting() -> None:
-    assert Policy(Rules()).choose(busy(0), OPEN, 0.0).action == "refuse"
+    assert Policy(Rules()).choose(busy_at(0), OPEN, 0.0).action == "refuse"
 
 
 def test_accepting_verdict_waits_for_the_minimum_hold() -> None:
     policy = Policy(Rules(min_hold_seconds=20))
     refused(policy, 0.0)
 
-    assert policy.choose(idle(19.9), ours(60), 19.9).action == "leave"
-    assert policy.choose(idle(20), ours(60), 20.0).action == "accept"
+    assert policy.choose(quiet_at(19.9), ours(60), 19.9).action == "leave"
+    assert policy.choose(quiet_at(20), ours(60), 20.0).action == "accept"
 
 
 def test_refusing_verdict_waits_for_the_minimum_accept() -> None:
@@ -50,15 +43,15 @@ def test_refusing_verdict_waits_for_the_minimum_accept() -> None:
     refused(policy, 0.0)
     policy.done("accept", 5.0)
 
-    assert policy.choose(busy(24.9), OPEN, 24.9).action == "leave"
-    assert policy.choose(busy(25), OPEN, 25.0).action == "refuse"
+    assert policy.choose(busy_at(24.9), OPEN, 24.9).action == "leave"
+    assert policy.choose(busy_at(25), OPEN, 25.0).action == "refuse"
 
 
 def test_expired_verdict_opens_without_waiting_for_the_hold() -> None:
     policy = Policy(Rules(min_hold_seconds=1000))
     refused(policy, 0.0)
 
-    assert policy.choose(busy(0), ours(60), 60.0).action == "accept"
+    assert policy.choose(busy_at(0), ours(60), 60.0).action == "accept"
     assert policy.choose(None, ours(60), 1.0).action == "accept"
 
 
@@ -66,8 +59,8 @@ def test_mark_is_renewed_from_half_its_time_on() -> None:
     policy = Policy(Rules())
     refused(policy, 0.0)
 
-    assert policy.choose(busy(29), ours(60), 29.0).action == "leave"
-    assert policy.choose(busy(30), ours(60), 30.0).action == "renew"
+    assert policy.choose(busy_at(29), ours(60), 29.0).action == "leave"
+    assert policy.choose(busy_at(30), ours(60), 30.0).action == "renew"
 
 
 def test_mark_that_outlives_its_verdict_is_renewed_at_once() -> None:
@@ -75,7 +68,7 @@ def test_mark_that_outlives_its_verdict_is_renewed_at_once() -> None:
     policy = Policy(Rules())
     refused(policy, 3600.0)
 
-    assert policy.choose(busy(0), ours(3660), 0.0).action == "renew"
+    assert policy.choose(busy_at(0), ours(3660), 0.0).action == "renew"
 
 
 @pytest.mark.parametrize("step", ["accepting", "refusing", "overridden"])
@@ -83,51 +76,51 @@ def test_clock_set_back_stretches_no_time(step: str) -> None:
     policy = Policy(Rules(min_hold_seconds=20, min_accept_seconds=20, override_seconds=300))
     refused(policy, 3600.0)
     if step == "accepting":
-        assert policy.choose(idle(0), ours(60), 0.0).action == "leave"
-        assert policy.choose(idle(20), ours(60), 20.0).action == "accept"
+        assert policy.choose(quiet_at(0), ours(60), 0.0).action == "leave"
+        assert policy.choose(quiet_at(20), ours(60), 20.0).action == "accept"
         return
     if step == "refusing":
         policy.done("accept", 3600.0)
     wait = 20.0 if step == "refusing" else 300.0
-    assert policy.choose(busy(3601), OPEN, 3601.0).action == "leave"
+    assert policy.choose(busy_at(3601), OPEN, 3601.0).action == "leave"
 
-    assert policy.choose(busy(0), OPEN, 0.0).action == "leave"
-    assert policy.choose(busy(wait), OPEN, wait).action == "refuse"
+    assert policy.choose(busy_at(0), OPEN, 0.0).action == "leave"
+    assert policy.choose(busy_at(wait), OPEN, wait).action == "refuse"
 
 
 def test_damaged_mark_is_renewed_at_once() -> None:
     policy = Policy(Rules())
     refused(policy, 0.0)
 
-    assert policy.choose(busy(1), ours(math.nan), 1.0).action == "renew"
+    assert policy.choose(busy_at(1), ours(math.nan), 1.0).action == "renew"
 
 
 def test_node_opened_by_someone_else_stays_open_for_a_while() -> None:
     policy = Policy(Rules(override_seconds=300))
     refused(policy, 0.0)
 
-    assert policy.choose(busy(10), OPEN, 10.0).action == "leave"
-    assert policy.choose(busy(309), OPEN, 309.0).action == "leave"
-    assert policy.choose(busy(311), OPEN, 311.0).action == "refuse"
+    assert policy.choose(busy_at(10), OPEN, 10.0).action == "leave"
+    assert policy.choose(busy_at(309), OPEN, 309.0).action == "leave"
+    assert policy.choose(busy_at(311), OPEN, 311.0).action == "refuse"
 
 
 def test_mark_undone_by_a_watchdog_is_no_override() -> None:
     policy = Policy(Rules(override_seconds=300))
     refused(policy, 0.0)
 
-    assert policy.choose(busy(70), OPEN, 70.0).action == "refuse"
+    assert policy.choose(busy_at(70), OPEN, 70.0).action == "refuse"
 
 
 def test_refusal_left_by_an_earlier_run_is_taken_over() -> None:
     policy = Policy(Rules(min_hold_seconds=20))
 
-    assert policy.choose(busy(0), ours(50), 0.0).action == "leave"
+    assert policy.choose(busy_at(0), ours(50), 0.0).action == "leave"
     assert policy.holding
-    assert policy.choose(idle(1), ours(50), 1.0).action == "leave"
+    assert policy.choose(quiet_at(1), ours(50), 1.0).action == "leave"
 
 
 def test_refusal_left_by_an_earlier_run_opens_on_an_accepting_verdict() -> None:
-    assert Policy(Rules(min_hold_seconds=20)).choose(idle(0), ours(50), 0.0).action == "accept"
+    assert Policy(Rules(min_hold_seconds=20)).choose(quiet_at(0), ours(50), 0.0).action == "accept"
 
 
 @given(

@@ -18,6 +18,7 @@ from prontosched.integration.hook import HookGate
 from prontosched.integration.keeper import Keeper
 from prontosched.integration.marks import Marks, marks_folder
 from prontosched.integration.policy import Rules
+from tests.integration.verdicts import busy
 
 RECORD = """
 import json, os, pathlib, sys
@@ -44,10 +45,6 @@ def gate_for(script: Path, **options: object) -> HookGate:
 def calls(script: Path) -> list[dict[str, object]]:
     file = script.parent / "calls"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-def busy(reason: str = "cpu_user is rising") -> Verdict:
-    return Verdict(True, 0.8, reason, time.time() + 60)
 
 
 def test_command_is_told_what_happened_in_three_ways(script: Path) -> None:

@@ -16,13 +16,8 @@ from hypothesis import strategies as st
 from examples.slurm_cluster import wait_for
 from prontosched.integration.gate import Verdict
 from prontosched.integration.htcondor import ACCEPTING, START, HTCondorGate, classad
-from tests.integration.condor_pool import CondorPool, running_pool
-
-DEPLOY = Path(__file__).parents[2] / "deploy" / "htcondor"
-
-
-def busy(seconds: float = 60.0) -> Verdict:
-    return Verdict(True, 0.8, "cpu_user is rising", time.time() + seconds)
+from tests.integration.condor_pool import DEPLOY, CondorPool, running_pool
+from tests.integration.verdicts import busy
 
 
 def printed(folder: Path, node: str = "execute-1") -> str:

@@ -27,15 +27,9 @@ from prontosched.integration.kubernetes import (
     slug,
 )
 from prontosched.integration.kubernetes_client import ApiError, ApiServer
+from tests.integration.verdicts import DEDICATED, recorded
 
-DATA = Path(__file__).parent.parent / "data" / "kubernetes"
 BUSY = Verdict(True, 0.8, "cpu_user is rising", valid_until=1_700_000_000.0)
-DEDICATED = {"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}
-
-
-def recorded(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((DATA / name).read_text())
-    return found
 
 
 def merged(target: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:

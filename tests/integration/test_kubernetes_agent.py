@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from prontosched.integration.kubernetes import KEY
-from tests.integration.kubernetes_cluster import Cluster, free_port, wait_for
+from tests.integration.kubernetes_cluster import Cluster
+from tests.processes import free_port, started, wait_for
 
 
-@contextmanager
-def pronto(kubernetes: Cluster, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {
-        **os.environ,
-        "PRONTO_KUBERNETES_URL": kubernetes.url,
-        "PRONTO_KUBERNETES_TOKEN": "agent-token",
-        "PRONTO_KUBERNETES_CA": str(kubernetes.folder / "cert" / "apiserver.crt"),
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from prontosched.cli import main; main()", *arguments],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+def pronto(kubernetes: Cluster, *arguments: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run a `pronto` command with the rights of the agent's manifest."""
+    return started(
+        *arguments,
+        PRONTO_KUBERNETES_URL=kubernetes.url,
+        PRONTO_KUBERNETES_TOKEN="agent-token",
+        PRONTO_KUBERNETES_CA=str(kubernetes.folder / "cert" / "apiserver.crt"),
     )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def announced(port: int, cpus: float) -> bool:

@@ -17,23 +17,14 @@ from typing import Any
 import pytest
 import yaml
 
-from prontosched.integration.gate import Verdict
 from prontosched.integration.kubernetes import KEY, KubernetesGate
 from prontosched.integration.kubernetes_client import ApiError
 from prontosched.integration.sweep import release, sweep
-from tests.integration.kubernetes_cluster import BINARIES, Cluster, free_port, wait_for
+from tests.integration.kubernetes_cluster import BINARIES, DEPLOY, Cluster
+from tests.integration.verdicts import DEDICATED, busy
+from tests.processes import free_port, wait_for
 
-DEPLOY = Path(__file__).parent.parent.parent / "deploy" / "kubernetes"
 TOLERATION = {"key": KEY, "operator": "Exists", "effect": "NoSchedule"}
-DEDICATED = {"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}
-
-
-def busy(seconds: float = 60.0, score: float = 0.8) -> Verdict:
-    return Verdict(True, score, "CPU Ready expected at 12 %", valid_until=time.time() + seconds)
-
-
-def quiet() -> Verdict:
-    return Verdict(False, 0.1, "nothing spikes", valid_until=time.time() + 60.0)
 
 
 @pytest.fixture
@@ -50,7 +41,7 @@ def test_refusal_keeps_a_pod_pending_with_the_reason_and_accepting_places_it(
     kubernetes: Cluster, gate: KubernetesGate
 ) -> None:
     kubernetes.add_node("n1")
-    gate.refuse("n1", busy())
+    gate.refuse("n1", busy(reason="CPU Ready expected at 12 %"))
     kubernetes.add_pod("waits")
 
     message = wait_for(lambda: kubernetes.unschedulable("waits"), what="a word on the pod")

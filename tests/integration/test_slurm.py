@@ -17,34 +17,15 @@ from examples.slurm_cluster import SlurmCluster, running_cluster, wait_for
 from prontosched.errors import IntegrationError, SettingsError
 from prontosched.integration.gate import Verdict
 from prontosched.integration.keeper import Keeper
-from prontosched.integration.policy import Rules
 from prontosched.integration.slurm import SlurmGate
 from prontosched.integration.slurm_commands import read_node
 from prontosched.integration.slurm_feature import SlurmFeatureGate
 from prontosched.integration.sweep import release, sweep
+from tests.integration.verdicts import busy, eager, quiet
 
 ROOT = Path(__file__).parents[2]
 HEALTHCHECK = ROOT / "deploy" / "slurm" / "pronto-healthcheck"
 ADMIN = "disk is failing"
-
-
-def busy(seconds: float = 60.0, score: float = 0.5) -> Verdict:
-    return Verdict(True, score, "cpu_user is rising", time.time() + seconds)
-
-
-def idle() -> Verdict:
-    return Verdict(False, 0.0, "nothing spikes", time.time() + 60)
-
-
-def eager(share: float = 1.0) -> Rules:
-    return Rules(
-        enforce=True,
-        max_refusing=share,
-        min_hold_seconds=0,
-        min_accept_seconds=0,
-        override_seconds=0,
-        observe_seconds=0,
-    )
 
 
 def admin_drains(slurm: SlurmCluster, node: str) -> str:
@@ -106,7 +87,7 @@ def test_administrators_drain_survives_everything_we_do(slurm: SlurmCluster) -> 
     reason = admin_drains(slurm, "n1")
     gate = SlurmGate(conf=slurm.conf)
     keeper = Keeper(gate, "n1", rules=eager())
-    for verdict in (busy(), idle(), busy(score=1.0), idle()):
+    for verdict in (busy(), quiet(), busy(score=1.0), quiet()):
         assert keeper.settle(verdict, time.time()).state == "closed-by-other"
     keeper.close()
     release(gate)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.processes import free_port
+
 
 class Exporter:
     """A page of metrics that a test can change while it is served."""
@@ -60,13 +62,6 @@ def exporters(count: int) -> Iterator[list[Exporter]]:
     finally:
         for exporter in running:
             exporter.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def find_node_exporter() -> str | None:

@@ -15,7 +15,8 @@ from prontosched.errors import TelemetryError
 from prontosched.telemetry.prometheus import PrometheusSource
 from prontosched.telemetry.prometheus_page import Page, parse_page
 from prontosched.telemetry.source import Sample
-from tests.telemetry.exporters import Exporter, exporters, find_node_exporter, free_port, node_exporter
+from tests.processes import free_port
+from tests.telemetry.exporters import Exporter, exporters, find_node_exporter, node_exporter
 
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 

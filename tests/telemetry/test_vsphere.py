@@ -13,11 +13,10 @@ import pytest
 from prontosched.errors import TelemetryError
 from prontosched.telemetry.vsphere import VSphereSource, find_credentials
 from prontosched.telemetry.vsphere_counters import Counter, metric_names, newest, ready_percent, to_values
-from tests.telemetry.exporters import free_port
-from tests.telemetry.vcenter import VCenter, find_vcsim
+from tests.processes import free_port
+from tests.telemetry.vcenter import NEEDS_VCSIM, VCenter, find_vcsim
 
 pytest.importorskip("pyVmomi", reason="pyVmomi is not installed")
-VCSIM = pytest.mark.skipif(find_vcsim() is None, reason="no vcsim: build it with `sh tests/build_vcsim.sh`")
 
 
 def recorded(folder: Path, flavour: str, entity: str) -> tuple[list[Counter], list[dict[str, float]]]:
@@ -144,7 +143,7 @@ def vcenter() -> Iterator[VCenter]:
     running.close()
 
 
-@VCSIM
+@NEEDS_VCSIM
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize(("entities", "count", "least"), [("vm", 2, 80), ("host", 2, 90)])
 def test_every_machine_of_the_simulator_is_a_node(
@@ -164,14 +163,14 @@ def test_every_machine_of_the_simulator_is_a_node(
     assert first[0].notes == ("ready from cpu.ready.summation",)
 
 
-@VCSIM
+@NEEDS_VCSIM
 @pytest.mark.usefixtures("known")
 def test_a_certificate_nobody_vouches_for_is_refused(vcenter: VCenter) -> None:
     with pytest.raises(TelemetryError, match=r"cannot be reached \(.*CERTIFICATE_VERIFY_FAILED"):
         VSphereSource(vcenter.address)
 
 
-@VCSIM
+@NEEDS_VCSIM
 @pytest.mark.usefixtures("known")
 def test_a_wrong_password_is_one_line(vcenter: VCenter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRONTO_VSPHERE_PASSWORD", "wrong")
@@ -181,7 +180,7 @@ def test_a_wrong_password_is_one_line(vcenter: VCenter, monkeypatch: pytest.Monk
     assert "wrong" not in str(caught.value)
 
 
-@VCSIM
+@NEEDS_VCSIM
 @pytest.mark.usefixtures("known")
 @pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
 def test_a_vcenter_that_goes_and_comes_back_is_read_again() -> None:

@@ -6,10 +6,17 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 
 def find_vcsim() -> Path | None:
     path = Path(os.environ.get("PRONTO_VCSIM", Path.home() / ".cache" / "pronto" / "vcsim"))
     return path if os.access(path, os.X_OK) else None
+
+
+NEEDS_VCSIM = pytest.mark.skipif(
+    find_vcsim() is None, reason="no vcsim: build it with `sh tests/build_vcsim.sh`"
+)
 
 
 class VCenter:
