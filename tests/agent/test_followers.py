@@ -24,13 +24,7 @@ from tests.agent.machine import METRICS, Machine, make_agent
 from tests.agent.test_api import surge
 from tests.agent.test_loop import run
 from tests.integration.memory_gate import MemoryGate
-
-
-def wait_for(holds, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.01)
+from tests.processes import wait_for
 
 
 def gated(gate, *, enforce, ticks):

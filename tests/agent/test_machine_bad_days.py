@@ -8,12 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 from prontosched.telemetry.linux import LinuxSource
 from tests.agent.machine import make_agent
+from tests.telemetry.machines import FROZEN
 
-FROZEN = Path(__file__).parent.parent / "data" / "proc" / "small-vm" / "first"
 STORM = """
 import threading, time
 end = time.monotonic() + 4
@@ -52,7 +51,7 @@ def test_a_thousand_threads_appearing_and_dying_stop_no_decision():
 
 def test_counters_that_start_again_give_no_fault_and_no_negative_ready(tmp_path):
     root = tmp_path / "root"
-    shutil.copytree(FROZEN, root, symlinks=True)
+    shutil.copytree(FROZEN / "first", root, symlinks=True)
     stat = root / "proc" / "stat"
     text = stat.read_text()
 
@@ -72,7 +71,7 @@ def test_counters_that_start_again_give_no_fault_and_no_negative_ready(tmp_path)
 
 def test_a_machine_that_loses_its_files_is_no_telemetry_and_comes_back(tmp_path):
     root = tmp_path / "root"
-    shutil.copytree(FROZEN, root, symlinks=True)
+    shutil.copytree(FROZEN / "first", root, symlinks=True)
 
     def between(i):
         if i == 10:

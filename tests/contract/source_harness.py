@@ -15,9 +15,8 @@ from prontosched.telemetry.source import Source
 from prontosched.telemetry.trace import open_trace
 from prontosched.telemetry.vsphere import VSphereSource
 from tests.telemetry.exporters import Exporter, exporters
+from tests.telemetry.machines import FROZEN
 from tests.telemetry.vcenter import VCenter, find_vcsim
-
-FROZEN = Path(__file__).parents[1] / "data" / "proc" / "small-vm"
 
 
 class Harness(Protocol):

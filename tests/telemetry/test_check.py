@@ -11,12 +11,11 @@ from click.testing import CliRunner
 
 from prontosched.cli import cli
 from prontosched.telemetry.linux_check import inspect_machine, node_exporter_cost
-
-FROZEN = Path(__file__).parents[1] / "data" / "proc" / "small-vm" / "first"
+from tests.telemetry.machines import FROZEN
 
 
 def test_what_is_missing_is_named_with_its_reason_and_a_remedy(tmp_path: Path) -> None:
-    shutil.copytree(FROZEN, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(FROZEN / "first", tmp_path, dirs_exist_ok=True)
     (tmp_path / "proc/pressure/cpu").unlink()
 
     report = inspect_machine(tmp_path, seconds=0.01)
@@ -29,13 +28,13 @@ def test_what_is_missing_is_named_with_its_reason_and_a_remedy(tmp_path: Path) -
 
 
 def test_every_file_that_is_read_has_a_meaning() -> None:
-    report = inspect_machine(FROZEN, seconds=0.01)
+    report = inspect_machine(FROZEN / "first", seconds=0.01)
 
     assert [finding.path for finding in report.findings if finding.what == finding.path] == []
 
 
 def test_the_command_explains_a_frozen_machine() -> None:
-    result = CliRunner().invoke(cli, ["check", "--root", str(FROZEN), "--no-compare"])
+    result = CliRunner().invoke(cli, ["check", "--root", str(FROZEN / "first"), "--no-compare"])
 
     assert result.exit_code == 0
     assert "Can be measured" in result.stdout
@@ -44,7 +43,7 @@ def test_the_command_explains_a_frozen_machine() -> None:
 
 
 def test_the_command_prints_json() -> None:
-    result = CliRunner().invoke(cli, ["check", "--root", str(FROZEN), "--no-compare", "--json"])
+    result = CliRunner().invoke(cli, ["check", "--root", str(FROZEN / "first"), "--no-compare", "--json"])
 
     facts = json.loads(result.stdout)
     assert facts["cpus"] == 2

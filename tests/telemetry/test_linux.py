@@ -19,8 +19,8 @@ from prontosched.errors import TelemetryError
 from prontosched.telemetry.linux import LinuxSource
 from prontosched.telemetry.linux_threads import ThreadScanner
 from prontosched.telemetry.source import Sample
+from tests.telemetry.machines import FROZEN, value
 
-FROZEN = Path(__file__).parents[1] / "data" / "proc" / "small-vm"
 LIVE = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs /proc with schedstat")
 
 
@@ -73,10 +73,6 @@ def wait_for_the_kernel_to_drop(threads: list[threading.Thread]) -> None:
     while any(path.exists() for path in paths):
         assert time.monotonic() < end, "threads that were joined must leave /proc"
         time.sleep(0.01)
-
-
-def value(sample: Sample, name: str) -> float:
-    return float(sample.vector[sample.metrics.index(name)])
 
 
 def test_the_frozen_machine_gives_exact_numbers(machine: Machine) -> None:

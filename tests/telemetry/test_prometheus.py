@@ -14,7 +14,6 @@ import pytest
 from prontosched.errors import TelemetryError
 from prontosched.telemetry.prometheus import PrometheusSource
 from prontosched.telemetry.prometheus_page import Page, parse_page
-from prontosched.telemetry.source import Sample
 from tests.processes import free_port
 from tests.telemetry.exporters import Exporter, exporters, find_node_exporter, node_exporter
 
@@ -25,10 +24,6 @@ pytest.importorskip("prometheus_client", reason="prometheus-client is not instal
 def exporter() -> Iterator[Exporter]:
     with exporters(1) as (only,):
         yield only
-
-
-def value(sample: Sample, name: str) -> float:
-    return float(sample.vector[sample.metrics.index(name)])
 
 
 def cpu_page(
