@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import os
@@ -13,10 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prontosched.agent.decision_log import DecisionLog, Row
+from prontosched.agent.disk import Disk
 from prontosched.agent.minutes import NODE, Measured, Minutes
 from prontosched.agent.nodes import Insight
 from prontosched.agent.projected import Lineages, Packed, compress, expanded, pack
 from prontosched.subspace import Subspace
+from prontosched.telemetry.source import Sample
+from tests.agent.machine import METRICS as MEASURED
+from tests.agent.machine import Clock, Machine, make_agent, sample
 
 DAY = 86400.0
 METRICS = ("a", "b", "c")
@@ -290,3 +295,70 @@ def test_a_direction_that_turns_slowly_begins_anew_in_the_end():
 
     assert sum(begun) == 1
     assert begun.index(1) == 9  # at 63 degrees
+
+
+def run(agent, ticks):
+    async def go():
+        while agent.pace.ticks < ticks:
+            await agent.pace.wait()
+            await agent.tick()
+        await agent.abandon()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("nodes", [17, 70])
+def test_an_agent_keeps_the_minutes_of_all_its_nodes(tmp_path, nodes):
+    """Several nodes, and a crowd."""
+
+    def give(i):
+        return [
+            Sample(f"n{k}", MEASURED, np.sin(np.arange(5) + k + 0.7 * i), 1000.0 + i, float(k), 10.0)
+            for k in range(nodes)
+        ]
+
+    for begin in (0.0, 3000.0):  # and once more after a restart
+        wall = Clock(begin)
+        agent = make_agent(Machine(give), disk=Disk(tmp_path, "machine"), wall=wall)
+        step = agent.watched.step
+
+        def stepped(samples, now, wall=wall, step=step):
+            wall.now += 10.0
+            step(samples, now)
+
+        agent.watched.step = stepped
+        run(agent, 30)
+    log = DecisionLog(tmp_path / "machine.decisions.sqlite")
+    found = log.history("n16", 0.0, 3600.0, 60, every_decision=False)
+    log.close()
+
+    assert not agent.faults
+    assert agent.logs_every_decision is False
+    assert sum(point["timesteps"] for point in found) == 60
+    assert {point["ready_mean"] for point in found} == {16.0}
+    assert found[0]["time"] == 10.0
+    assert found[-1]["time"] == 3300.0
+
+
+def test_what_is_published_live_is_what_the_log_keeps(tmp_path):
+    agent = make_agent(Machine(), disk=Disk(tmp_path, "machine"))
+    run(agent, 60)
+    events = [event for event in agent.events.recent if event.get("projections")]
+    log = DecisionLog(tmp_path / "machine.decisions.sqlite")
+    begin = events[0]["time"] - 0.005
+    found = log.history("n1", begin, events[-1]["time"] + 1.0, 2000)
+    log.close()
+
+    assert events[0]["begun"] == [1] * len(events[0]["projections"])
+    assert sum(point["timesteps"] for point in found) == len(events)
+    assert found[0]["begun"] == events[0]["begun"]
+    assert found[-1]["projections_high"] == pytest.approx(events[-1]["projections"], rel=2e-3, abs=1e-5)
+
+
+def test_without_telemetry_no_projection_is_made_up():
+    agent = make_agent(Machine(lambda i: [sample(i)] if i < 30 else []))
+    run(agent, 40)
+    events = list(agent.events.recent)
+
+    assert events[29]["projections"]
+    assert all("projections" not in event for event in events[30:])

@@ -104,14 +104,13 @@ class Details:
 
     def room(self, size: int) -> None:
         """Make room for this many nodes."""
-        more = size - self.high.shape[0]
-        if more <= 0:
+        if size <= self.high.shape[0]:
             return
-        self.most = np.pad(self.most, ((0, 0), (0, more)), constant_values=-np.inf)
-        self.used = np.pad(self.used, ((0, 0), (0, more)))
-        self.low = np.pad(self.low, ((0, more), (0, 0)), constant_values=-UNKNOWN)
-        self.high = np.pad(self.high, ((0, more), (0, 0)), constant_values=UNKNOWN)
-        self.marks = np.pad(self.marks, ((0, 0), (0, more), (0, 0)))
+        self.most = _grown(self.most, size, -np.inf)
+        self.used = _grown(self.used, size, 0)
+        self.low = _grown(self.low, size, -UNKNOWN, axis=0)
+        self.high = _grown(self.high, size, UNKNOWN, axis=0)
+        self.marks = _grown(self.marks, size, 0, axis=1)
 
     def add(self, places: Places, numbers: Array, packed: Sequence[bytes | None]) -> None:
         """Add timesteps: threshold, utilisation and expected CPU Ready, and packed projections."""
@@ -163,11 +162,10 @@ class Sums:
 
     def room(self, size: int) -> None:
         """Make room for this many nodes."""
-        more = size - self._ready.size
-        if more > 0:
-            self._counts = np.pad(self._counts, ((0, 0), (0, more)))
-            self._ready = np.pad(self._ready, (0, more))
-            self._most = np.pad(self._most, ((0, 0), (0, more)), constant_values=-np.inf)
+        if size > self._ready.size:
+            self._counts = _grown(self._counts, size, 0)
+            self._ready = _grown(self._ready, size, 0)
+            self._most = _grown(self._most, size, -np.inf)
         if self.details is not None:
             self.details.room(self._ready.size)
 
@@ -303,3 +301,9 @@ def _mean(total: Array, number: NDArray[Any]) -> Array:
 
 def _raise(most: Array, places: Places, values: Array) -> None:
     np.maximum.at(most, places, np.where(np.isfinite(values), values, -np.inf))
+
+
+def _grown(array: NDArray[Any], size: int, fill: float, axis: int = -1) -> NDArray[Any]:
+    shape = list(array.shape)
+    shape[axis] = size - shape[axis]
+    return np.concatenate([array, np.full(shape, fill, array.dtype)], axis=axis)
