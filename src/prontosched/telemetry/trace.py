@@ -36,7 +36,7 @@ import numpy as np
 from prontosched.errors import TelemetryError
 from prontosched.telemetry.source import Sample
 from prontosched.telemetry.trace_csv import CsvFile
-from prontosched.telemetry.trace_files import SUFFIXES, TraceCounts, TraceFile, name_some
+from prontosched.telemetry.trace_files import SUFFIXES, TraceCounts, TraceFile, Wanted, name_some
 from prontosched.telemetry.trace_layout import Layout, lay_out, require_column
 from prontosched.telemetry.trace_parquet import ParquetFile
 from prontosched.telemetry.trace_rows import Chunk, Head, Stream
@@ -90,7 +90,7 @@ class TraceSource:
                     if column is None:
                         found[stream.name] = None
                         continue
-                    unseen = file.batches([], node=column, timestamp=None, size=65536, counts=TraceCounts())
+                    unseen = file.batches(Wanted([], node=column), 65536, TraceCounts())
                     for batch in unseen:
                         found.update(dict.fromkeys(batch.nodes or ()))
             self._nodes = tuple(found)

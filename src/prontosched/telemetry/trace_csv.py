@@ -10,7 +10,7 @@ import gzip
 import itertools
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +21,7 @@ from prontosched.subspace import Array
 from prontosched.telemetry.trace_files import (
     Batch,
     TraceCounts,
+    Wanted,
     check_names,
     name_some,
     parse_time,
@@ -56,20 +57,12 @@ class CsvFile:
             name for place, name in enumerate(self.names) if _is_text([row[place] for row in cells])
         )
 
-    def batches(
-        self,
-        wanted: Sequence[str],
-        *,
-        node: str | None,
-        timestamp: str | None,
-        size: int,
-        counts: TraceCounts,
-    ) -> Iterator[Batch]:
+    def batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
         """Yield at most `size` rows at a time."""
         order = {name: place for place, name in enumerate(self.names)}
-        places = [order[name] for name in wanted]
-        clock = order[timestamp] if timestamp else None
-        owner = order[node] if node else None
+        places = [order[name] for name in wanted.numbers]
+        clock = order[wanted.timestamp] if wanted.timestamp else None
+        owner = order[wanted.node] if wanted.node else None
         with self._open() as stream:
             stream.readline()
             while lines := self._lines(lambda: list(itertools.islice(stream, size))):

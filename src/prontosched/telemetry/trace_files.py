@@ -70,6 +70,14 @@ def name_some(names: Sequence[str], most: int = 4) -> str:
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+class Wanted(NamedTuple):
+    """The columns to read of a file: numbers, and where there are such columns node names and timestamps."""
+
+    numbers: Sequence[str]
+    node: str | None = None
+    timestamp: str | None = None
+
+
 class Batch(NamedTuple):
     """Some rows of one file: node names and timestamps where there are such columns, and the numbers."""
 
@@ -85,16 +93,8 @@ class TraceFile(Protocol):
     names: tuple[str, ...]
     text: frozenset[str]
 
-    def batches(
-        self,
-        wanted: Sequence[str],
-        *,
-        node: str | None,
-        timestamp: str | None,
-        size: int,
-        counts: TraceCounts,
-    ) -> Iterator[Batch]:
-        """Yield at most `size` rows at a time; `numbers` has one column per name in `wanted`."""
+    def batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
+        """Yield at most `size` rows at a time; `numbers` has one column per name that is wanted."""
         ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from prontosched.subspace import Array
 from prontosched.telemetry.trace_files import (
     Batch,
     TraceCounts,
+    Wanted,
     check_names,
     parse_time,
     to_seconds,
@@ -54,32 +55,22 @@ class ParquetFile:
             )
         )
 
-    def batches(
-        self,
-        wanted: Sequence[str],
-        *,
-        node: str | None,
-        timestamp: str | None,
-        size: int,
-        counts: TraceCounts,
-    ) -> Iterator[Batch]:
+    def batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
         """Yield at most `size` rows at a time."""
-        columns = list(
-            dict.fromkeys([*wanted, *([node] if node else []), *([timestamp] if timestamp else [])])
-        )
+        named = [name for name in (wanted.node, wanted.timestamp) if name]
+        columns = list(dict.fromkeys([*wanted.numbers, *named]))
         try:
             with self._pq.ParquetFile(self.path) as file:
                 for batch in file.iter_batches(batch_size=size, columns=columns, use_threads=False):
                     counts.rows += batch.num_rows
-                    yield self._convert(batch, wanted, node, timestamp, counts)
+                    yield self._convert(batch, wanted, counts)
         except (OSError, self._pa.ArrowException) as error:
             raise TelemetryError(f"{self.path}: cannot be read ({str(error).splitlines()[0]})") from error
 
-    def _convert(
-        self, batch: Any, wanted: Sequence[str], node: str | None, timestamp: str | None, counts: TraceCounts
-    ) -> Batch:
-        numbers = np.empty((batch.num_rows, len(wanted)), order="F")
-        for place, name in enumerate(wanted):
+    def _convert(self, batch: Any, wanted: Wanted, counts: TraceCounts) -> Batch:
+        names, node, timestamp = wanted
+        numbers = np.empty((batch.num_rows, len(names)), order="F")
+        for place, name in enumerate(names):
             numbers[:, place] = self._floats(batch.column(name))
         nodes = (
             None if node is None else ["" if v is None else str(v) for v in batch.column(node).to_pylist()]

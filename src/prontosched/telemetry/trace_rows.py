@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from prontosched.errors import TelemetryError
 from prontosched.subspace import Array
 from prontosched.telemetry.source import Sample
-from prontosched.telemetry.trace_files import Batch, TraceCounts, TraceFile
+from prontosched.telemetry.trace_files import Batch, TraceCounts, TraceFile, Wanted
 from prontosched.telemetry.trace_layout import Layout
 
 # Cells held at a time, so that ten thousand metrics need no more memory than a hundred.
@@ -92,7 +92,7 @@ class Stream:
             present = [place for place, name in enumerate(layout.metrics) if name in held]
             wanted = [layout.metrics[place] for place in present]
             wanted += [name for name in (ready, utilisation) if name is not None]
-            for batch in file.batches(wanted, node=node, timestamp=timestamp, size=size, counts=counts):
+            for batch in file.batches(Wanted(wanted, node, timestamp), size, counts):
                 rows = _arrange(batch, len(layout.metrics), present, ready, utilisation)
                 kept = self._check(file, rows, timestamp is not None, counts, interval_seconds)
                 yield rows if kept.all() else rows.take(kept)
@@ -245,12 +245,12 @@ def _arrange(
     else:
         vectors = np.full((n, features), np.nan)
         vectors[:, present] = numbers[:, :d]
+    times = unknown if batch.timestamps is None else batch.timestamps
+    if np.isinf(times).any():
+        times = np.where(np.isinf(times), np.nan, times)  # no row could come after an infinite time
     return Rows(
         batch.nodes,
-        # An infinite time is none: no row could come after it.
-        unknown
-        if batch.timestamps is None
-        else np.where(np.isinf(batch.timestamps), np.nan, batch.timestamps),
+        times,
         unknown if ready is None else numbers[:, d],
         unknown if utilisation is None else numbers[:, -1],
         vectors,

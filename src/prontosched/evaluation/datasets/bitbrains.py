@@ -7,11 +7,11 @@ forecast in its place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from prontosched.telemetry.trace_csv import CsvFile
-from prontosched.telemetry.trace_files import Batch, TraceCounts
+from prontosched.telemetry.trace_files import Batch, TraceCounts, Wanted
 
 TIMESTAMP = "Timestamp [ms]"
 SIGN = "CPU capacity provisioned [MHZ]"
@@ -44,15 +44,7 @@ class BitbrainsFile:
         """Tell from the first line whether this is a VM of GWA-T-12."""
         return path.name.endswith((".csv", ".csv.gz")) and SIGN in head and head.startswith("Timestamp")
 
-    def batches(
-        self,
-        wanted: Sequence[str],
-        *,
-        node: str | None,
-        timestamp: str | None,
-        size: int,
-        counts: TraceCounts,
-    ) -> Iterator[Batch]:
+    def batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
         """Yield at most `size` rows at a time."""
-        clock = self._own["timestamp"] if timestamp else None
-        yield from self._file.batches(wanted, node=node, timestamp=clock, size=size, counts=counts)
+        clock = self._own["timestamp"] if wanted.timestamp else None
+        yield from self._file.batches(wanted._replace(timestamp=clock), size, counts)

@@ -7,7 +7,7 @@ CPU Ready; its nearest relative is `load_1`, the run queue. Every column is scal
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from prontosched.errors import TelemetryError
 from prontosched.subspace import Array
 from prontosched.telemetry.trace_csv import is_number
-from prontosched.telemetry.trace_files import Batch, TraceCounts, without_infinity
+from prontosched.telemetry.trace_files import Batch, TraceCounts, Wanted, without_infinity
 from prontosched.telemetry.trace_parquet import ParquetFile
 
 MINUTE_SECONDS = 60.0
@@ -64,28 +64,18 @@ class SmdFile:
         cells = head.strip().split(",")
         return path.suffix == ".txt" and len(cells) == len(METRICS) and all(is_number(c) for c in cells)
 
-    def batches(
-        self,
-        wanted: Sequence[str],
-        *,
-        node: str | None,
-        timestamp: str | None,
-        size: int,
-        counts: TraceCounts,
-    ) -> Iterator[Batch]:
+    def batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
         """Yield at most `size` rows at a time."""
         if self._parquet is None:
-            yield from self._text_batches(wanted, timestamp, size, counts)
+            yield from self._text_batches(wanted, size, counts)
             return
-        minute = "minute" if timestamp else None
-        for batch in self._parquet.batches(wanted, node=None, timestamp=minute, size=size, counts=counts):
+        minute = "minute" if wanted.timestamp else None
+        for batch in self._parquet.batches(Wanted(wanted.numbers, None, minute), size, counts):
             times = None if batch.timestamps is None else batch.timestamps * MINUTE_SECONDS
             yield Batch(None, times, batch.numbers)
 
-    def _text_batches(
-        self, wanted: Sequence[str], timestamp: str | None, size: int, counts: TraceCounts
-    ) -> Iterator[Batch]:
-        places = [METRICS.index(name) for name in wanted]
+    def _text_batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
+        places = [METRICS.index(name) for name in wanted.numbers]
         minute = 0
         with self.path.open(encoding="utf-8", errors="replace") as stream:
             while lines := list(itertools.islice(stream, size)):
@@ -97,7 +87,7 @@ class SmdFile:
                     counts.dropped["wrong number of cells"] += int((~whole).sum())
                     lines = [line for line, kept in zip(lines, whole, strict=True) if kept]
                 numbers = _numbers(lines, places, counts)
-                yield Batch(None, times[whole] if timestamp else None, numbers)
+                yield Batch(None, times[whole] if wanted.timestamp else None, numbers)
 
 
 def _numbers(lines: list[str], places: list[int], counts: TraceCounts) -> Array:

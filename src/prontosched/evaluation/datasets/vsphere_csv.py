@@ -13,7 +13,7 @@ is in `telemetry.vsphere`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from prontosched.evaluation.datasets.vsphere_columns import (
     parse_times,
     split_heading,
 )
-from prontosched.telemetry.trace_files import Batch, TraceCounts, without_infinity
+from prontosched.telemetry.trace_files import Batch, TraceCounts, Wanted, without_infinity
 
 READY_MS = "cpu.ready.summation"
 READY_PERCENT = "cpu.readiness.average"
@@ -98,26 +98,20 @@ class VsphereCsvFile:
         own = any(name.startswith(("ready", "cpu_ready")) for name in names)
         return not own and any((split_heading(name) or ("",))[0] in READY_COUNTERS for name in names)
 
-    def batches(
-        self,
-        wanted: Sequence[str],
-        *,
-        node: str | None,
-        timestamp: str | None,
-        size: int,
-        counts: TraceCounts,
-    ) -> Iterator[Batch]:
+    def batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
         """Yield at most `size` rows at a time, in the order of time."""
         counts.dropped.update(self._counts.dropped)
         counts.cells.update(self._counts.cells)
         counts.rows += len(self._table) + self._counts.dropped.total()
         nodes = self._table.index.get_level_values("node").tolist()
         times = self._table.index.get_level_values("time").to_numpy(dtype=float)
-        numbers = self._table[list(wanted)].to_numpy(dtype=float)
+        numbers = self._table[list(wanted.numbers)].to_numpy(dtype=float)
         for start in range(0, len(times), size):
             part = slice(start, start + size)
             cells = without_infinity(numbers[part].copy(), counts)
-            yield Batch(nodes[part] if node else None, times[part] if timestamp else None, cells)
+            yield Batch(
+                nodes[part] if wanted.node else None, times[part] if wanted.timestamp else None, cells
+            )
 
     def _from_long(self, table: Any, columns: LongColumns) -> Any:
         """Turn one row per counter and time into one row per node and time."""
