@@ -39,6 +39,7 @@ PURE = {
     "telemetry.synthetic",
     "federation.tree",
     "federation.aggregator",
+    "federation.clash",
     "federation.message",
 }
 IMPURE = {

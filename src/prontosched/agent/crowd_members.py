@@ -73,7 +73,7 @@ class CrowdMembers:
         self.adopted = 0
         self._unplaced = 0
         self._why = ""
-        self._heard = HeardView(link, self._book)
+        self._heard = HeardView(link, self._book, lambda place: place in self.places)
         self._adoptions = Adoptions()
         self._placed = np.zeros(0, np.bool_)
         self._blocks = np.zeros(0, np.int64)
@@ -86,6 +86,11 @@ class CrowdMembers:
     def told(self) -> bool:
         """True once everyone has told what it knows."""
         return bool((self._blocks > 0).all())
+
+    @property
+    def clashes(self) -> tuple[str, ...]:
+        """Names of nodes here under which another agent speaks too."""
+        return self._heard.clashes
 
     @property
     def errors(self) -> int:

@@ -125,7 +125,8 @@ class FederationFollower:
         errors += list(self._unnamed.values())
         if self._crowd is not None and self._crowd.last_error:
             errors.append(self._crowd.last_error)
-        views = [member.view for member in members] if self._crowd is None else [self._crowd.view]
+        speaking: list[Member | CrowdMembers] = [*members] if self._crowd is None else [self._crowd]
+        views = [who.view for who in speaking]
         found: dict[str, Any] = {
             "embedded": self._board is not None,
             "connected": self.link.connected,
@@ -133,6 +134,7 @@ class FederationFollower:
             "adopted": self.adopted,
             "errors": sum(m.errors for m in members) + len(self._unnamed) + getattr(self._crowd, "errors", 0),
             "last_error": next(iter(errors), ""),
+            "clashes": sorted(name for who in speaking for name in who.clashes),
             "view_revision": next((v.revision for v in views if v is not None), None),
         }
         if self._embedded is not None:

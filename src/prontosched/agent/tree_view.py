@@ -14,6 +14,7 @@ from typing import Any
 
 from prontosched.agent.answer import plain
 from prontosched.errors import FederationError
+from prontosched.federation.clash import clashing
 from prontosched.federation.link import Link
 from prontosched.federation.lookout import Lookout
 from prontosched.federation.overview import Overview, misplaced
@@ -36,6 +37,7 @@ ALONE: dict[str, Any] = {
     "nodes": 0,
     "unreadable": 0,
     "adopted": 0,
+    "clashes": [],
     "saved": {"messages_sent": 0, "messages_saved": 0, "share_saved": 0.0, "bytes_saved": 0},
     "groups": [],
     "members": [],
@@ -143,6 +145,8 @@ class TreeView:
             note = "still reading the bus"
         elif seen.denied:
             note = f"the bus lets this agent read only a part: {seen.denied}"
+        elif seen.clashes:
+            note = clashing(seen.clashes)
         elif seen.misplaced:
             note = misplaced(seen.misplaced)
         self._found = {**answer(seen, lookout.tree), **self._standing(link), "note": note}
@@ -171,6 +175,7 @@ def answer(seen: Overview, tree: Tree) -> dict[str, Any]:
         "view_nodes": seen.view_nodes,
         "nodes": len(members),
         "unreadable": seen.unreadable,
+        "clashes": list(seen.clashes),
         "saved": seen.saved,
         "groups": [
             {

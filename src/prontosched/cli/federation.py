@@ -78,6 +78,7 @@ def _ask_bus(address: str, top: int, wait: float, as_json: bool) -> None:
         "nodes": len(seen.nodes),
         "unreadable": seen.unreadable,
         "misplaced": seen.misplaced,
+        "clashes": list(seen.clashes),
         "denied": seen.denied,
         "view_age_seconds": _plain(seen.view_age_seconds),
     }

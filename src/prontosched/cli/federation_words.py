@@ -11,9 +11,12 @@ if TYPE_CHECKING:
 
 def from_bus(seen: Overview, tree: Tree) -> dict[str, Any]:
     """Return an overview of the bus in the form in which agents answer, with all members."""
+    from prontosched.federation.clash import clashing
     from prontosched.federation.overview import misplaced
 
     notes = []
+    if seen.clashes:
+        notes.append(clashing(seen.clashes))
     if seen.misplaced:
         notes.append(misplaced(seen.misplaced))
     if seen.denied:

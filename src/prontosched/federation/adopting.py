@@ -6,12 +6,16 @@ adopting does to a node: `prontosched.node` and `prontosched.fleet_views`.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.adoption import LEAST_WEIGHT, adopted_weight
 from prontosched.errors import FederationError
 from prontosched.federation.arrival import UnknownSchemaError
+from prontosched.federation.clash import clashing
 from prontosched.federation.contribution import Summarised, own_deviation
 from prontosched.federation.link import VIEWS, Link
 from prontosched.federation.message import GlobalView
@@ -19,6 +23,8 @@ from prontosched.federation.pooling import for_node, trust
 from prontosched.federation.schema import Metrics
 from prontosched.federation.schema_book import SchemaBook
 from prontosched.subspace import Subspace
+
+log = logging.getLogger(__name__)
 
 VIEW_KEY = "global"
 ADOPT_SECONDS = 300.0
@@ -31,20 +37,32 @@ FULL_TRUST = 10.0
 class HeardView:
     """The newest global view on the bus.
 
+    Parameters
+    ----------
+    mine
+        Tells whether a node, by its place in the tree, is one of those who listen here.
+
     Attributes
     ----------
     view
         The view heard last, or None.
     errors, last_error
         Views that could not be read, and the last reason.
+    clashes
+        Names of those who listen here under which another agent speaks too.
     """
 
-    def __init__(self, link: Link, book: SchemaBook) -> None:
+    def __init__(
+        self, link: Link, book: SchemaBook, mine: Callable[[str], bool] = lambda name: False
+    ) -> None:
         self.link = link
         self.book = book
         self.view: GlobalView | None = None
         self.errors = 0
         self.last_error = ""
+        self.clashes: tuple[str, ...] = ()
+        self._mine = mine
+        self._warned: set[str] = set()
         self._feed = link.subscribe(VIEWS, VIEW_KEY)
         self._unread: bytes | None = None
 
@@ -74,6 +92,14 @@ class HeardView:
         self._unread = None
         if self.view is None or view.revision != self.view.revision:
             self.view = view
+            self._warn(view)
+
+    def _warn(self, view: GlobalView) -> None:
+        self.clashes = tuple(name for name in view.clashes if self._mine(name))
+        new = [name for name in self.clashes if name not in self._warned]
+        if new:
+            log.warning("%s", clashing(new))
+            self._warned.update(new)
 
 
 class Adoptions:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from prontosched.errors import FederationError
+from prontosched.federation.clash import MAX_CLASHES, Clashes
 from prontosched.federation.message import Summary
 from prontosched.federation.pooling import (
     pooled_scale,
@@ -74,6 +75,7 @@ class Aggregator:
         self.fan_out = fan_out
         self.largest_weight = largest_weight
         self.children: dict[str, Child] = {}
+        self.clashes = Clashes(expiry_seconds)
         self._merged: Summary | None = None
 
     def receive(self, summary: Summary, *, now: float) -> bool:
@@ -84,20 +86,30 @@ class Aggregator:
         """
         held = self.children.get(summary.node)
         if held is not None and summary.version <= held.summary.version:
+            if self._apart(summary, held) and self.clashes.heard(summary.node, summary.version, now):
+                self._merged = None
             return False
         if held is None and len(self.children) >= self.fan_out:
             raise FederationError(
                 f"aggregator {self.name or 'root'!r} must have at most {self.fan_out} children, got "
                 f"{summary.node!r} as one more: raise fan_out, or use more shards"
             )
+        if held is not None and self._apart(summary, held):
+            self.clashes.replaced(summary.node, held.summary.version)
         self.children[summary.node] = Child(summary, now)
         self._merged = None
         return True
+
+    @staticmethod
+    def _apart(summary: Summary, held: Child) -> bool:
+        """Tell whether a node's summary is of another start; aggregators take over from each other."""
+        return summary.incarnation != held.summary.incarnation and not summary.merged
 
     def forget(self, node: str) -> bool:
         """Drop a child that took its leave; False when it was not held."""
         gone = self.children.pop(node, None) is not None
         if gone:
+            self.clashes.forget(node)
             self._merged = None
         return gone
 
@@ -106,6 +118,8 @@ class Aggregator:
         silent = sorted(n for n, child in self.children.items() if now - child.heard > self.expiry_seconds)
         for node in silent:
             self.forget(node)
+        if self.clashes.lapse(now):
+            self._merged = None
         return silent
 
     def merged(self) -> Summary | None:
@@ -121,6 +135,7 @@ class Aggregator:
     def _merge(self, summaries: list[Summary]) -> Summary:
         metrics = shared_metrics(summaries)
         scale = pooled_scale(summaries, metrics)
+        clashes = {name for s in summaries if s.merged for name in s.clashes}.union(self.clashes.names)
         weights = [min(s.samples, self.largest_weight * s.nodes) for s in summaries]
         return Summary(
             node=self.name,
@@ -138,5 +153,6 @@ class Aggregator:
             nodes=sum(s.nodes for s in summaries),
             statistics=pooled_statistics(summaries),
             merged=True,
+            clashes=tuple(sorted(clashes)[:MAX_CLASHES]),
             **scale._asdict(),
         )

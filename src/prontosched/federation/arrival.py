@@ -14,10 +14,12 @@ import numpy as np
 
 from prontosched.codec import decode
 from prontosched.errors import FederationError, StateError
+from prontosched.federation.clash import MAX_CLASHES
 from prontosched.federation.schema import Metrics
 from prontosched.subspace import Array, Subspace
 
 MAX_RANK = 64
+MAX_NAME = 200
 MAX_STATISTICS = 64
 MAX_STATISTIC_NUMBERS = 65_536
 # A scaled value is clipped at 8, so no second moment can exceed 64 per metric and
@@ -66,6 +68,7 @@ def unpack(fields: dict[str, Any], schemas: Schemas, what: str) -> dict[str, Any
         "counts": counts,
         "nodes": nodes,
         "statistics": statistics,
+        "clashes": _names(fields, what),
         **scale,
     }
 
@@ -109,6 +112,19 @@ def _statistics(fields: dict[str, Any], what: str) -> dict[str, Array]:
     if not all(np.all(np.isfinite(value)) for value in found.values()):
         raise FederationError(f"{what} must have finite statistics, got others: discard it")
     return found
+
+
+def _names(fields: dict[str, Any], what: str) -> tuple[str, ...]:
+    found = fields.get("clashes", [])
+    if (
+        not isinstance(found, list)
+        or len(found) > MAX_CLASHES
+        or not all(isinstance(name, str) and len(name) <= MAX_NAME for name in found)
+    ):
+        raise FederationError(
+            f"{what} must have at most {MAX_CLASHES} names as clashes, got {found!r:.40}: discard it"
+        )
+    return tuple(found)
 
 
 def _whole_matrix(upper: Array, what: str) -> Array:

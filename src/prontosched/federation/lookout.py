@@ -173,6 +173,7 @@ class Lookout:
             len(self._bad) + sum(now - e.time > NAMED_SECONDS for e in self._waiting.values()),
             sum(now - when <= MISPLACED_SECONDS for when in self._misplaced.values()),
             "; ".join(dict.fromkeys(feed.denied for feed in self.feeds if feed.denied)),
+            view.clashes if view else (),
         )
 
     def close(self) -> None:

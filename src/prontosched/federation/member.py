@@ -84,7 +84,7 @@ class Member:
         self.adopted = 0
         self._errors = 0
         self._last_error = ""
-        self._heard = HeardView(link, self.book)
+        self._heard = HeardView(link, self.book, lambda place: place == self.name)
         self._adoptions = Adoptions(1, seconds=adopt_seconds)
         self._looked_at: Subspace | None = None
         self._names = SentNames()
@@ -94,6 +94,11 @@ class Member:
     def view(self) -> GlobalView | None:
         """The global view heard last."""
         return self._heard.view
+
+    @property
+    def clashes(self) -> tuple[str, ...]:
+        """The node's own name, if another agent speaks under it."""
+        return self._heard.clashes
 
     @property
     def errors(self) -> int:

@@ -65,6 +65,8 @@ class Summary:
         Summaries sent so far, and those that epsilon saved.
     merged
         True for what an aggregator says.
+    clashes
+        Names below under which more than one agent speaks.
     """
 
     node: str
@@ -82,6 +84,7 @@ class Summary:
     sent: int = 0
     skipped: int = 0
     merged: bool = False
+    clashes: tuple[str, ...] = ()
 
     @property
     def version(self) -> tuple[int, int]:
@@ -135,6 +138,7 @@ class GlobalView:
     counts: Array
     nodes: int = 0
     statistics: Statistics = field(default_factory=dict)
+    clashes: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
         """Return the message."""
@@ -160,6 +164,7 @@ class GlobalView:
             summary.counts,
             summary.nodes,
             summary.statistics,
+            summary.clashes,
         )
 
 
@@ -236,6 +241,8 @@ def _pack(message: Summary | GlobalView) -> dict[str, Any]:
         packed["spread"] = _single(message.spread)
     if not np.all(message.counts == message.samples):
         packed["counts"] = _single(message.counts)
+    if message.clashes:
+        packed["clashes"] = list(message.clashes)
     for name, value in message.statistics.items():
         # A matrix of products is symmetric; half of it is enough.
         half = _upper(value)

@@ -68,6 +68,8 @@ class Overview:
         Those who report to someone else than this tree says, because theirs is another.
     denied
         What the bus does not let this reader read, in words; empty for nothing.
+    clashes
+        Names under which more than one agent speaks.
     """
 
     rows: tuple[Row, ...]
@@ -77,6 +79,7 @@ class Overview:
     unreadable: int
     misplaced: int = 0
     denied: str = ""
+    clashes: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> list[Row]:

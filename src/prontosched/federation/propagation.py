@@ -91,6 +91,8 @@ class Propagation:
             return "metrics changed"
         if summary.nodes != last.nodes:
             return "nodes changed"
+        if summary.clashes != last.clashes:
+            return "clashes changed"
         if self._moved(summary, last):
             return "moved"
         return "age" if self.aged(now) else None

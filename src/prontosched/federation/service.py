@@ -17,6 +17,7 @@ from prontosched.federation.adopting import VIEW_KEY
 from prontosched.federation.aggregator import Aggregator
 from prontosched.federation.arrival import UnknownSchemaError, decoded, whole
 from prontosched.federation.census import CENSUS_KEY, census_to_bytes
+from prontosched.federation.clash import clashing
 from prontosched.federation.feed import Entry
 from prontosched.federation.link import SUMMARIES, VIEWS, Link, LinkDownError
 from prontosched.federation.message import MESSAGE_LIMIT, VIEW_VERSION, GlobalView, Summary
@@ -78,6 +79,7 @@ class AggregatorService:
         self._census: tuple[int, float] = (-1, 0.0)
         self._seated = False
         self._offered: Summary | None = None
+        self._warned: tuple[str, ...] = ()
         if aggregator.name != ROOT:
             self._voice = Voice(link, aggregator.name, tree=self.tree, book=self.book, rule=self.rule)
 
@@ -87,6 +89,7 @@ class AggregatorService:
         self._hear()
         for node in self.aggregator.expire(now):
             log.info("%s fell silent", node)
+        self._warn()
         seated = self.seat is None or self.seat.claim()
         if seated and not self._seated:
             self._take_seat()
@@ -102,6 +105,14 @@ class AggregatorService:
             self._offered = merged
             return self._voice.offer(merged)
         return self._publish(merged, now)
+
+    def _warn(self) -> None:
+        """Say once of each name that more than one agent speaks under it."""
+        names = self.aggregator.clashes.names
+        for name in names:
+            if name not in self._warned:
+                log.warning("%s", clashing([name]))
+        self._warned = names
 
     def _take_seat(self) -> None:
         """Speak from now on, as newer than whoever held the seat before."""
@@ -146,6 +157,7 @@ class AggregatorService:
             "sent": self.rule.sent_count,
             "skipped": self.rule.skipped_count,
             "revision": self.view.revision if self.view else None,
+            "clashes": list(self.aggregator.clashes.names),
         }
 
     @property

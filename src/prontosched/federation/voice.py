@@ -7,6 +7,7 @@ send. What is said comes from `prontosched.federation.member` or `service`.
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Callable
 
 from prontosched.errors import FederationError
@@ -24,7 +25,8 @@ class Voice:
 
     The incarnation is one more than the last that the bus remembers of this name, and
     not less than the time: a sender that comes back with old state, a clock that was
-    wrong, or an empty bus still make newer summaries than any sent before.
+    wrong, or an empty bus still make newer summaries than any sent before. A part of a
+    second at random keeps two agents apart that start at one moment under one name.
 
     Parameters
     ----------
@@ -61,7 +63,7 @@ class Voice:
                 # Someone else's rubbish under our name, or our own farewell.
                 continue
         self.link.unsubscribe(self._echo)
-        self._incarnation = max(last + 1, int(1000.0 * self.link.now()))
+        self._incarnation = max(last + 1, int(1000.0 * self.link.now())) + secrets.randbelow(1000)
         return True
 
     def offer(self, summary: Summary, statistics: Callable[[], Statistics] | None = None) -> bool:
