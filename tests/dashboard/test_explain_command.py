@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import time
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 
+from prontosched.agent.decision_log import DecisionLog
 from prontosched.agent.events import Events
+from prontosched.agent.minutes import Measured
 from prontosched.cli import main
 from tests.dashboard.conftest import Start, fetch
 
@@ -73,6 +78,27 @@ def test_a_moment_of_the_past_is_told_with_its_minute(refused: str) -> None:
 
     assert "jobs at " in said
     assert "in the minute around it: CPU Ready up to " in said
+    assert re.search(r"along its directions: 1 at -?\d", said)
+    assert "spikes around then: " in said
+
+
+def test_of_many_nodes_the_minute_or_the_ten_minutes_are_told(start: Start, tmp_path: Path) -> None:
+    names = [f"generated-{i:02d}" for i in range(20)]
+    now = time.time() // 600 * 600
+    log = DecisionLog(tmp_path / "generated.decisions.sqlite")
+    for begin in (now - 3 * 86400, now - 6 * 3600):
+        for t in range(0, 600, 30):
+            flags, numbers = np.full(20, t < 300), np.full(20, 7.0)
+            log.write((), [Measured(begin + t, names, flags, flags, numbers, numbers)])
+    log.close()
+    url = start("--synthetic", "20", "--state", str(tmp_path))
+    old = explain("--agent", url, "--node", names[4], "--at", str(now - 3 * 86400 + 350))
+    new = explain("--agent", url, "--node", names[4], "--at", str(now - 6 * 3600 + 350))
+
+    assert "generated-04 in the 10 minutes from " in old.output
+    assert "CPU Ready up to 7 %, refusing 50 %" in old.output
+    assert "generated-04 in the minute from " in new.output
+    assert "refusing 0 %" in new.output
 
 
 @pytest.mark.parametrize(

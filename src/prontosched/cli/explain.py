@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from prontosched.agent.client import Client
 
 SPAN_SECONDS = 30.0
+LONGEST_RECORD_SECONDS = 600.0
 OLDEST = 1e8
 """Seconds since 1970 below which a number is a slip: five minutes ago is `5m`."""
 WATCH_STEPS = 25
@@ -97,8 +98,7 @@ def command(
             raise IntegrationError(
                 "an agent must be running to tell of the past, got no answer: start one with `pronto up`"
             )
-        span = {"from": at - SPAN_SECONDS, "to": at + SPAN_SECONDS, "points": 60}
-        past = _get(client, "/v1/history", {**span, **named})
+        past = _around(client, at, named)
         if not past["points"]:
             raise IntegrationError(_nothing(client.get("/v1/status"), at))
         click.echo(json.dumps(past) if as_json else _then(past, at))
@@ -114,6 +114,18 @@ def _get(client: Client, path: str, values: dict[str, Any]) -> dict[str, Any]:
         if "name one of" not in str(error):
             raise
         raise click.UsageError("the agent watches several nodes: say which with --node NAME") from error
+
+
+def _around(client: Client, at: float, named: dict[str, str]) -> dict[str, Any]:
+    """Return single decisions around a moment, or the record of minutes that it lies in."""
+    span = {"from": at - SPAN_SECONDS, "to": at + SPAN_SECONDS, "points": 60}
+    past = _get(client, "/v1/history", {**span, **named})
+    if past["points"]:
+        return past
+    span = {"from": at - LONGEST_RECORD_SECONDS, "to": at + 1.0, "points": 60}
+    past = _get(client, "/v1/history", {**span, **named})
+    past["points"] = [point for point in past["points"] if at < point["time"] + point["seconds"]]
+    return past
 
 
 def _watch() -> dict[str, Any]:
@@ -235,17 +247,40 @@ def _then(found: dict[str, Any], at: float) -> str:
     points = found["points"]
     point = min(points, key=lambda p: abs(p["time"] - at))
     shown = datetime.fromtimestamp(point["time"]).strftime("%d %b %H:%M:%S")
+    steps = sum(p["timesteps"] for p in points)
+    refused = sum(p["timesteps"] * p["rejecting_share"] for p in points) / steps
+    highest = max((p["ready_max"] for p in points if p["ready_max"] is not None), default=None)
+    if point["seconds"] >= 60:  # no single decisions are kept any more, or of so many nodes
+        minutes = "minute" if point["seconds"] < 120 else f"{point['seconds'] / 60:.0f} minutes"
+        told = f"CPU Ready up to {_percent(highest)}, refusing {100 * refused:.0f} %"
+        lines = [f"{found['node']} in the {minutes} from {shown}: {told}"]
+        why = [f"  {point['reason']}"] if point["reason"] else []
+        return "\n".join([*lines, *why, *_stood(points, point)])
     word = "refused" if point["rejecting_share"] else "accepted"
     lines = [f"{found['node']} {word} jobs at {shown}, at CPU Ready {_percent(point['ready_max'])}"]
     if point["reason"]:
         lines.append(f"  {point['reason']}")
-    highest = max((p["ready_max"] for p in points if p["ready_max"] is not None), default=None)
-    steps = sum(p["timesteps"] for p in points)
-    refused = sum(p["timesteps"] * p["rejecting_share"] for p in points) / steps
     lines.append(
         f"  in the minute around it: CPU Ready up to {_percent(highest)}, refusing {100 * refused:.0f} %"
     )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_stood(points, point)])
+
+
+def _stood(points: list[dict[str, Any]], point: dict[str, Any]) -> list[str]:
+    """Say where the node stood along its directions, and which of them spiked around then."""
+    if point["projections_low"] is None:
+        return []
+    ranges = zip(point["projections_low"], point["projections_high"], strict=True)
+    stood = [f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}" for low, high in ranges]
+    lines = ["  along its directions: " + ", ".join(f"{i + 1} at {value}" for i, value in enumerate(stood))]
+    spiked = []
+    for i in range(len(stood)):
+        counts = {
+            way: sum(p[f"spikes_{way}"][i] for p in points if p["spikes_up"] and len(p["spikes_up"]) > i)
+            for way in ("up", "down")
+        }
+        spiked += [f"{i + 1} {way} ({count})" for way, count in counts.items() if count]
+    return [*lines, f"  spikes around then: {', '.join(spiked) or 'none'}"]
 
 
 def _percent(value: float | None) -> str:
