@@ -47,11 +47,13 @@ class Feed:
         Messages that were too long, or beyond the number of keys that are held.
     denied
         What the bus does not let this member read, in its words; empty for nothing.
+    keep_hidden
+        Set, the last value that gave way to a newer one is kept too, until `hidden` is asked.
 
     Notes
     -----
     Memory: at most `limit` values of at most `message_limit` bytes, and in practice
-    one value per sender.
+    one value per sender; twice that where `keep_hidden` is set.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class Feed:
         self.denied = ""
         self.received = 0
         self.received_bytes = 0
+        self.keep_hidden = False
         self._held: dict[str, tuple[Entry, bool]] = {}
+        self._hidden: dict[str, Entry] = {}
         self._lock = threading.Lock()
 
     def offer(self, entry: Entry, *, live: bool = True) -> None:
@@ -78,12 +82,20 @@ class Feed:
             if len(entry.value) > self.message_limit or (held is None and len(self._held) >= self.limit):
                 self.dropped += 1
             elif live or held is None or not held[1]:
+                if self.keep_hidden and held is not None:
+                    self._hidden[entry.key] = held[0]
                 self._held[entry.key] = (entry, live)
 
     def age(self) -> None:
         """Let what the store holds replace what was heard live before a break."""
         with self._lock:
             self._held = {key: (entry, False) for key, (entry, _) in self._held.items()}
+
+    def hidden(self) -> list[Entry]:
+        """Return, once, values that gave way to newer ones before anyone looked: one per key, the last."""
+        with self._lock:
+            hidden, self._hidden = self._hidden, {}
+        return list(hidden.values())
 
     def drain(self) -> list[Entry]:
         """Return what arrived since the last call, never waiting."""

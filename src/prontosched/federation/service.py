@@ -73,6 +73,8 @@ class AggregatorService:
         self.published = 0
         self.bytes_published = 0
         self._feed = link.subscribe(SUMMARIES, listens(aggregator.name))
+        # Twins speak at one moment: whoever is a little earlier must be heard as well.
+        self._feed.keep_hidden = True
         self._waiting: dict[str, Entry] = {}
         self._voice: Voice | None = None
         self._told: Metrics | None = None
@@ -166,8 +168,9 @@ class AggregatorService:
         return self._feed.received_bytes
 
     def _hear(self) -> None:
+        hidden = [(entry.key, entry) for entry in self._feed.hidden()]
         arrived = {entry.key: entry for entry in self._feed.drain()}
-        for key, entry in {**self._waiting, **arrived}.items():
+        for key, entry in [*hidden, *{**self._waiting, **arrived}.items()]:
             self._waiting.pop(key, None)
             try:
                 self._take(entry)
