@@ -24,4 +24,5 @@ def adopted_weight(timestep: Timesteps) -> Timesteps:
     >>> adopted_weight(0), adopted_weight(500)
     (20.0, 10.0)
     """
-    return ADOPTED_SAMPLES * 0.5 ** (timestep / ADOPTED_HALF_LIFE)
+    weight: Timesteps = ADOPTED_SAMPLES * 0.5 ** (timestep / ADOPTED_HALF_LIFE)
+    return weight

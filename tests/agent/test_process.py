@@ -189,8 +189,8 @@ def test_it_stays_small_and_imports_nothing_heavy(start, tmp_path):
 
 
 def test_a_thousand_made_up_nodes_are_decided_every_second(start):
-    process = start("up", *listen(), "--synthetic", "1000", "--for", "4s", "--json")
-    out, err = process.communicate(timeout=60)
+    process = start("up", *listen(), "--synthetic", "1000", "--for", "8s", "--json")
+    out, err = process.communicate(timeout=90)
     found = json.loads(out)
 
     assert process.returncode == 0, err

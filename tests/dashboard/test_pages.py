@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 import urllib.request
@@ -228,7 +229,8 @@ def test_half_a_day_comes_from_the_decision_log(browser: Any, start: Start, tmp_
         page.keyboard.press("Home")
 
         assert "up to 20 %" in words
-        assert "refusing 16." in words
+        # A sixth; a little less or more as the edges of the half day move on.
+        assert re.search(r"refusing 1[567]\.\d", words)
         assert "up to" in page.inner_text("#ready-chart + .told")
 
 
