@@ -187,7 +187,7 @@ class Chart {
   bands(pen, bands, x, { left, right, top, bottom, em }) {
     pen.fillStyle = colour("--no");
     for (const [begin, end, weight = 1] of bands) {
-      const start = Math.max(x(begin), left), wide = Math.max(1.5, Math.min(x(end), right) - start);
+      const start = Math.round(Math.max(x(begin), left)), wide = Math.max(1.5, Math.round(Math.min(x(end), right)) - start);
       if (start > right) continue;
       pen.globalAlpha = 0.14 * weight;
       pen.fillRect(start, top, wide, bottom - top);
