@@ -1,23 +1,23 @@
 """Many nodes stepped together: for replay, simulation and agentless sources.
 
 `Fleet` carries M nodes as arrays through the stages of `prontosched.node`, with
-the same arithmetic. `NodeFleet` gives M separate nodes the same interface, for
-embeddings that have no array form.
+the same arithmetic. Separate nodes behind the same interface: `prontosched.node_fleet`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.decision import NAN, Decision, FleetDecision, FleetEvidence, FleetSignal
-from prontosched.embedding import Embedding, FPCAEdge
+from prontosched.decision import NAN, FleetDecision, FleetEvidence, FleetSignal
+from prontosched.embedding import FPCAEdge
 from prontosched.embedding.embedding import finite_all
 from prontosched.embedding.fpca_fleet import FPCAEdgeFleet
 from prontosched.fleet_views import FleetViews
+from prontosched.per_node import Nodes, Rows, Separable, fitting, part_of
 from prontosched.spikes import SpikeDetector
 from prontosched.spikes_fleet import FleetSpikeDetector
 from prontosched.subspace import Array, Subspace
@@ -202,6 +202,58 @@ class Fleet:
             self._views = FleetViews(self.embedding)
         self._views.adopt(node, global_view, samples, fresh=not self._embedded[node])
 
+    def take(self, at: Nodes) -> dict[str, Rows]:
+        """Return copies of all that is held of the nodes `at`, by name, nodes first.
+
+        Adopted views are left out: a node that comes back adopts anew.
+        """
+        state = {"timestep": self.timestep[at], "embedded": self._embedded[at]}
+        state["apart"] = np.zeros(at.size, np.bool_) if self._views is None else self._views.apart(at)
+        for name, part in self._held():
+            state |= {f"{name}.{key}": value for key, value in part.take(at).items()}
+        return state
+
+    def put(self, at: Nodes, state: Mapping[str, Rows]) -> None:
+        """Give the nodes `at` what `take` returned, of this fleet or another of the same kind.
+
+        A node goes on bit for bit as if it had not stopped, but for one that projected
+        on an adopted view and now goes on without. After a `StateError` the nodes hold a
+        part of each: `clear` them.
+        """
+        timestep = fitting("timestep", state, (at.size,), self.timestep.dtype)
+        embedded = fitting("embedded", state, (at.size,), self._embedded.dtype)
+        apart = fitting("apart", state, (at.size,), self._embedded.dtype)
+        for name, part in self._held():
+            part.put(at, part_of(name, state))
+        self.timestep[at], self._embedded[at] = timestep, embedded
+        if self._views is not None:
+            self._views.forget(at)
+        for node in at[apart].tolist():
+            alone = np.array([node])
+            if self.embedding.ranks[node]:
+                recent = self.embedding.latest(alone)
+                window = np.matmul(self.embedding.rows[alone], recent.swapaxes(1, 2))
+                self.detector.refill(alone, window, window.shape[2])
+            else:
+                self.detector.clear(alone)
+
+    def clear(self, at: Nodes) -> None:
+        """Make the nodes `at` as new."""
+        for _, part in self._held():
+            part.clear(at)
+        self.timestep[at], self._embedded[at] = 0, False
+        if self._views is not None:
+            self._views.forget(at)
+
+    def _held(self) -> Iterator[tuple[str, Separable]]:
+        """Yield the parts that hold something of each node; a signal that cannot be taken apart is left out."""
+        if self.scaling is not None:
+            yield "scaling", self.scaling
+        yield "embedding", self.embedding
+        yield "detector", self.detector
+        if isinstance(self.signal, Separable):
+            yield "signal", self.signal
+
     def _each(self, value: Array | float) -> Array:
         return np.broadcast_to(np.asarray(value, dtype=np.float64), (self.nodes,))
 
@@ -220,84 +272,3 @@ class Fleet:
     def reason(self, node: int) -> str:
         """Say why `node` was decided as it was at the last timestep."""
         return self.signal.reason(node)
-
-
-class Member(Protocol):
-    """What a `NodeFleet` asks of a node; `prontosched.node.Node` is one."""
-
-    embedding: Embedding
-    timestep: int
-
-    def step(self, y: Array, *, ready: float = NAN, utilisation: float = NAN, time: float = NAN) -> Decision:
-        """Carry one telemetry vector all the way to a decision."""
-        ...
-
-    def adopt(self, global_view: Subspace, *, samples: float) -> None:
-        """Project on the global view too."""
-        ...
-
-    @property
-    def view(self) -> Subspace | None:
-        """The subspace projected on."""
-        ...
-
-
-class NodeFleet:
-    """M separate nodes behind the interface of a `Fleet`."""
-
-    def __init__(self, nodes: Sequence[Member], features: int) -> None:
-        self.members = list(nodes)
-        self.nodes = len(self.members)
-        self.features = features
-        self._reasons = ["accepting: nothing seen yet"] * self.nodes
-
-    def step(
-        self,
-        Y: Array,
-        *,
-        ready: Array | float = NAN,
-        utilisation: Array | float = NAN,
-        time: Array | float = NAN,
-        present: NDArray[np.bool_] | None = None,
-    ) -> FleetDecision:
-        """Carry one telemetry vector of every node present all the way to a decision."""
-        known = [np.broadcast_to(np.asarray(v, float), (self.nodes,)) for v in (ready, utilisation, time)]
-        here = np.ones(self.nodes, np.bool_) if present is None else np.asarray(present, np.bool_)
-        raised = np.zeros(self.nodes, np.bool_)
-        numbers = np.full((4, self.nodes), NAN)
-        numbers[:2] = 0.0
-        timestep = np.array([node.timestep for node in self.members], np.int64)
-        for i in np.flatnonzero(here):
-            decision = self.members[i].step(
-                Y[i], ready=float(known[0][i]), utilisation=float(known[1][i]), time=float(known[2][i])
-            )
-            raised[i] = decision.raised
-            numbers[:, i] = (
-                decision.score,
-                decision.threshold,
-                decision.probability,
-                decision.expected_ready,
-            )
-            self._reasons[i] = decision.reason
-        score, threshold, probability, expected = numbers
-        return FleetDecision(raised, score, threshold, timestep, probability, expected)
-
-    def subspace(self, node: int) -> Subspace | None:
-        """Return the subspace of one node."""
-        return self.members[node].embedding.subspace
-
-    def view(self, node: int) -> Subspace | None:
-        """Return what one node projects on."""
-        return self.members[node].view
-
-    def adopt(self, node: int, global_view: Subspace, *, samples: float) -> None:
-        """Let one node project on the global view too, for as long as its own vectors are few."""
-        self.members[node].adopt(global_view, samples=samples)
-
-    def kept(self, node: int) -> Subspace | None:
-        """Return the subspace of one node with its spare directions."""
-        return self.members[node].embedding.kept
-
-    def reason(self, node: int) -> str:
-        """Say why `node` was decided as it was at the last timestep."""
-        return self._reasons[node]

@@ -76,14 +76,22 @@ class FleetViews:
             # What it learned since has no say in the signs of its directions.
             self.ranks[node] = 0
 
+    def apart(self, at: Nodes) -> Mask:
+        """Tell which of the nodes `at` project on something else than their own subspaces."""
+        return self._apart[at]
+
+    def forget(self, at: Nodes) -> None:
+        """Drop the views of the nodes `at`, which have become others."""
+        for node in at[self._has[at]].tolist():
+            del self._adopted[node]
+        self._has[at] = self._due[at] = self._apart[at] = False
+        self._show_own(at)
+
     def learned(self, changed: Nodes) -> None:
         """Take note of the nodes whose own subspace changed."""
         has = self._has[changed]
         self._due[changed[has]] = True
-        alone = changed[~has]
-        self.rows[alone] = self.embedding.rows[alone]
-        self.strengths[alone] = self.embedding.strengths[alone]
-        self.ranks[alone] = self.embedding.ranks[alone]
+        self._show_own(changed[~has])
 
     def refresh(self, here: Mask, timestep: NDArray[np.int64]) -> Iterator[tuple[Nodes, Array]]:
         """Merge the views of the nodes `here` with what these learned since.
@@ -124,6 +132,12 @@ class FleetViews:
         self._show_alone(nodes[young])
         self._show_merged(nodes[~young & ~faded], weight[~young & ~faded])
         return np.sort(np.concatenate([nodes[~faded], self._let_go(nodes[faded])]))
+
+    def _show_own(self, nodes: Nodes) -> None:
+        """Show the own subspaces of nodes without a view."""
+        self.rows[nodes] = self.embedding.rows[nodes]
+        self.strengths[nodes] = self.embedding.strengths[nodes]
+        self.ranks[nodes] = self.embedding.ranks[nodes]
 
     def _show_alone(self, nodes: Nodes) -> None:
         """Show the views of nodes that have no subspace of their own yet."""

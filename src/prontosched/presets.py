@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from prontosched.decision import Signal
 from prontosched.embedding import EMBEDDINGS, Embedding
 from prontosched.errors import SettingsError
-from prontosched.fleet import Fleet, NodeFleet
+from prontosched.fleet import Fleet
 from prontosched.node import Node
+from prontosched.node_fleet import NodeFleet
 from prontosched.projection import Projector
 from prontosched.signals import find_signal
 from prontosched.spikes import SpikeDetector

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
+from prontosched.per_node import Nodes, PerNode, Rows, fitting
 from prontosched.spikes import CANCELLED, NEARBY, RELATIVE_FLOOR, ROUNDS, SpikeDetector
 from prontosched.subspace import Array
 
 At = slice | NDArray[np.intp]
 
 
-class FleetSpikeDetector:
+class FleetSpikeDetector(PerNode):
     """Tell for each projection of M nodes whether it leaves its recent range.
 
     Parameters
@@ -26,7 +30,10 @@ class FleetSpikeDetector:
     Memory: `nodes * width * (lag + 2)` floats.
     """
 
+    PER_NODE: ClassVar[tuple[str, ...]] = ("_mean", "_square", "_held", "_next", "_rounds")
+
     def __init__(self, nodes: int, width: int, like: SpikeDetector) -> None:
+        self._like = like
         self.lag = like.lag
         self.threshold = like.threshold
         self.influence = like.influence
@@ -39,6 +46,20 @@ class FleetSpikeDetector:
         self._held = np.zeros(nodes, np.intp)
         self._next = np.zeros(nodes, np.intp)
         self._rounds = np.zeros(nodes, np.intp)
+
+    def like_new(self, nodes: int) -> FleetSpikeDetector:
+        """Return the detector of so many nodes that have seen nothing."""
+        return FleetSpikeDetector(nodes, self._mean.shape[1], self._like)
+
+    def take(self, at: Nodes) -> dict[str, Rows]:
+        """Return copies of all that is held of the nodes `at`, by name, nodes first."""
+        return {**super().take(at), "values": self._values[:, at].swapaxes(0, 1)}
+
+    def put(self, at: Nodes, state: Mapping[str, Rows]) -> None:
+        """Give the nodes `at` what `take` returned."""
+        super().put(at, state)
+        shape = (at.size, self.lag, self._mean.shape[1])
+        self._values[:, at] = fitting("values", state, shape, self._values.dtype).swapaxes(0, 1)
 
     def refill(self, nodes: NDArray[np.intp], window: Array, held: int) -> None:
         """Replace the recent values of `nodes` by `window` `(m, width, held)`, oldest first."""

@@ -25,8 +25,9 @@ from prontosched.agent.service import ServiceManager
 from prontosched.agent.state import default_folder
 from prontosched.agent.watched import Watched
 from prontosched.errors import SettingsError, StateError
-from prontosched.fleet import Fleet, NodeFleet
+from prontosched.fleet import Fleet
 from prontosched.node import Node
+from prontosched.node_fleet import NodeFleet
 from prontosched.presets import PRESETS, make_fleet, make_node
 from prontosched.settings import AgentSettings, pairs
 from prontosched.signals import find_signal

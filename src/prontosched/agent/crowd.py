@@ -14,7 +14,8 @@ from prontosched.agent.nodes import Insight, Overview
 from prontosched.agent.schema import MAX_METRICS, Schema
 from prontosched.agent.tally import Tally
 from prontosched.decision import Decision, FleetDecision
-from prontosched.fleet import Fleet, NodeFleet
+from prontosched.fleet import Fleet
+from prontosched.node_fleet import NodeFleet
 from prontosched.subspace import Subspace
 from prontosched.telemetry.source import Sample
 

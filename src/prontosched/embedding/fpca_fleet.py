@@ -7,12 +7,15 @@ one by one, by the very function a single node uses.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.embedding.embedding import LARGEST, finite_all
 from prontosched.embedding.fpca import FPCAEdge
 from prontosched.embedding.leading import leading_exactly
+from prontosched.per_node import PerNode
 from prontosched.subspace import GRAM_TRUST, Array, Subspace, eigen
 
 At = slice | NDArray[np.intp]
@@ -20,7 +23,7 @@ Nodes = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 
-class FPCAEdgeFleet:
+class FPCAEdgeFleet(PerNode):
     """Follow the leading subspaces of M streams.
 
     Parameters
@@ -51,6 +54,11 @@ class FPCAEdgeFleet:
     the rank, or the largest rank where it adapts; `lag` more if that is longer than a
     block.
     """
+
+    PER_NODE: ClassVar[tuple[str, ...]] = (
+        *("slab", "rows", "strengths", "ranks", "blocks"),
+        *("_known", "_signed", "_shown", "_held", "_last_change", "_seen", "_past"),
+    )
 
     def __init__(self, nodes: int, features: int, like: FPCAEdge, lag: int) -> None:
         if like.energy_bounds is not None and like.growth != "spare":
@@ -86,6 +94,11 @@ class FPCAEdgeFleet:
         # Only a lag longer than a block needs more of the past than the block itself.
         self._past = np.zeros((nodes, lag, features)) if lag > like.block_size else None
         self._seen = np.zeros(nodes, np.int64)
+        self._like = like
+
+    def like_new(self, nodes: int) -> FPCAEdgeFleet:
+        """Return the embedding of so many nodes that have seen nothing."""
+        return FPCAEdgeFleet(nodes, self.slab.shape[2], self._like, self.lag)
 
     def samples(self) -> Array:
         """Vectors behind the singular values, `(M,)`."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.errors import StateError
+from prontosched.per_node import fitting, part_of
 from prontosched.signals.arithmetic import Many, Operations
 
 
@@ -103,6 +104,37 @@ class Held:
             else:
                 setattr(part, name, value[nodes])
         return part
+
+    def extract(self, nodes: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
+        """Return copies of all that is held of some of many nodes, by dotted name, nodes first."""
+        found: dict[str, NDArray[Any]] = {}
+        for name in self.HELD:
+            value = getattr(self, name)
+            if isinstance(value, Held):
+                found.update({f"{name}.{k}": v for k, v in value.extract(nodes).items()})
+            elif isinstance(value, (list, deque)):
+                found[name] = np.stack([v[nodes] for v in value], axis=1)
+            else:
+                found[name] = value[nodes]
+        return found
+
+    def insert(self, nodes: NDArray[np.intp], state: Mapping[str, NDArray[Any]]) -> None:
+        """Give some of many nodes what `extract` returned."""
+        for name in self.HELD:
+            value = getattr(self, name)
+            if isinstance(value, Held):
+                value.insert(nodes, part_of(name, state))
+            elif isinstance(value, (list, deque)):
+                shape = (nodes.size, len(value), *value[0].shape[1:])
+                for i, new in enumerate(fitting(name, state, shape, value[0].dtype).swapaxes(0, 1)):
+                    value[i] = value[i].copy()
+                    value[i][nodes] = new
+            else:
+                if value.ndim == 1:
+                    # It may be a member of a list elsewhere.
+                    value = value.copy()
+                    setattr(self, name, value)
+                value[nodes] = fitting(name, state, (nodes.size, *value.shape[1:]), value.dtype)
 
     def put(self, nodes: NDArray[np.int64], part: Self) -> None:
         """Put back what `take` returned."""

@@ -5,13 +5,14 @@ Covers: `LearnedFleet`, with the decisions of as many `LearnedSignal`s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.decision import FleetDecision, FleetEvidence
+from prontosched.per_node import Nodes, Rows, fitting
 from prontosched.signals.arithmetic import Many
 from prontosched.signals.learned_form import LearnedForm
 from prontosched.signals.learner import Answer, Present
@@ -88,6 +89,30 @@ class LearnedFleet(LearnedForm):
         self._raised[nodes] = answer.raised
         for held, values in zip(self._last, answer[1:], strict=True):
             held[nodes] = values
+
+    def take(self, at: Nodes) -> dict[str, Rows]:
+        """Return copies of all that is held of the nodes `at`, by name, nodes first."""
+        last = np.stack([values[at] for values in self._last], axis=1)
+        return {"raised": self._raised[at], "last": last, **self.learner.extract(at)}
+
+    def put(self, at: Nodes, state: Mapping[str, Rows]) -> None:
+        """Give the nodes `at` what `take` returned."""
+        vectors = state.get("vectors")
+        if not self.features and vectors is not None and vectors.ndim == 3:
+            self._grow(vectors.shape[2])
+        self.learner.insert(at, state)
+        self._raised[at] = fitting("raised", state, (at.size,), self._raised.dtype)
+        last = fitting("last", state, (at.size, len(self._last)), self._last[0].dtype)
+        for held, values in zip(self._last, last.T, strict=True):
+            held[at] = values
+
+    def clear(self, at: Nodes) -> None:
+        """Make the nodes `at` as new, with the seeds of their places."""
+        seeds = self.learner.admission.seed[at]
+        fresh = LearnedFleet(at.size, **self.settings())
+        if self.features:
+            fresh._grow(self.features)
+        self.put(at, {**fresh.take(np.arange(at.size)), "admission.seed": seeds})
 
     def reason(self, node: int) -> str:
         """Say why `node` was decided as it was at the last timestep."""

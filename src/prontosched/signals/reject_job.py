@@ -6,11 +6,12 @@ Covers: one node (`RejectJob`) and many at once (`RejectJobFleet`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence
+from prontosched.per_node import PerNode
 from prontosched.subspace import Array, Subspace
 
 Weights = Literal["normalised", "raw", "harmonic"]
@@ -133,13 +134,14 @@ class RejectJob:
         self._holding = int(state["holding"])
 
 
-class RejectJobFleet:
+class RejectJobFleet(PerNode):
     """Reject-Job for M nodes at once; the same decisions as M separate signals.
 
     Parameters are those of `RejectJob`, after the number of nodes.
     """
 
     name = "paper"
+    PER_NODE: ClassVar[tuple[str, ...]] = ("_holding",)
 
     def __init__(
         self,
@@ -159,6 +161,12 @@ class RejectJobFleet:
         self._last: tuple[FleetEvidence, FleetDecision] | None = None
         self._raised = np.zeros(0, np.intp)
         self._strengths = self._basis = np.zeros((0, 0))
+
+    def like_new(self, nodes: int) -> RejectJobFleet:
+        """Return the signal of so many nodes that have seen nothing."""
+        return RejectJobFleet(
+            nodes, self.threshold, absolute=self.absolute, weights=self.weights, hold=self.hold
+        )
 
     def decide(self, evidence: FleetEvidence) -> FleetDecision:
         """Answer for one timestep of every node."""

@@ -6,16 +6,19 @@ Where one node holds a block of vectors, a fleet holds their sums.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
+from prontosched.per_node import PerNode
 from prontosched.subspace import Array
 from prontosched.telemetry.scaling import EARLY, IMPLAUSIBLE, OUTER, Scaling, fold, spread
 
 At = slice | NDArray[np.intp]
 
 
-class FleetScaling:
+class FleetScaling(PerNode):
     """Bring the metrics of M nodes to one scale, each by its own past.
 
     Parameters
@@ -30,7 +33,13 @@ class FleetScaling:
     Memory: `nodes * features * 12` floats.
     """
 
+    PER_NODE: ClassVar[tuple[str, ...]] = (
+        *("mean", "variance", "seen", "unknown", "samples"),
+        *("_first", "_second", "_missing", "_inverse", "_upper", "_lower", "_outer"),
+    )
+
     def __init__(self, nodes: int, features: int, like: Scaling) -> None:
+        self._like = like
         self.clip = like.clip
         self.block_size = like.block_size
         self.weight = like.weight
@@ -47,6 +56,10 @@ class FleetScaling:
         self._upper = np.full(shape, IMPLAUSIBLE)
         self._lower = np.full(shape, -IMPLAUSIBLE)
         self._outer = np.full(shape, np.inf)
+
+    def like_new(self, nodes: int) -> FleetScaling:
+        """Return the scaling of so many nodes that have seen nothing."""
+        return FleetScaling(nodes, self.mean.shape[1], self._like)
 
     def scale(self, Y: Array, at: At) -> Array:
         """Return the vectors `Y` `(m, d)` of the nodes `at`, scaled by what came before them."""
