@@ -85,6 +85,36 @@ def test_a_fleet_decides_as_its_nodes_would(rng, options):
         assert one.standing() == pytest.approx(pair.fleet.standing(i), abs=1e-9, nan_ok=True)
 
 
+def same_shares(pair):
+    for i, one in enumerate(pair.ones):
+        for name, value in one.share().items():
+            np.testing.assert_allclose(pair.fleet.share(i)[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_nodes_of_a_fleet_share_and_start_as_single_ones_do(rng):
+    pair = Pair(rng, 4, tolerance=2.0)
+    teacher = Pair(rng, 1, tolerance=2.0)
+    for t in range(1100):
+        list(teacher.step(t, gaps=0.0, absent=0.0))
+    shared = teacher.fleet.share(0)
+    assert shared["labels"][0] > 1000
+    for t in range(600):
+        # At different ages, one of them twice; the last one never.
+        for i in {0: [0], 150: [1], 333: [2], 400: [1]}.get(t, []):
+            pair.fleet.start_from(shared, i)
+            pair.ones[i].start_from(shared)
+            same_shares(pair)
+        for i, one, together in pair.step(t, gaps=0.04 if t % 3 else 0.0, absent=0.1 if t % 4 == 0 else 0.0):
+            assert one.raised == together.raised[i]
+            assert one.score == pytest.approx(together.score[i], abs=1e-9)
+            assert one.probability == pytest.approx(together.probability[i], abs=1e-9)
+            assert one.expected_ready == pytest.approx(together.expected_ready[i], abs=1e-9)
+    same_shares(pair)
+    trust = pair.fleet.learner.trust()
+    assert trust[:3].tolist() == [1.0] * 3
+    assert trust[3] < 0.5
+
+
 def test_absent_nodes_are_left_alone(rng):
     pair = Pair(rng, 3)
     for t in range(40):

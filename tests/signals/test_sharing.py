@@ -143,6 +143,87 @@ def test_all_nodes_of_a_fleet_start_from_what_is_shared(rng):
     assert fleet.learner.heads.weights[1] == pytest.approx(one.learner.heads.weights, abs=1e-12)
 
 
+def test_a_node_shares_what_it_learned_itself_and_never_what_it_took_up(rng):
+    teacher, pupil = LearnedSignal(), LearnedSignal()
+    run(teacher, lasting(rng, 2500, level=2.5))
+    run(pupil, lasting(rng, 400, level=2.5))
+    own = pupil.share()
+
+    pupil.start_from(teacher.share())
+
+    for name, value in pupil.share().items():
+        np.testing.assert_allclose(value, own[name], rtol=1e-7, atol=1e-7, err_msg=name)
+    run(pupil, lasting(rng, 600, level=2.5), first=400)
+    later = pupil.share()
+    assert 900 < later["labels"][0] < 1000
+    # What the constant input counts, faded: no more than its own labels.
+    assert own["information"][1, 0, 0] + 450 < later["information"][1, 0, 0] < later["labels"][0]
+
+
+def test_nodes_that_take_up_from_each_other_do_not_swell_what_they_share(rng):
+    nodes = [LearnedSignal() for _ in range(3)]
+    for node in nodes:
+        run(node, lasting(rng, 400, level=2.5))
+
+    def fleet():
+        return {name: sum(node.share()[name] for node in nodes) for name in nodes[0].share()}
+
+    before = fleet()
+    for _ in range(5):
+        for node in nodes:
+            node.start_from(fleet())
+
+    for name, value in fleet().items():
+        np.testing.assert_allclose(value, before[name], rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def test_labels_that_wait_keep_their_places_when_a_node_takes_up_what_others_know(rng):
+    teacher, pupil = LearnedSignal(), LearnedSignal()
+    run(teacher, lasting(rng, 1500, level=2.5))
+    run(pupil, lasting(rng, 300, level=2.5))
+    heads = pupil.learner.heads
+    place = heads.labels % BATCH
+    assert place > 0
+
+    pupil.start_from(teacher.share())
+
+    assert heads.labels % BATCH == place
+    assert pupil.learner.trust() == 1.0
+
+
+def test_what_was_taken_up_is_known_after_a_restart(rng):
+    teacher, pupil, twin = LearnedSignal(), LearnedSignal(), LearnedSignal()
+    run(teacher, lasting(rng, 1500, level=2.5))
+    run(pupil, lasting(rng, 300, level=2.5))
+    pupil.start_from(teacher.share())
+    twin.restore(pupil.state())
+
+    for name, value in twin.share().items():
+        assert np.array_equal(value, pupil.share()[name]), name
+
+
+def test_a_node_from_before_takes_up_and_shares_as_one_that_borrowed_nothing(rng):
+    signal, twin = LearnedSignal(), LearnedSignal()
+    run(signal, lasting(rng, 300, level=2.5))
+    state = {name: value for name, value in signal.state().items() if "borrowed" not in name}
+    state = {name: value for name, value in state.items() if "credit" not in name}
+    twin.restore(state)
+
+    for name, value in twin.share().items():
+        assert np.array_equal(value, signal.share()[name]), name
+
+
+def test_shared_information_with_a_negative_direction_is_refused():
+    shared = LearnedSignal().share()
+    shared["information"][0] -= 100.0 * np.eye(34)
+    signal = LearnedSignal()
+
+    with pytest.raises(StateError, match="must be a sum of squares"):
+        signal.start_from(shared)
+
+    assert not signal.learner.heads.borrowed.any()
+
+
 def test_shared_statistics_of_another_shape_are_refused():
     shared = LearnedSignal().share()
     shared["information"] = shared["information"][:, :5, :5]

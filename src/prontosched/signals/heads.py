@@ -39,7 +39,8 @@ class Heads(Held):
 
     Notes
     -----
-    Memory: `heads * k * (k + 1)` floats per node, and as much again while learning.
+    Memory: `heads * k * (k + 1)` floats per node, and as much again while learning; half
+    of that for what was borrowed.
     """
 
     HELD: ClassVar[tuple[str, ...]] = (
@@ -50,7 +51,10 @@ class Heads(Held):
         "waiting",
         "waiting_errors",
         "waiting_curvatures",
+        "borrowed",
+        "credit",
     )
+    ASIDE: ClassVar[tuple[str, ...]] = ("borrowed", "credit")
 
     def __init__(
         self, ops: Operations, prior: Array, *, ridge: float = RIDGE, forgetting: float = FORGETTING
@@ -68,6 +72,10 @@ class Heads(Held):
         self.waiting = np.zeros((*lead, BATCH, size))
         self.waiting_errors = np.zeros((*lead, heads, BATCH))
         self.waiting_curvatures = np.ones((*lead, heads, BATCH))
+        # What others lent when it began: upper triangles of information, and information times weights.
+        self.borrowed = np.zeros((*lead, heads, size * (size + 3) // 2))
+        # How many of its labels, and of the positive ones, are theirs.
+        self.credit = np.zeros((*lead, 2), np.int64)
         self.cap = size / ridge
         self.identity = np.eye(size)
         # Labels not yet written to the arrays above: one write a batch costs a tenth of one a label.
@@ -123,7 +131,9 @@ class Heads(Held):
         """Take over what `state` returned."""
         self._late.clear()
         self._late_numbers.clear()
-        super().restore(state)
+        # Earlier releases did not keep what they had borrowed.
+        none = {"borrowed": np.zeros_like(self.borrowed), "credit": np.zeros_like(self.credit)}
+        super().restore({**none, **state})
 
     def _newton(self, at: Any) -> None:
         """Take one Newton step on the labels that wait, for the nodes `at`."""
@@ -142,27 +152,43 @@ class Heads(Held):
         self.inverse[at] = inverse * shrink[..., None, None]
         self.prior_left[at] = self.prior_left[at] * self.fade / shrink
 
-    def share(self) -> tuple[Array, Array]:
-        """Return information and information times weights, without the prior's part.
+    def share(self, at: Any = ...) -> tuple[Array, Array]:
+        """Return information and information times weights, of own labels alone.
 
         They add up over nodes. For a least-squares head the sum is exactly what one
         head would hold that had learned from all of their labels; for a logistic head
         it is the sum of quadratic approximations, each around its own node's weights.
+        The prior's part is left out, and what others lent: it is theirs to tell.
         """
-        size = self.prior.shape[-1]
-        information = np.linalg.inv(self.inverse)
-        weighted = np.matmul(information, self.weights[..., None])[..., 0]
-        prior = self.ridge * self.prior_left[..., None]
-        information = information - prior[..., None] * np.eye(size)
-        return information, weighted - prior * self.prior
+        information = np.linalg.inv(self.inverse[at])
+        weighted = np.matmul(information, self.weights[at][..., None])[..., 0]
+        lent, lent_weighted = self._lent(at)
+        left = self.prior_left[at][..., None]
+        information = information - left[..., None] * (self.ridge * self.identity + lent)
+        return information, weighted - left * (self.ridge * self.prior + lent_weighted)
 
-    def start_from(self, information: Array, weighted: Array, scale: float) -> None:
-        """Begin with shared information `(heads, k, k)`, each label counted `scale` times."""
+    def start_from(self, information: Array, weighted: Array, scale: float, at: Any = ...) -> None:
+        """Add shared information `(heads, k, k)` to own, each label counted `scale` times.
+
+        What was borrowed before is given back.
+        """
         self._write()
+        rows, columns = np.triu_indices(self.prior.shape[-1])
+        own, own_weighted = self.share(at)
+        self.prior_left[at] = 1.0
+        self.borrowed[at] = np.concatenate([scale * information[:, rows, columns], scale * weighted], axis=-1)
+        lent, lent_weighted = self._lent(at)
+        inverse = np.linalg.inv(own + self.ridge * self.identity + lent)
+        inverse = 0.5 * (inverse + np.swapaxes(inverse, -1, -2))
+        right = own_weighted + self.ridge * self.prior + lent_weighted
+        self.inverse[at] = inverse
+        self.weights[at] = np.matmul(inverse, right[..., None])[..., 0]
+
+    def _lent(self, at: Any) -> tuple[Array, Array]:
+        """Return what was borrowed, as it was then: information, and information times weights."""
         size = self.prior.shape[-1]
-        total = scale * information + self.ridge * np.eye(size)
-        right = scale * weighted + self.ridge * self.prior
-        inverse = np.linalg.inv(total)
-        self.inverse[...] = 0.5 * (inverse + np.swapaxes(inverse, -1, -2))
-        self.weights[...] = np.matmul(self.inverse, right[..., None])[..., 0]
-        self.prior_left[...] = 1.0
+        rows, columns = np.triu_indices(size)
+        borrowed = self.borrowed[at]
+        lent = np.empty((*borrowed.shape[:-1], size, size))
+        lent[..., rows, columns] = lent[..., columns, rows] = borrowed[..., :-size]
+        return lent, borrowed[..., -size:]

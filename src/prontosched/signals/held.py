@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -36,9 +36,12 @@ class Held:
         Names of the attributes that are state: numbers, arrays, tables, lists of
         those (of fixed length), or other parts. Over many nodes all have the node
         as their first axis.
+    ASIDE
+        Names among them of what no step touches: a copy that is to step goes without.
     """
 
     HELD: ClassVar[tuple[str, ...]] = ()
+    ASIDE: ClassVar[tuple[str, ...]] = ()
     ops: Operations
 
     def state(self) -> dict[str, Any]:
@@ -91,10 +94,10 @@ class Held:
         return type(old)(new)
 
     def take(self, nodes: NDArray[np.int64]) -> Self:
-        """Return a copy that holds only these nodes."""
+        """Return a copy that holds only these nodes, to step them."""
         part = copy.copy(self)
         part.ops = Many(len(nodes))
-        for name in self.HELD:
+        for name in self._stepped():
             value = getattr(self, name)
             if isinstance(value, Held):
                 setattr(part, name, value.take(nodes))
@@ -138,7 +141,7 @@ class Held:
 
     def put(self, nodes: NDArray[np.int64], part: Self) -> None:
         """Put back what `take` returned."""
-        for name in self.HELD:
+        for name in self._stepped():
             value, changed = getattr(self, name), getattr(part, name)
             if isinstance(value, Held):
                 value.put(nodes, changed)
@@ -149,3 +152,6 @@ class Held:
                     value[i][nodes] = new
             else:
                 value[nodes] = changed
+
+    def _stepped(self) -> Iterator[str]:
+        return (name for name in self.HELD if name not in self.ASIDE)

@@ -41,7 +41,7 @@ class LearnedSignal(LearnedForm):
 
     Notes
     -----
-    Memory: about 55 kB and `8 d (horizon + 1)` bytes, 16 kB more for a percentile
+    Memory: about 93 kB and `8 d (horizon + 1)` bytes, 66 kB more for a percentile
     tolerance, however long the stream.
 
     Examples

@@ -19,6 +19,7 @@ from prontosched.signals.learner import Answer, Present
 from prontosched.signals.policy import USUAL, Policy
 from prontosched.signals.reasons import Seen, reason
 from prontosched.signals.record import Standing
+from prontosched.signals.sharing import share, start_from
 from prontosched.signals.sight import DIRECTIONS, FARTHEST
 from prontosched.subspace import Array
 
@@ -89,6 +90,14 @@ class LearnedFleet(LearnedForm):
         self._raised[nodes] = answer.raised
         for held, values in zip(self._last, answer[1:], strict=True):
             held[nodes] = values
+
+    def share(self, node: int | None = None) -> dict[str, Array]:
+        """Return statistics that add up over nodes: of one node, or the sum of all."""
+        return share(self.learner, ... if node is None else node)
+
+    def start_from(self, shared: Mapping[str, Array], node: int | None = None) -> None:
+        """Go on, on one node or on every one, from what a fleet has learned too."""
+        start_from(self.learner, shared, ... if node is None else node)
 
     def take(self, at: Nodes) -> dict[str, Rows]:
         """Return copies of all that is held of the nodes `at`, by name, nodes first."""

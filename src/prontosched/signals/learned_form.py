@@ -53,7 +53,7 @@ class LearnedForm:
         return share(self.learner)
 
     def start_from(self, shared: Mapping[str, Array]) -> None:
-        """Begin, on every node, with what a fleet has learned."""
+        """Go on, on every node, from what a fleet has learned too."""
         start_from(self.learner, shared)
 
     def settings(self) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Learner(Held):
 
     Notes
     -----
-    Memory: about 6,500 floats and `d * (horizon + 1)` per node; 2,048 more for a
+    Memory: about 11,600 floats and `d * (horizon + 1)` per node; 8,200 more for a
     percentile tolerance.
     """
 
