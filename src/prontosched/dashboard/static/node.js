@@ -141,7 +141,7 @@ async function refresh() {
     }
     const own = record && record.downtime != null;
     const downtime = own ? record.downtime : record && record.signal ? record.signal.downtime : status.tally.downtime;
-    showBudget(downtime, explained.budget, status.tally, status.nodes > 1 ? status.nodes : 0);
+    showBudget(downtime, explained.budget, status.tally, status.nodes > 1 ? status.nodes : 0, own);
     signs = explained.directions.map((direction) => direction.sign ?? 1);
     showDirections(explained);
     showLast(explained.last_rejection);

@@ -70,9 +70,10 @@ function showRecord(record, interval) {
     : "Too few to tell the signal from a coin that refuses as often."));
 }
 
-function showBudget(downtime, budget, tally, whole) {
+function showBudget(downtime, budget, tally, whole, recorded) {
   put("downtime", percent(downtime, 1));
-  put("budget", budget == null ? "of the time; no budget is set" : `of the time; at most ${percent(budget)} is the aim`);
+  const time = recorded ? "of the time on record" : "of the time";
+  put("budget", budget == null ? `${time}; no budget is set` : `${time}; at most ${percent(budget)} is the aim`);
   const scale = Math.max(downtime ?? 0, 1.5 * (budget ?? 0), 0.02);
   const [fill, mark] = $("downtime-bar").children;
   fill.style.setProperty("width", `${(100 * (downtime ?? 0)) / scale}%`);
@@ -82,7 +83,7 @@ function showBudget(downtime, budget, tally, whole) {
   $("downtime-bar").classList.toggle("over", over);
   const of = whole ? `All ${count(whole)} nodes together: ` : "";
   const left = budget == null ? "" : over ? " Over the budget so far: it is kept over hours, not minutes." : ` ${percent(1 - downtime / budget)} of the budget is left.`;
-  put("tally", `${of}${some(tally.decisions, "decision")}, ${some(tally.flips, "change")} of mind since the start.${left}`);
+  put("tally", `${of}${some(tally.decisions, "decision")}, ${some(tally.flips, "change")} of mind since the agent started.${left}`);
 }
 
 function showLoop(status) {
