@@ -37,7 +37,7 @@ SPOKEN: web.AppKey[Spoken] = web.AppKey("spoken", Spoken)
 HOUR_SECONDS = 3600.0
 SLACK_TICKS = 10
 HEARTBEAT_SECONDS = 15.0
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 4.5  # less than a client waits
 BREATH = 200
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
 
