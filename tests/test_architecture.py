@@ -16,13 +16,14 @@ ROWS = [
     {"node", "fleet", "node_fleet", "federation", "integration"},
     {"signals", "spikes_fleet", "fleet_views"},
     {"telemetry", "embedding", "projection", "spikes", "decision", "adoption"},
-    {"codec", "subspace", "per_node"},
+    {"codec", "subspace", "per_node", "symmetric"},
     {"errors"},
 ]
 PURE = {
     "subspace",
     "codec",
     "per_node",
+    "symmetric",
     "embedding",
     "projection",
     "spikes",

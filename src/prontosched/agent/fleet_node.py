@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,26 @@ class FleetScale(NamedTuple):
     samples: int
 
 
+class FleetNodeSignal(NamedTuple):
+    """The signal of one node of a fleet, for those who share and take up what is learned."""
+
+    fleet: Any
+    at: int
+
+    @property
+    def name(self) -> str:
+        """Under which its statistics travel."""
+        return str(self.fleet.name)
+
+    def share(self) -> dict[str, Array]:
+        """Return statistics that add up over nodes."""
+        return dict(self.fleet.share(self.at))
+
+    def start_from(self, shared: Mapping[str, Array]) -> None:
+        """Go on from what a fleet has learned too."""
+        self.fleet.start_from(shared, self.at)
+
+
 class FleetNode(NamedTuple):
     """What a summary of a node is made from; see `prontosched.federation.contribution`."""
 
@@ -40,6 +61,7 @@ class FleetNode(NamedTuple):
     metrics: tuple[str, ...] | None
     timestep: int
     scaling: FleetScale | None
+    signal: Any = None
 
 
 def fleet_node(fleet: Fleet | NodeFleet, at: int, metrics: tuple[str, ...]) -> FleetNode:
@@ -49,10 +71,11 @@ def fleet_node(fleet: Fleet | NodeFleet, at: int, metrics: tuple[str, ...]) -> F
         own = FleetEmbedding(fleet.subspace(at), fleet.kept(at), float(member.embedding.samples))
         scaling = getattr(member, "scaling", None)
         scale = None if scaling is None else _scale(scaling, None)
-        return FleetNode(own, metrics, member.timestep, scale)
+        return FleetNode(own, metrics, member.timestep, scale, getattr(member, "signal", None))
     own = FleetEmbedding(fleet.subspace(at), fleet.kept(at), float(fleet.embedding.samples()[at]))
     scale = None if fleet.scaling is None else _scale(fleet.scaling, at)
-    return FleetNode(own, metrics, int(fleet.timestep[at]), scale)
+    signal = FleetNodeSignal(fleet.signal, at) if hasattr(fleet.signal, "share") else None
+    return FleetNode(own, metrics, int(fleet.timestep[at]), scale, signal)
 
 
 class Progress(NamedTuple):

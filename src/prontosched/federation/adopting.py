@@ -1,7 +1,8 @@
 """When nodes adopt the global view, and how much they trust it.
 
-Covers: the rule, for one node or for many at once, and the view as it comes down. What
-adopting does to a node: `prontosched.node` and `prontosched.fleet_views`.
+Covers: the rules, for one node or for many at once, and the view as it comes down. What
+adopting does to a node: `prontosched.node` and `prontosched.fleet_views`; what taking up
+statistics does to its signal: `prontosched.signals.sharing`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ VIEW_KEY = "global"
 ADOPT_SECONDS = 300.0
 # Directions of the global view that are adopted.
 RANK = 4
+# Until its own history has filled, a learned signal does better by the present value than
+# by what a fleet has learned; much later it has learned itself.
+START_TIMESTEP, LAST_START_TIMESTEP = 300, 1000
 # Weight of a view that fits, relative to what a node gives any view it adopts.
 FULL_TRUST = 10.0
 
@@ -114,7 +118,7 @@ class Adoptions:
 
     Notes
     -----
-    Memory: four numbers per node.
+    Memory: five numbers per node.
     """
 
     def __init__(self, nodes: int = 0, *, seconds: float = ADOPT_SECONDS) -> None:
@@ -123,6 +127,7 @@ class Adoptions:
         self._when = np.zeros(0)
         self._step = np.zeros(0, np.int64)
         self._blind = np.zeros(0, np.bool_)
+        self._started = np.zeros(0, np.int64)
         self.grow(nodes)
 
     def grow(self, nodes: int) -> None:
@@ -132,6 +137,7 @@ class Adoptions:
         self._when = np.append(self._when, np.full(more, -np.inf))
         self._step = np.append(self._step, np.zeros(more, np.int64))
         self._blind = np.append(self._blind, np.zeros(more, np.bool_))
+        self._started = np.append(self._started, np.zeros(more, np.int64))
 
     def due(
         self, view: GlobalView, now: float, timestep: NDArray[np.int64], learned: NDArray[np.bool_]
@@ -165,6 +171,17 @@ class Adoptions:
         """Take note that a node was offered `view`."""
         self._revision[node], self._when[node] = view.revision, now
         self._step[node], self._blind[node] = timestep, not learned
+
+    def starting(self, view: GlobalView, timestep: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell whose signals should take up the fleet's statistics now: once each, while young."""
+        # Built anew, cold: it has taken up nothing.
+        self._started[timestep < self._started] = 0
+        young = (timestep >= START_TIMESTEP) & (timestep <= LAST_START_TIMESTEP)
+        return np.asarray(young & (self._started == 0) & bool(view.statistics))
+
+    def note_start(self, node: int, timestep: int) -> None:
+        """Take note that a node's signal was offered the fleet's statistics."""
+        self._started[node] = timestep
 
 
 def fitted(

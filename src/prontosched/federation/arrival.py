@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from prontosched import symmetric
 from prontosched.codec import decode
 from prontosched.errors import FederationError, StateError
 from prontosched.federation.clash import MAX_CLASHES
@@ -102,7 +103,7 @@ def _statistics(fields: dict[str, Any], what: str) -> dict[str, Array]:
         if name and isinstance(value, np.ndarray) and kind in ("statistic", "symmetric"):
             found[name] = np.asarray(value, np.float64)
             if kind == "symmetric":
-                found[name] = _whole_matrix(found[name], what)
+                found[name] = _matrix(found[name], what)
     numbers = sum(value.size for value in found.values())
     if len(found) > MAX_STATISTICS or numbers > MAX_STATISTIC_NUMBERS:
         raise FederationError(
@@ -127,21 +128,17 @@ def _names(fields: dict[str, Any], what: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _whole_matrix(upper: Array, what: str) -> Array:
+def _matrix(triangle: Array, what: str) -> Array:
     """Return symmetric matrices from their upper triangles `(..., n (n + 1) / 2)`."""
-    length = upper.shape[-1] if upper.ndim else 0
+    length = triangle.shape[-1] if triangle.ndim else 0
     side = (math.isqrt(8 * length + 1) - 1) // 2
     if (
         length < 1
         or side * (side + 1) // 2 != length
-        or upper.size // length * side**2 > MAX_STATISTIC_NUMBERS
+        or triangle.size // length * side**2 > MAX_STATISTIC_NUMBERS
     ):
-        raise FederationError(f"{what} must have upper triangles, got shape {upper.shape}: discard it")
-    row, column = np.triu_indices(side)
-    matrix = np.zeros((*upper.shape[:-1], side, side))
-    matrix[..., row, column] = upper
-    matrix[..., column, row] = upper
-    return matrix
+        raise FederationError(f"{what} must have upper triangles, got shape {triangle.shape}: discard it")
+    return symmetric.whole(triangle, side)
 
 
 def decoded(data: bytes, kind: str, version: int, limit: int) -> dict[str, Any]:

@@ -98,15 +98,16 @@ def own_deviation(node: Summarised) -> Array | None:
     return np.sqrt(scaling.variance) if scaling.samples > 1 else None
 
 
-def shared_by(node: Contributor) -> Statistics:
-    """Return the additive statistics of a node's signal, under the signal's name."""
+def shared_by(node: Summarised) -> Statistics:
+    """Return the additive statistics of a node's signal, under the signal's name; none while all are 0."""
     signal: Any = getattr(node, "signal", None)
     if not hasattr(signal, "share"):
         return {}
-    return {f"{signal.name}.{name}": np.asarray(value) for name, value in signal.share().items()}
+    shared = {f"{signal.name}.{name}": np.asarray(value) for name, value in signal.share().items()}
+    return shared if any(value.any() for value in shared.values()) else {}
 
 
-def start_signal(node: Contributor, statistics: Mapping[str, Array]) -> bool:
+def start_signal(node: Summarised, statistics: Mapping[str, Array]) -> bool:
     """Let a young node's signal begin with what the fleet has learned; False when it cannot."""
     signal: Any = getattr(node, "signal", None)
     if not hasattr(signal, "start_from"):

@@ -27,9 +27,6 @@ log = logging.getLogger(__name__)
 
 # Mean and deviation of a vector or two would be those vectors themselves.
 FIRST_TIMESTEP = 10
-# Until its own history has filled, a learned signal does better by the present value than
-# by what a fleet has learned; much later it has learned itself.
-START_TIMESTEP, LAST_START_TIMESTEP = 300, 1000
 
 
 class Member:
@@ -88,7 +85,6 @@ class Member:
         self._adoptions = Adoptions(1, seconds=adopt_seconds)
         self._looked_at: Subspace | None = None
         self._names = SentNames()
-        self._started = False
 
     @property
     def view(self) -> GlobalView | None:
@@ -177,8 +173,6 @@ class Member:
         return True
 
     def _start_signal(self, node: Contributor, view: GlobalView) -> None:
-        if self._started or node.timestep < START_TIMESTEP:
-            return
-        self._started = True
-        if node.timestep <= LAST_START_TIMESTEP:
+        if self._adoptions.starting(view, np.array([node.timestep]))[0]:
+            self._adoptions.note_start(0, node.timestep)
             start_signal(node, view.statistics)

@@ -21,6 +21,7 @@ from prontosched.federation.arrival import Schemas, decoded, number, text, unpac
 from prontosched.federation.schema import Metrics, fingerprint
 from prontosched.federation.tree import ROOT, split
 from prontosched.subspace import Array, Subspace
+from prontosched.symmetric import is_symmetric, upper
 
 SUMMARY_VERSION = 1
 VIEW_VERSION = 1
@@ -245,21 +246,9 @@ def _pack(message: Summary | GlobalView) -> dict[str, Any]:
         packed["clashes"] = list(message.clashes)
     for name, value in message.statistics.items():
         # A matrix of products is symmetric; half of it is enough.
-        half = _upper(value)
-        packed[f"statistic:{name}" if half is None else f"symmetric:{name}"] = _single(
-            value if half is None else half
-        )
+        half = is_symmetric(value)
+        packed[f"{'symmetric' if half else 'statistic'}:{name}"] = _single(upper(value) if half else value)
     return packed
-
-
-def _upper(value: Array) -> Array | None:
-    """Return the upper triangles of symmetric matrices `(..., n, n)`, or None for anything else."""
-    if value.ndim < 2 or value.shape[-1] != value.shape[-2] or value.shape[-1] < 2:
-        return None
-    if not np.allclose(value, np.swapaxes(value, -1, -2), rtol=1e-6, atol=1e-9 * float(np.abs(value).max())):
-        return None
-    row, column = np.triu_indices(value.shape[-1])
-    return np.asarray(value[..., row, column])
 
 
 def _single(values: Array) -> NDArray[np.float32]:

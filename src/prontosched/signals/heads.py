@@ -14,6 +14,7 @@ import numpy as np
 from prontosched.signals.arithmetic import One, Operations, Value
 from prontosched.signals.held import Held
 from prontosched.subspace import Array
+from prontosched.symmetric import upper, whole
 
 RIDGE = 10.0
 FORGETTING = 0.9998
@@ -173,10 +174,9 @@ class Heads(Held):
         What was borrowed before is given back.
         """
         self._write()
-        rows, columns = np.triu_indices(self.prior.shape[-1])
         own, own_weighted = self.share(at)
         self.prior_left[at] = 1.0
-        self.borrowed[at] = np.concatenate([scale * information[:, rows, columns], scale * weighted], axis=-1)
+        self.borrowed[at] = np.concatenate([scale * upper(information), scale * weighted], axis=-1)
         lent, lent_weighted = self._lent(at)
         inverse = np.linalg.inv(own + self.ridge * self.identity + lent)
         inverse = 0.5 * (inverse + np.swapaxes(inverse, -1, -2))
@@ -186,9 +186,5 @@ class Heads(Held):
 
     def _lent(self, at: Any) -> tuple[Array, Array]:
         """Return what was borrowed, as it was then: information, and information times weights."""
-        size = self.prior.shape[-1]
-        rows, columns = np.triu_indices(size)
-        borrowed = self.borrowed[at]
-        lent = np.empty((*borrowed.shape[:-1], size, size))
-        lent[..., rows, columns] = lent[..., columns, rows] = borrowed[..., :-size]
-        return lent, borrowed[..., -size:]
+        size, borrowed = self.prior.shape[-1], self.borrowed[at]
+        return whole(borrowed[..., :-size], size), borrowed[..., -size:]
