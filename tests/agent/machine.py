@@ -10,6 +10,7 @@ import numpy as np
 
 from prontosched.agent.answer import Silence
 from prontosched.agent.crowd import Crowd
+from prontosched.agent.crowd_state import SavedNodes
 from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import OneNode
 from prontosched.agent.pace import Pace
@@ -71,10 +72,11 @@ def make_agent(
     def one(name: str) -> OneNode:
         return OneNode(lambda metrics: make_node(preset, metrics=metrics), name=name, patience=patience)
 
-    def crowd() -> Crowd:
+    def crowd(saved: SavedNodes | None) -> Crowd:
         return Crowd(
             lambda size, metrics: make_fleet(preset, nodes=size, features=len(metrics), metrics=metrics),
             name=source.node,
+            saved=saved,
         )
 
     watched = Watched(one, crowd, name=source.node)

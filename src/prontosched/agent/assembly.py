@@ -15,6 +15,7 @@ from typing import Any
 from prontosched.agent.access import Access, read_token, split_address, tls_context
 from prontosched.agent.answer import Silence
 from prontosched.agent.crowd import Crowd
+from prontosched.agent.crowd_state import SavedNodes
 from prontosched.agent.disk import Disk
 from prontosched.agent.follower import Follower
 from prontosched.agent.loop import Agent
@@ -201,8 +202,8 @@ def make_watched(settings: AgentSettings, source: Source) -> Watched:
             **options,
         )
 
-    def crowd() -> Crowd:
-        return Crowd(many, name=name, tolerance=_record_options(settings)["tolerance"])
+    def crowd(saved: SavedNodes | None) -> Crowd:
+        return Crowd(many, name=name, tolerance=_record_options(settings)["tolerance"], saved=saved)
 
     return Watched(one, crowd, name=name)
 
@@ -211,10 +212,16 @@ def restore(watched: Watched, disk: Disk) -> None:
     """Go on from saved state where there is some that fits; say what was found."""
     try:
         fields, message = disk.state.load()
+        saved = disk.shards.look()
     except StateError:
         disk.state.close()
         raise
-    if fields is not None:
+    many = fields is None or fields.get("form") == "crowd"
+    if saved is not None:
+        watched.expect(saved, at_once=many)
+    if saved is not None and many:
+        message = f"continuing from {disk.shards.folder}: warm, {len(saved.absent)} nodes"
+    elif fields is not None:
         try:
             message = f"{message}: {watched.restore(fields)}"
         except StateError as error:

@@ -2,60 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.agent.answer import Known
+from prontosched.agent.crowd_notes import Notes, Standing
+from prontosched.agent.crowd_state import SavedNodes, carry, shard_fields, shard_nodes, thaw
 from prontosched.agent.fleet_node import FleetNode, fleet_node, progress
 from prontosched.agent.nodes import Insight, Overview
+from prontosched.agent.places import Arrangement, welcome, without
 from prontosched.agent.schema import MAX_METRICS, Schema
 from prontosched.agent.tally import Tally
-from prontosched.decision import Decision, FleetDecision
+from prontosched.decision import Decision
 from prontosched.fleet import Fleet
 from prontosched.node_fleet import NodeFleet
 from prontosched.subspace import Subspace
 from prontosched.telemetry.source import Sample
 
-SPARE_SHARE = 0.25
-NAN = float("nan")
-
-
-class Standing(NamedTuple):
-    """All nodes of a crowd as arrays, one number each.
-
-    Attributes
-    ----------
-    raised
-        Whether the signal is raised.
-    seen_at
-        When the node was stepped last.
-    blocks
-        Changes when the node's subspace does.
-    score, ready
-        Of the last decision, and CPU Ready; NaN where unknown.
-    timestep
-        Vectors seen.
-    embedded
-        Whether the node has a subspace of its own.
-    """
-
-    raised: NDArray[np.bool_]
-    seen_at: NDArray[np.float64]
-    blocks: NDArray[np.int64]
-    score: NDArray[np.float64]
-    ready: NDArray[np.float64]
-    timestep: NDArray[np.int64]
-    embedded: NDArray[np.bool_]
+LOG = logging.getLogger("prontosched.agent")
+GONE_SECONDS = 86_400.0
+"""A node that was silent for so long, while others were not, may lose its place."""
+LOOK_SECONDS = 3600.0
+# Time without any telemetry at all says nothing of a single node.
+LONGEST_GAP_SECONDS = 600.0
+GONE_SHARE = 0.25
 
 
 class Crowd:
     """A `Fleet` behind the names of its nodes.
 
-    When nodes come that it has no room for it is built anew, cold, with a quarter to
-    spare. What it learned lives as long as the agent does.
+    When more nodes come than it has room for, those that were not seen for a day give up
+    their places, and a larger fleet takes over what the others know. Nodes that were saved
+    are waited for as long, and listed once they are seen.
 
     Parameters
     ----------
@@ -64,9 +46,19 @@ class Crowd:
     name
         What the agent is called while it knows no node.
 
+    Attributes
+    ----------
+    builds
+        How many fleets there have been; a new one takes over all but the views that nodes adopted.
+    left_out
+        Samples of nodes that found no place.
+    message
+        What became of saved nodes, for people.
+
     Notes
     -----
-    Memory: what the fleet holds, and a dozen numbers per node.
+    Memory: what the fleet holds, and a dozen numbers per node, of at most 16,384; twice
+    that for a moment while the fleet grows.
     """
 
     def __init__(
@@ -75,23 +67,32 @@ class Crowd:
         *,
         name: str,
         tolerance: float = 5.0,
+        saved: SavedNodes | None = None,
     ) -> None:
         self.fallback_name = name
         self.tolerance = tolerance
         self.tally = Tally()
         self.fleet: Fleet | NodeFleet | None = None
+        self.builds = 0
+        self.left_out = 0
+        self.message = ""
         self._build = build
+        self._saved = saved
         self._metrics: tuple[str, ...] = ()
         self._schemas: dict[tuple[str, ...], Schema] = {}
+        self._order = Arrangement([], 0, 0)
         self._place: dict[str, int] = {}
-        self._decision: FleetDecision | None = None
+        self._notes = Notes(0)
         self._changed: list[str] = []
-        self._resize(0)
+        self._time = 0.0  # seconds in which there was telemetry
+        self._stepped_at = float("inf")
+        self._looked_at = 0.0
+        self._per_shard = 0
 
     @property
     def names(self) -> list[str]:
-        """Names of the nodes seen so far, in the order they came."""
-        return list(self._place)
+        """Names of the nodes seen so far, by place."""
+        return self._order.names[: self._order.listed]
 
     @property
     def changed(self) -> list[str]:
@@ -109,9 +110,13 @@ class Crowd:
         samples = [sample for sample in samples if np.isfinite(sample.vector).any()]
         if not samples:
             return
-        self._make_room(samples)
+        self._time += min(max(0.0, now - self._stepped_at), LONGEST_GAP_SECONDS)
+        self._stepped_at = now
+        if self._time - self._looked_at >= LOOK_SECONDS:
+            self._forget_gone({sample.node for sample in samples})
+        samples = self._make_room(samples)
         assert self.fleet is not None
-        size = self.fleet.nodes
+        size, notes = self.fleet.nodes, self._notes
         vectors = np.full((size, len(self._metrics)), np.nan)
         present = np.zeros(size, np.bool_)
         timestamps = np.full(size, np.nan)
@@ -119,31 +124,33 @@ class Crowd:
             at = self._place[sample.node]
             vectors[at] = self._aligned(sample)
             present[at] = True
-            self._ready[at], self._used[at] = sample.ready, sample.utilisation
-            timestamps[at] = sample.timestamp
+            notes.ready[at], notes.used[at] = sample.ready, sample.utilisation
+            timestamps[at] = notes.timestamps[at] = sample.timestamp
         decision = self.fleet.step(
-            vectors, ready=self._ready, utilisation=self._used, time=timestamps, present=present
+            vectors, ready=notes.ready, utilisation=notes.used, time=timestamps, present=present
         )
-        self._note(decision, present, timestamps, now)
+        turned = np.flatnonzero(notes.decision(decision, present, now, self._time))
+        self._changed = [self._order.names[at] for at in turned]
+        self.tally.add_many(notes.raised[present], turned.size, notes.ready[present], self.tolerance)
 
     def overview(self) -> Overview:
         """Return all nodes at a glance."""
-        count = len(self._place)
-        return Overview(self._raised[:count].tolist(), self._ready[:count].tolist())
+        count = self._order.listed
+        return Overview(self._notes.raised[:count].tolist(), self._notes.ready[:count].tolist())
 
     def standing(self) -> Standing:
         """Return where each node stands, in the order of the names."""
-        count = len(self._place)
+        count, notes = self._order.listed, self._notes
         nothing = np.zeros(count, np.int64)
         blocks, timestep, embedded = (
             (nothing, nothing, nothing > 0) if self.fleet is None else progress(self.fleet, count)
         )
         return Standing(
-            self._raised[:count],
-            self._seen_at[:count],
+            notes.raised[:count],
+            notes.seen_at[:count],
             blocks,
-            self._numbers[0, :count],
-            self._ready[:count],
+            notes.numbers[0, :count],
+            notes.ready[:count],
             timestep,
             embedded,
         )
@@ -160,36 +167,38 @@ class Crowd:
 
     def known(self, name: str, *, words: bool = True) -> Known:
         """Return the newest that is known of a node."""
-        if name not in self._place:
-            raise KeyError(f"no node {name!r} among {len(self._place)}")
-        at = self._place[name]
-        known = Known(name, float(self._seen_at[at]), float(self._changed_at[at]))
-        known.ready, known.utilisation = float(self._ready[at]), float(self._used[at])
-        known.timestamp = float(self._timestamps[at])
-        if self._decided[at] and self._decision is not None and self.fleet is not None:
-            numbers = self._numbers[:, at]
+        at, notes = self._listed(name), self._notes
+        if at is None:
+            raise KeyError(f"no node {name!r} among {self._order.listed}")
+        known = Known(name, float(notes.seen_at[at]), float(notes.changed_at[at]))
+        known.ready, known.utilisation = float(notes.ready[at]), float(notes.used[at])
+        known.timestamp = float(notes.timestamps[at])
+        if notes.decided[at] and self.fleet is not None:
+            score, threshold, probability, expected = notes.numbers[:, at].tolist()
+            reason = self.fleet.reason(at) if words else ""
             known.decision = Decision(
-                bool(self._raised[at]),
-                float(numbers[0]),
-                float(numbers[1]),
-                self.fleet.reason(at) if words else "",
-                int(self._decision.timestep[at]),
-                float(numbers[2]),
-                float(numbers[3]),
+                bool(notes.raised[at]),
+                score,
+                threshold,
+                reason,
+                int(notes.timestep[at]),
+                probability,
+                expected,
             )
         return known
 
     def fresh(self, name: str | None, now: float) -> bool:
         """Tell whether the node (None: any) was stepped at `now`."""
         if name is None:
-            return bool((self._seen_at == now).any())
-        return name in self._place and bool(self._seen_at[self._place[name]] == now)
+            return bool((self._notes.seen_at == now).any())
+        at = self._listed(name)
+        return at is not None and bool(self._notes.seen_at[at] == now)
 
     def insight(self, name: str) -> Insight | None:
         """Return what the last decision of a node was made from."""
         self.known(name, words=False)
         at = self._place[name]
-        if self.fleet is None or not self._decided[at]:
+        if self.fleet is None or not self._notes.decided[at]:
             return None
         subspace: Subspace | None = self.fleet.view(at)
         if not isinstance(self.fleet, Fleet) or subspace is None:
@@ -199,8 +208,28 @@ class Crowd:
         return Insight(self._metrics, vector, subspace, projections, None)
 
     def state(self) -> dict[str, Any]:
-        """Return nothing: a fleet starts cold."""
-        return {}
+        """Return that this is a crowd; what its nodes know is in its shards."""
+        return {"form": "crowd", "nodes": self._order.listed}
+
+    @property
+    def shards(self) -> int:
+        """Parts in which the nodes are saved; none where they cannot be."""
+        if not isinstance(self.fleet, Fleet):
+            return 0
+        self._per_shard = self._per_shard or shard_nodes(self.fleet)
+        return -(-len(self._order.names) // self._per_shard)
+
+    def shard(self, number: int) -> dict[str, Any]:
+        """Return what a restart needs of one part of the nodes."""
+        assert isinstance(self.fleet, Fleet)
+        first = number * self._per_shard
+        at = np.arange(first, min(first + self._per_shard, len(self._order.names)))
+        names = [self._order.names[place] for place in at]
+        return shard_fields(self.fleet, at, names, self._metrics, self._time - self._notes.heard[at])
+
+    def _listed(self, name: str) -> int | None:
+        at = self._place.get(name)
+        return at if at is not None and at < self._order.listed else None
 
     def _aligned(self, sample: Sample) -> NDArray[np.float64]:
         if sample.metrics == self._metrics:
@@ -211,46 +240,71 @@ class Crowd:
             self._schemas[sample.metrics] = Schema(self._metrics)
         return self._schemas[sample.metrics].align(sample)
 
-    def _make_room(self, samples: Sequence[Sample]) -> None:
-        names = dict.fromkeys([*self._place, *(sample.node for sample in samples)])
-        if self.fleet is None or len(names) > self.fleet.nodes:
-            if not self._metrics:
-                union = dict.fromkeys(metric for sample in samples for metric in sample.metrics)
-                self._metrics = tuple(union)[:MAX_METRICS]
-            # Room for more only once it has been needed: most crowds never grow.
-            size = len(names) if self.fleet is None else int(len(names) * (1.0 + SPARE_SHARE)) + 1
-            self.fleet = self._build(size, self._metrics)
-            self._resize(size)
-        for name in names:
-            self._place.setdefault(name, len(self._place))
+    def _make_room(self, samples: list[Sample]) -> list[Sample]:
+        """Give newcomers places; return the samples of those who have one."""
+        listed, place = self._order.listed, self._place
+        new = dict.fromkeys(s.node for s in samples if place.get(s.node, listed) >= listed)
+        if not new:
+            return samples
+        saved = None
+        if self.fleet is None:
+            saved = self._begin(samples)
+        places = welcome(self._order, list(new), self._gone({sample.node for sample in samples}))
+        if places.names != self._order.names or places.listed != self._order.listed or self.fleet is None:
+            self._move(places)
+        if saved is not None and isinstance(self.fleet, Fleet):
+            absent = saved.absent
+            found = thaw(saved, self.fleet, self._place)
+            self._notes.heard[found] = [-absent[self._order.names[at]] for at in found]
+            self.message = f"{len(found)} of {len(absent)} saved nodes go on"
+            LOG.info("%s", self.message)
+        if places.left_out:
+            if not self.left_out:
+                LOG.warning("no place for more than %d nodes: %d are left out", places.size, places.left_out)
+            self.left_out += places.left_out
+            samples = [sample for sample in samples if sample.node in self._place]
+        return samples
 
-    def _resize(self, size: int) -> None:
-        self._ready = np.full(size, np.nan)
-        self._used = np.full(size, np.nan)
-        self._timestamps = np.full(size, np.nan)
-        self._seen_at = np.full(size, -np.inf)
-        self._changed_at = np.full(size, -np.inf)
-        self._raised = np.zeros(size, np.bool_)
-        self._decided = np.zeros(size, np.bool_)
-        self._numbers = np.full((4, size), np.nan)
+    def _begin(self, samples: list[Sample]) -> SavedNodes | None:
+        """Take the metrics of the first samples, unless saved nodes still fit them."""
+        metrics = tuple(dict.fromkeys(name for sample in samples for name in sample.metrics))[:MAX_METRICS]
+        saved, self._saved = self._saved, None
+        if saved is not None and not saved.fits(metrics):
+            self.message = "starting cold: the saved nodes are of other metrics"
+            LOG.warning("%s", self.message)
+            saved = None
+        self._metrics = metrics
+        if saved is not None:
+            self._metrics = saved.metrics
+            here = {sample.node for sample in samples}
+            names = saved.names(GONE_SECONDS, here)
+            self._order = Arrangement(names, 0, 0)
+        return saved
 
-    def _note(
-        self,
-        decision: FleetDecision,
-        present: NDArray[np.bool_],
-        timestamps: NDArray[np.float64],
-        now: float,
-    ) -> None:
-        turned = present & self._decided & (decision.raised != self._raised)
-        self._changed_at[turned | (present & ~self._decided)] = now
-        self._seen_at[present] = now
-        self._timestamps[present] = timestamps[present]
-        self._raised[present] = decision.raised[present]
-        self._numbers[:, present] = np.stack(
-            [decision.score, decision.threshold, decision.probability, decision.expected_ready]
-        )[:, present]
-        self._decided |= present
-        self._decision = decision
-        numbers = set(np.flatnonzero(turned).tolist())
-        self._changed = [name for name, at in self._place.items() if at in numbers] if numbers else []
-        self.tally.add_many(self._raised[present], len(numbers), self._ready[present], self.tolerance)
+    def _gone(self, here: set[str]) -> list[int]:
+        """Return the places of those who were not seen for long, the longest first."""
+        heard = self._notes.heard[: len(self._order.names)]
+        gone = np.flatnonzero(self._time - heard > GONE_SECONDS)
+        oldest_first = gone[np.argsort(heard[gone], kind="stable")].tolist()
+        return [at for at in oldest_first if self._order.names[at] not in here]
+
+    def _forget_gone(self, here: set[str]) -> None:
+        self._looked_at = self._time
+        gone = self._gone(here)
+        if len(gone) >= max(1.0, GONE_SHARE * len(self._order.names)):
+            self._move(without(self._order, gone))
+
+    def _move(self, places: Arrangement) -> None:
+        """Bring everyone to a new place, or to none, with all that is known."""
+        origin = np.full(places.size, -1, np.intp)
+        origin[: len(places.names)] = [self._place.get(name, -1) for name in places.names]
+        if self.fleet is None or places.size != self.fleet.nodes:
+            old, self.fleet = self.fleet, self._build(places.size, self._metrics)
+            self.builds += 1
+        else:
+            old = self.fleet
+        carry(old, self.fleet, origin, len(self._order.names))
+        self._notes = self._notes.moved(origin)
+        self._notes.heard[origin < 0] = self._time
+        self._order = places._replace(left_out=0)
+        self._place = {name: at for at, name in enumerate(places.names)}

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from prontosched.agent.crowd import Crowd, Standing
+from prontosched.agent.crowd import Crowd
+from prontosched.agent.crowd_notes import Standing
 from prontosched.decision import Decision
 from prontosched.errors import FederationError
 from prontosched.federation.adopting import Adoptions, HeardView, fitted
@@ -28,7 +30,6 @@ from prontosched.federation.tree import Tree, split
 from prontosched.federation.voice import Voice
 
 LOG = logging.getLogger("prontosched.agent")
-MAX_MEMBERS = 16_384
 SILENT_SECONDS = 60.0
 RENEW_SECONDS = 20.0
 # Per tick, so that adopting leaves time to speak; those who have nothing else to project on yet, and others.
@@ -68,6 +69,8 @@ class CrowdMembers:
         self._name_of = name_of
         self._book = SchemaBook(link)
         self.places: list[str] = []
+        self._spoken_for: list[str] = []
+        self._builds = 0
         self._speakers: list[_Speaker | None] = []
         self._names = SentNames()
         self.adopted = 0
@@ -120,8 +123,8 @@ class CrowdMembers:
         more
             Tells whether there is time for one more node; the first in turn has it in any case.
         """
-        names = crowd.names[:MAX_MEMBERS]
-        self._grow(names)
+        names = crowd.names
+        self._keep_up(names, crowd.builds)
         standing = crowd.standing()
         turned, due = self._due(standing, now, len(names))
         for at in turned:
@@ -143,9 +146,7 @@ class CrowdMembers:
         """Say goodbye for everyone."""
         self._heard.close()
         for speaker in self._speakers:
-            if speaker is not None:
-                speaker.voice.leave()
-                speaker.herald.take_back()
+            _leave(speaker)
 
     def _due(self, standing: Standing, now: float, count: int) -> tuple[list[int], list[int]]:
         """Return whose decision turned, and who else has something to say, in turn."""
@@ -203,32 +204,57 @@ class CrowdMembers:
         metrics = self._names.of(node.metrics or (), self.link.name_key)
         speaker.voice.offer(summary_of(node, speaker.voice.name, metrics))
 
-    def _grow(self, names: list[str]) -> None:
-        new = names[len(self._speakers) :]
-        if not new:
+    def _keep_up(self, names: list[str], builds: int) -> None:
+        """Let newcomers speak, and say goodbye for those who lost their places."""
+        if builds != self._builds:
+            # A new fleet holds no views.
+            self._builds, self._adoptions = builds, Adoptions(len(self._speakers))
+        if names == self._spoken_for:
             return
-        self._speakers += [self._speaker(name) for name in new]
+        before = {name: at for at, name in enumerate(self._spoken_for)}
+        origin = np.array([before.pop(name, -1) for name in names], np.intp)
+        for at in before.values():
+            _leave(self._speakers[at])
+        self._speakers = [
+            self._speaker(name) if at < 0 else self._speakers[at]
+            for name, at in zip(names, origin.tolist(), strict=True)
+        ]
+        self._spoken_for = names
+        self.places = [speaker.voice.name for speaker in self._speakers if speaker is not None]
+        self._unplaced = len(names) - len(self.places)
         self._placed = np.array([speaker is not None for speaker in self._speakers])
-        self._adoptions.grow(len(self._speakers))
-        self._blocks = np.concatenate([self._blocks, np.full(len(new), -1)])
-        self._raised = np.concatenate([self._raised, np.full(len(new), -1, np.int8)])
-        self._told_at = np.concatenate([self._told_at, np.zeros(len(new))])
-        self._said_at = np.concatenate([self._said_at, np.zeros(len(new))])
+        # A place that another node has now is noticed by its timesteps.
+        if len(names) < len(before) + np.count_nonzero(origin >= 0):
+            self._adoptions = Adoptions()
+        self._adoptions.grow(len(names))
+        self._blocks = _moved(self._blocks, origin, -1)
+        self._raised = _moved(self._raised, origin, -1)
+        self._told_at = _moved(self._told_at, origin, 0)
+        self._said_at = _moved(self._said_at, origin, 0)
 
     def _speaker(self, name: str) -> _Speaker | None:
         place = self._name_of(name)
         try:
             split(place)
         except FederationError as error:
-            self._unplaced += 1
             self._why = str(error)
             LOG.warning("%s takes no part in the federation: %s", name, error)
             return None
-        self.places.append(place)
         rule = Propagation(**self.link.rule)
         return _Speaker(
             Voice(self.link, place, tree=self.tree, book=self._book, rule=rule), Herald(self.link, place)
         )
+
+
+def _leave(speaker: _Speaker | None) -> None:
+    if speaker is not None:
+        speaker.voice.leave()
+        speaker.herald.take_back()
+
+
+def _moved(held: NDArray[Any], origin: NDArray[np.intp], fill: int) -> NDArray[Any]:
+    """Return the numbers of places `origin`; `fill` where that is negative."""
+    return np.append(held, np.array([fill], held.dtype))[origin]
 
 
 def _decision(crowd: Crowd, name: str) -> Decision:

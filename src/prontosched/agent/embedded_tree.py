@@ -45,7 +45,7 @@ class EmbeddedTree:
     def __init__(self, board: Board, tree: Tree) -> None:
         self.tree = tree
         self._board = board
-        self._known = 0
+        self._known: Sequence[str] = ()
         self._services: dict[str, AggregatorService] = {}
         self._order: list[str] = []
         self._next = 0
@@ -56,10 +56,10 @@ class EmbeddedTree:
         return self._services.get(ROOT)
 
     def grow(self, names: Sequence[str]) -> None:
-        """Make the aggregators that these nodes need; nothing where there are no more nodes than before."""
-        if len(names) == self._known:
+        """Make the aggregators that these nodes need; nothing where they are the same as before."""
+        if names == self._known:
             return
-        self._known = len(names)
+        self._known = list(names)
         for name in self.tree.aggregators(names):
             if name not in self._services:
                 self._services[name] = AggregatorService(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from prontosched.agent.answer import Answer, Known, Silence, answer
+from prontosched.agent.crowd import Crowd
 from prontosched.agent.disk import Disk
 from prontosched.agent.events import Events
 from prontosched.agent.explaining import Memory
@@ -257,7 +258,8 @@ class Agent:
         self.events.publish(timestep_event(self, *seen.get(names[0], (None, []))))
         if self.disk is not None and self.nodes.fresh(None, now):
             try:
-                self.disk.keep(rows, self.state, None if few else measured(self.nodes, now, self.wall()))
+                many = None if few else measured(self.nodes, now, self.wall())
+                self.disk.keep(rows, self.state, many, self._crowd())
             except Exception as error:
                 self.fault("state", error)
 
@@ -270,6 +272,9 @@ class Agent:
         """Return what a node's decision was made from, and its new directions; nothing without new telemetry."""
         insight = self.nodes.insight(name) if self.nodes.fresh(name, now) else None
         return insight, [] if insight is None else self._lineages.begun(name, insight)
+
+    def _crowd(self) -> Crowd | None:
+        return self.nodes if isinstance(self.nodes, Crowd) else None
 
     async def abandon(self) -> None:
         """Let go of everything without having run: the port was taken."""
@@ -294,4 +299,4 @@ class Agent:
                 last = self.state() if self.nodes.names else None
             except Exception as error:
                 self.fault("state", error)
-            await self.disk.close(last)
+            await self.disk.close(last, None if last is None else self._crowd())

@@ -103,6 +103,8 @@ def status(agent: Agent) -> dict[str, Any]:
     }
     if len(names) <= 1:
         found["decision"] = agent.answer().as_json()
+    if isinstance(nodes, Crowd):
+        found["left_out"] = nodes.left_out
     if isinstance(nodes, OneNode):
         found.update(_one_node(agent, nodes))
     return found
@@ -137,7 +139,7 @@ def disk_status(agent: Agent) -> dict[str, Any] | None:
         "folder": str(disk.folder),
         "saves": disk.saves,
         "save_errors": disk.save_errors,
-        "state_bytes": disk.saved_bytes,
+        "state_bytes": disk.saved_bytes + disk.shards.size_bytes,
         "log_bytes": disk.log.size_bytes,
         "log_errors": disk.log.errors,
         "log_rows_lost": disk.log.lost,

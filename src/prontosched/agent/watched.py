@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prontosched.agent.crowd import Crowd
+from prontosched.agent.crowd_state import SavedNodes
 from prontosched.agent.nodes import Nodes, OneNode
 from prontosched.agent.several import MOST, SeveralNodes
 from prontosched.telemetry.source import Sample
@@ -15,7 +16,8 @@ class Watched:
     """The nodes behind an agent, in the form that their number asks for.
 
     Begins as one node and changes form when samples of more come. A node that was
-    alone before goes on among several; several do not go on in a crowd, which starts cold.
+    alone before goes on among several. Several do not go on in a crowd, which starts cold
+    but for nodes that were saved by a crowd before.
 
     Parameters
     ----------
@@ -32,25 +34,46 @@ class Watched:
         What was found in saved state, for people.
     """
 
-    def __init__(self, one: Callable[[str], OneNode], crowd: Callable[[], Crowd], *, name: str) -> None:
+    def __init__(
+        self,
+        one: Callable[[str], OneNode],
+        crowd: Callable[[SavedNodes | None], Crowd],
+        *,
+        name: str,
+    ) -> None:
         self._one = one
         self._crowd = crowd
         self._name = name
         self.form: Nodes = one(name)
         self.message = ""
+        self._saved: SavedNodes | None = None
+        self._return = False
 
     def step(self, samples: Sequence[Sample], now: float) -> None:
         """Carry samples to decisions, changing form first if need be."""
+        if isinstance(self.form, Crowd):
+            self.form.step(samples, now)
+            return
         names = {*self.form.names, *(sample.node for sample in samples)}
-        if len(names) > MOST:
-            if not isinstance(self.form, Crowd):
-                self.form = self._crowd()
+        if len(names) > MOST or (self._return and self._back(names)):
+            saved, self._saved = self._saved, None
+            self.form = self._crowd(saved)
         elif len(names) > 1 and isinstance(self.form, OneNode):
             alone, self.form = self.form, SeveralNodes(self._one, name=self._name)
             if alone.names:
                 self.form.tally = alone.tally
                 self.form.add(alone.names[0], alone)
         self.form.step(samples, now)
+
+    def expect(self, saved: SavedNodes, *, at_once: bool) -> None:
+        """Take up nodes of a crowd once many come, or at once when half of those come back."""
+        self._saved, self._return = saved, at_once
+
+    def _back(self, names: set[str]) -> bool:
+        self._return = False
+        return self._saved is not None and 2 * len(names & self._saved.absent.keys()) >= len(
+            self._saved.absent
+        )
 
     def restore(self, fields: Mapping[str, Any]) -> str:
         """Go on from saved state in the form it was saved in; `StateError` where it cannot be used."""
