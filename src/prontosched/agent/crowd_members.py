@@ -1,8 +1,8 @@
 """A crowd in the federation: every node speaks for itself, a few of them per tick.
 
-Covers: summaries and decisions of nodes that are held as arrays, and the global view that
-these adopt, by the rules of a single node (`prontosched.federation.member`). What a learned
-signal shares stays at home here.
+Covers: summaries and decisions of nodes that are held as arrays, the global view that these
+adopt, and the statistics that their signals share and take up, by the rules of a single node
+(`prontosched.federation.member`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from prontosched.agent.crowd_notes import Standing
 from prontosched.decision import Decision
 from prontosched.errors import FederationError
 from prontosched.federation.adopting import Adoptions, HeardView, fitted
-from prontosched.federation.contribution import summary_of
+from prontosched.federation.contribution import shared_by, start_signal, summary_of
 from prontosched.federation.herald import Herald
 from prontosched.federation.link import Link
 from prontosched.federation.message import GlobalView
@@ -34,6 +34,8 @@ SILENT_SECONDS = 60.0
 RENEW_SECONDS = 20.0
 # Per tick, so that adopting leaves time to speak; those who have nothing else to project on yet, and others.
 NEW_AT_ONCE, ADOPT_AT_ONCE = 32, 8
+# Whose signals take up what the fleet has learned: all of the largest crowd find time for it while young.
+START_AT_ONCE = 24
 
 
 class _Speaker(NamedTuple):
@@ -57,6 +59,8 @@ class CrowdMembers:
         Names in the tree of those who speak.
     adopted
         How many times a node adopted a view.
+    started
+        How many times a node's signal took up what the fleet has learned.
 
     Notes
     -----
@@ -74,6 +78,7 @@ class CrowdMembers:
         self._speakers: list[_Speaker | None] = []
         self._names = SentNames()
         self.adopted = 0
+        self.started = 0
         self._unplaced = 0
         self._why = ""
         self._heard = HeardView(link, self._book, lambda place: place in self.places)
@@ -135,6 +140,10 @@ class CrowdMembers:
             self._adopt(crowd, at, standing)
             if not more():
                 break
+        for at in self._starting(standing, now):
+            self._start(crowd, at, standing)
+            if not more():
+                break
         for at in due:
             self._decide(crowd, at, names[at], standing)
             self._tell(crowd, at, standing)
@@ -185,6 +194,23 @@ class CrowdMembers:
             crowd.adopt(at, found[0], samples=found[1])
             self.adopted += 1
 
+    def _starting(self, standing: Standing, now: float) -> list[int]:
+        """Return whose signals are to take up the fleet's statistics now, those who have least time first."""
+        if self.view is None:
+            return []
+        count = len(self._speakers)
+        timestep = standing.timestep[:count]
+        due = self._adoptions.starting(self.view, timestep)
+        due &= now - standing.seen_at[:count] <= SILENT_SECONDS
+        chosen = np.flatnonzero(due & self._placed)
+        oldest = np.argsort(-timestep[chosen], kind="stable")
+        return [int(at) for at in chosen[oldest][:START_AT_ONCE]]
+
+    def _start(self, crowd: Crowd, at: int, standing: Standing) -> None:
+        assert self.view is not None
+        self._adoptions.note_start(at, int(standing.timestep[at]))
+        self.started += start_signal(crowd.node(at), self.view.statistics)
+
     def _decide(self, crowd: Crowd, at: int, name: str, standing: Standing) -> None:
         raised = bool(standing.raised[at])
         self._raised[at], self._said_at[at] = raised, self.link.now()
@@ -202,7 +228,7 @@ class CrowdMembers:
             return
         node = crowd.node(at)
         metrics = self._names.of(node.metrics or (), self.link.name_key)
-        speaker.voice.offer(summary_of(node, speaker.voice.name, metrics))
+        speaker.voice.offer(summary_of(node, speaker.voice.name, metrics), lambda: shared_by(node))
 
     def _keep_up(self, names: list[str], builds: int) -> None:
         """Let newcomers speak, and say goodbye for those who lost their places."""
