@@ -73,7 +73,7 @@ function showRecord(record, interval) {
 function showBudget(downtime, budget, tally, whole, recorded) {
   put("downtime", percent(downtime, 1));
   const time = recorded ? "of the time on record" : "of the time";
-  put("budget", budget == null ? `${time}; no budget is set` : `${time}; at most ${percent(budget)} is the aim`);
+  put("budget", budget == null ? `${time}; no budget is set` : `${time}; at most ${percent(budget)}`);
   const scale = Math.max(downtime ?? 0, 1.5 * (budget ?? 0), 0.02);
   const [fill, mark] = $("downtime-bar").children;
   fill.style.setProperty("width", `${(100 * (downtime ?? 0)) / scale}%`);
