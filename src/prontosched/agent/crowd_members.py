@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prontosched.agent.crowd import Crowd
 from prontosched.agent.crowd_notes import Standing
 from prontosched.decision import Decision
 from prontosched.errors import FederationError
-from prontosched.federation.adopting import Adoptions, HeardView, fitted
+from prontosched.federation.adopting import Adoptions, HeardView, fitted, moved
 from prontosched.federation.contribution import shared_by, start_signal, summary_of
 from prontosched.federation.herald import Herald
 from prontosched.federation.link import Link
@@ -234,7 +233,8 @@ class CrowdMembers:
         """Let newcomers speak, and say goodbye for those who lost their places."""
         if builds != self._builds:
             # A new fleet holds no views.
-            self._builds, self._adoptions = builds, Adoptions(len(self._speakers))
+            self._builds = builds
+            self._adoptions.forget_views()
         if names == self._spoken_for:
             return
         before = {name: at for at, name in enumerate(self._spoken_for)}
@@ -249,14 +249,11 @@ class CrowdMembers:
         self.places = [speaker.voice.name for speaker in self._speakers if speaker is not None]
         self._unplaced = len(names) - len(self.places)
         self._placed = np.array([speaker is not None for speaker in self._speakers])
-        # A place that another node has now is noticed by its timesteps.
-        if len(names) < len(before) + np.count_nonzero(origin >= 0):
-            self._adoptions = Adoptions()
-        self._adoptions.grow(len(names))
-        self._blocks = _moved(self._blocks, origin, -1)
-        self._raised = _moved(self._raised, origin, -1)
-        self._told_at = _moved(self._told_at, origin, 0)
-        self._said_at = _moved(self._said_at, origin, 0)
+        self._adoptions.move(origin)
+        self._blocks = moved(self._blocks, origin, -1)
+        self._raised = moved(self._raised, origin, -1)
+        self._told_at = moved(self._told_at, origin, 0)
+        self._said_at = moved(self._said_at, origin, 0)
 
     def _speaker(self, name: str) -> _Speaker | None:
         place = self._name_of(name)
@@ -276,11 +273,6 @@ def _leave(speaker: _Speaker | None) -> None:
     if speaker is not None:
         speaker.voice.leave()
         speaker.herald.take_back()
-
-
-def _moved(held: NDArray[Any], origin: NDArray[np.intp], fill: int) -> NDArray[Any]:
-    """Return the numbers of places `origin`; `fill` where that is negative."""
-    return np.append(held, np.array([fill], held.dtype))[origin]
 
 
 def _decision(crowd: Crowd, name: str) -> Decision:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,21 +124,24 @@ class Adoptions:
 
     def __init__(self, nodes: int = 0, *, seconds: float = ADOPT_SECONDS) -> None:
         self.seconds = seconds
-        self._revision = np.zeros(0, np.int64)
-        self._when = np.zeros(0)
-        self._step = np.zeros(0, np.int64)
-        self._blind = np.zeros(0, np.bool_)
-        self._started = np.zeros(0, np.int64)
-        self.grow(nodes)
+        self._revision = np.full(nodes, -1)
+        self._when = np.full(nodes, -np.inf)
+        self._step = np.zeros(nodes, np.int64)
+        self._blind = np.zeros(nodes, np.bool_)
+        self._started = np.zeros(nodes, np.int64)
 
-    def grow(self, nodes: int) -> None:
-        """Make room for more nodes, which have adopted nothing."""
-        more = nodes - len(self._when)
-        self._revision = np.append(self._revision, np.full(more, -1))
-        self._when = np.append(self._when, np.full(more, -np.inf))
-        self._step = np.append(self._step, np.zeros(more, np.int64))
-        self._blind = np.append(self._blind, np.zeros(more, np.bool_))
-        self._started = np.append(self._started, np.zeros(more, np.int64))
+    def move(self, origin: NDArray[np.intp]) -> None:
+        """Follow nodes to new places, from places `origin`; newcomers, -1, have adopted nothing."""
+        self._revision = moved(self._revision, origin, -1)
+        self._when = moved(self._when, origin, -np.inf)
+        self._step = moved(self._step, origin, 0)
+        self._blind = moved(self._blind, origin, 0)
+        self._started = moved(self._started, origin, 0)
+
+    def forget_views(self) -> None:
+        """Let every node adopt anew: none holds a view any more."""
+        self._revision[:], self._when[:] = -1, -np.inf
+        self._step[:], self._blind[:] = 0, False
 
     def due(
         self, view: GlobalView, now: float, timestep: NDArray[np.int64], learned: NDArray[np.bool_]
@@ -182,6 +186,17 @@ class Adoptions:
     def note_start(self, node: int, timestep: int) -> None:
         """Take note that a node's signal was offered the fleet's statistics."""
         self._started[node] = timestep
+
+
+def moved(held: NDArray[Any], origin: NDArray[np.intp], fill: float) -> NDArray[Any]:
+    """Return the numbers of places `origin`; `fill` where that is negative.
+
+    Examples
+    --------
+    >>> moved(np.array([5, 6, 7]), np.array([2, -1, 0]), 0)
+    array([7, 0, 5])
+    """
+    return np.append(held, np.array([fill], held.dtype))[origin]
 
 
 def fitted(
