@@ -14,7 +14,7 @@ from prontosched.agent.crowd_notes import Notes, Standing
 from prontosched.agent.crowd_state import SavedNodes, carry, shard_fields, shard_nodes, thaw
 from prontosched.agent.fleet_node import FleetNode, fleet_node, progress
 from prontosched.agent.nodes import Insight, Overview
-from prontosched.agent.places import Arrangement, welcome, without
+from prontosched.agent.places import MOST_NODES, Arrangement, welcome, without
 from prontosched.agent.schema import MAX_METRICS, Schema
 from prontosched.agent.tally import Tally
 from prontosched.decision import Decision
@@ -25,7 +25,7 @@ from prontosched.telemetry.source import Sample
 
 LOG = logging.getLogger("prontosched.agent")
 GONE_SECONDS = 86_400.0
-"""A node that was silent for so long, while others were not, may lose its place."""
+"""A day: a node that is not seen for longer while others are may lose its place."""
 LOOK_SECONDS = 3600.0
 # Time without any telemetry at all says nothing of a single node.
 LONGEST_GAP_SECONDS = 600.0
@@ -45,6 +45,11 @@ class Crowd:
         Makes a fleet for a number of nodes and a list of metrics.
     name
         What the agent is called while it knows no node.
+
+    saved
+        Nodes of an earlier run, for those who come back.
+    gone_seconds, most
+        How long a place is kept for a node that is not seen while others are, and how many places there are.
 
     Attributes
     ----------
@@ -68,6 +73,8 @@ class Crowd:
         name: str,
         tolerance: float = 5.0,
         saved: SavedNodes | None = None,
+        gone_seconds: float = GONE_SECONDS,
+        most: int = MOST_NODES,
     ) -> None:
         self.fallback_name = name
         self.tolerance = tolerance
@@ -78,6 +85,7 @@ class Crowd:
         self.message = ""
         self._build = build
         self._saved = saved
+        self._gone_seconds, self._most = gone_seconds, most
         self._metrics: tuple[str, ...] = ()
         self._schemas: dict[tuple[str, ...], Schema] = {}
         self._order = Arrangement([], 0, 0)
@@ -249,7 +257,8 @@ class Crowd:
         saved = None
         if self.fleet is None:
             saved = self._begin(samples)
-        places = welcome(self._order, list(new), self._gone({sample.node for sample in samples}))
+        gone = self._gone({sample.node for sample in samples})
+        places = welcome(self._order, list(new), gone, most=self._most)
         if places.names != self._order.names or places.listed != self._order.listed or self.fleet is None:
             self._move(places)
         if saved is not None and isinstance(self.fleet, Fleet):
@@ -277,14 +286,14 @@ class Crowd:
         if saved is not None:
             self._metrics = saved.metrics
             here = {sample.node for sample in samples}
-            names = saved.names(GONE_SECONDS, here)
+            names = saved.names(self._gone_seconds, here)
             self._order = Arrangement(names, 0, 0)
         return saved
 
     def _gone(self, here: set[str]) -> list[int]:
         """Return the places of those who were not seen for long, the longest first."""
         heard = self._notes.heard[: len(self._order.names)]
-        gone = np.flatnonzero(self._time - heard > GONE_SECONDS)
+        gone = np.flatnonzero(self._time - heard > self._gone_seconds)
         oldest_first = gone[np.argsort(heard[gone], kind="stable")].tolist()
         return [at for at in oldest_first if self._order.names[at] not in here]
 

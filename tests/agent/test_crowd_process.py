@@ -1,0 +1,98 @@
+"""An agent for a hundred nodes as a real process, killed and brought back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from tests.agent.test_process import address, ask, listen, wait_for
+
+MADE_UP = ("--synthetic", "100", "--interval", "0.1")
+
+
+def timesteps(url):
+    found = [ask(url, f"/v1/decision?node=rack-0{i // 32}/n{i:02d}") for i in (0, 40, 70, 99)]
+    return [one["timestep"] for one in found]
+
+
+def brought_back(start, tmp_path, *options):
+    (tmp_path / "state/pronto/address.json").unlink(missing_ok=True)
+    process = start("agent", *listen(), *MADE_UP, *options)
+    url = address(tmp_path)
+    wait_for(lambda: ask(url)["tally"]["decisions"] > 0)
+    return process, url
+
+
+def began_at(url):
+    """Timesteps that nodes had, at least, when this process began."""
+    found = timesteps(url)
+    return [step - ask(url)["tally"]["decisions"] // 100 for step in found]
+
+
+def test_killed_at_any_moment_a_crowd_goes_on_warm_and_after_a_clean_end_with_all(start, tmp_path):
+    process, url = brought_back(start, tmp_path)
+    # A round takes as long as the agent has run: by now everyone was saved twice.
+    wait_for(lambda: ask(url)["disk"]["saves"] > 14, seconds=60)
+    before = timesteps(url)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=10)
+    process, url = brought_back(start, tmp_path)
+    killed, last, status = began_at(url), timesteps(url), ask(url)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    _, url = brought_back(start, tmp_path)
+    stopped = began_at(url)
+
+    assert status["nodes"] == 100
+    assert not status["faults"]
+    assert all(was / 3 <= now for was, now in zip(before, killed, strict=True)), (before, killed)
+    assert "warm, 100 nodes" in err
+    assert "100 of 100 saved nodes go on" in err
+    # Asking takes a few timesteps.
+    assert all(was - 10 <= now for was, now in zip(last, stopped, strict=True)), (last, stopped)
+
+
+def test_of_damaged_parts_only_their_nodes_start_cold(start, tmp_path):
+    process, url = brought_back(start, tmp_path)
+    wait_for(lambda: min(timesteps(url)) > 30)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    folder = tmp_path / "state/pronto/generated.crowd"
+    (folder / "0000.state").write_bytes(b"garbage")
+    (folder / "0002.state").write_bytes((folder / "0002.state").read_bytes()[:-40])
+    process, url = brought_back(start, tmp_path)
+    first, second, third, fourth = timesteps(url)
+    process.kill()
+    _, err = process.communicate(timeout=10)
+
+    assert max(first, third) < 30 < min(second, fourth)
+    assert "warm, 36 nodes" in err
+    assert err.count("was set aside as") == 2
+    assert (folder / "0000.state.corrupt").read_bytes() == b"garbage"
+
+
+def test_a_disk_too_small_for_a_crowd_stops_no_decision(start, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a tiny file system")
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)], check=True)
+    try:
+        options = ("--state", str(folder), "--for", "8s", "--json")
+        process = start("agent", *listen(), *MADE_UP, *options)
+        out, err = process.communicate(timeout=60)
+        left = [path.name for path in folder.rglob(".*.state.*")]
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+    found = json.loads(out)
+
+    assert process.returncode == 0, err
+    assert found["tally"]["decisions"] > 2000
+    assert found["disk"]["save_errors"] > 0
+    assert not found["faults"]
+    assert "cannot write, going on without" in err
+    assert left == []
