@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import numpy as np
@@ -11,13 +12,16 @@ from prontosched import codec
 from prontosched.agent.crowd import Crowd
 from prontosched.agent.crowd_members import CrowdMembers
 from prontosched.agent.decision_log import DecisionLog
+from prontosched.agent.exposition import exposition
 from prontosched.agent.measuring import measured
 from prontosched.agent.shards import KIND, VERSION, ShardFiles
+from prontosched.agent.views import status
 from prontosched.errors import StateError
 from prontosched.federation.link import DECISIONS, SUMMARIES, Board, LocalLink
 from prontosched.federation.tree import Tree
 from prontosched.presets import make_fleet
 from prontosched.telemetry.source import Sample
+from tests.agent.machine import Clock, Machine, make_agent
 
 METRICS = tuple(f"m{i}" for i in range(6))
 
@@ -213,6 +217,28 @@ def test_nodes_that_left_for_good_are_forgotten_once_they_are_many():
     assert crowd.names == named(60)
     assert crowd.fleet.nodes == 60
     assert int(crowd.fleet.timestep.min()) == 160
+
+
+def test_jobs_announced_for_a_node_that_left_are_forgotten_with_it():
+    clock = Clock()
+    here = named(100)
+    agent = make_agent(Machine(lambda i: sampled(here, i)), clock=clock)
+
+    async def go():
+        await agent.tick()
+        agent.announce("j", cpus=1.0, ttl=30.0, node=here[-1])
+        agent.announce("k", cpus=1.0, ttl=30.0, node=here[0])
+        del here[60:]
+        for _ in range(160):
+            clock.now += 600.0
+            await agent.tick()
+        await agent.abandon()
+
+    asyncio.run(go())
+    assert agent.nodes.names == named(60)
+    assert list(agent._announced) == named(1)
+    assert b"pronto_left_out_samples_total 0.0" in exposition(agent)
+    assert status(agent)["left_out"] == 0
 
 
 def test_ten_thousand_names_pass_through_a_hundred_places(tmp_path):

@@ -286,7 +286,7 @@ class Crowd:
         if saved is not None:
             self._metrics = saved.metrics
             here = {sample.node for sample in samples}
-            names = saved.names(self._gone_seconds, here)
+            names = saved.names(self._gone_seconds, here, self._most)
             self._order = Arrangement(names, 0, 0)
         return saved
 

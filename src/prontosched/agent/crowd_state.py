@@ -52,11 +52,10 @@ class SavedNodes:
         known = len(held & found)
         return known >= FAMILIAR_SHARE * len(held) and (known == len(found) or len(held) >= MAX_METRICS)
 
-    def names(self, longest: float, here: set[str]) -> list[str]:
-        """Return whom to take up: those here, and others that were not absent for longer."""
+    def names(self, longest: float, here: set[str], most: int = MOST_NODES) -> list[str]:
+        """Return whom to take up, at most so many: those here, and others that were not absent for longer."""
         some = [name for name, absent in self.absent.items() if name in here or absent <= longest]
-        room = MOST_NODES - len(here)
-        others = [name for name in some if name not in here][: max(0, room)]
+        others = [name for name in some if name not in here][: max(0, most - len(here))]
         return [*(name for name in some if name in here), *others]
 
 

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
+from prontosched.agent.crowd import Crowd
 from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import OneNode
 from prontosched.agent.views import signal_standing
@@ -114,6 +115,9 @@ def _tally(agent: Agent) -> Iterator[Metric]:
     yield CounterMetricFamily("pronto_rejections", "Decisions that raised the signal.", value=tally.raised)
     if tally.decisions:
         yield _gauge("pronto_downtime_ratio", "Share of decisions with the signal raised.", tally.downtime)
+    if isinstance(agent.nodes, Crowd):
+        text = "Samples of nodes for which there was no place."
+        yield CounterMetricFamily("pronto_left_out_samples", text, value=agent.nodes.left_out)
     yield _gauge("pronto_metrics", "Metrics per node.", agent.nodes.features)
 
 

@@ -243,6 +243,9 @@ class Agent:
             if len(announced) and self.nodes.fresh(name, now):
                 announced.saw(self.nodes.known(name, words=False).utilisation)
             announced.expire(now)
+        idle = [n for n, found in self._announced.items() if not len(found) and not self.nodes.fresh(n, now)]
+        for name in set(idle).difference(self.nodes.names) if idle else ():
+            del self._announced[name]
 
     def _publish(self, now: float) -> None:
         names = self.nodes.names

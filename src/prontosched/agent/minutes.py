@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from prontosched.agent.places import MOST_NODES
 from prontosched.agent.projected import KEPT_DIRECTIONS, UNKNOWN, Packed
 from prontosched.subspace import Array
 
 MINUTE_SECONDS = 60
 TEN_SECONDS = 600
-MOST_NODES = 16_384
 SPARE_NODES = 64
 _LARGEST_HALF = 65_000.0
 _LARGEST_SINGLE = 1e38
