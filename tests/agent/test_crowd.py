@@ -12,14 +12,18 @@ from prontosched import codec
 from prontosched.agent.crowd import Crowd
 from prontosched.agent.crowd_members import CrowdMembers
 from prontosched.agent.decision_log import DecisionLog
+from prontosched.agent.explaining import Memory
 from prontosched.agent.exposition import exposition
 from prontosched.agent.measuring import measured
+from prontosched.agent.nodes import Insight
+from prontosched.agent.projected import Lineages
 from prontosched.agent.shards import KIND, VERSION, ShardFiles
 from prontosched.agent.views import status
 from prontosched.errors import StateError
 from prontosched.federation.link import DECISIONS, SUMMARIES, Board, LocalLink
 from prontosched.federation.tree import Tree
 from prontosched.presets import make_fleet
+from prontosched.subspace import Subspace
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import Clock, Machine, make_agent
 
@@ -217,6 +221,20 @@ def test_nodes_that_left_for_good_are_forgotten_once_they_are_many():
     assert crowd.names == named(60)
     assert crowd.fleet.nodes == 60
     assert int(crowd.fleet.timestep.min()) == 160
+
+
+def test_of_few_nodes_that_change_for_ever_only_so_many_are_remembered(monkeypatch):
+    monkeypatch.setattr(Lineages, "MOST", 20)
+    monkeypatch.setattr(Memory, "KEPT", 20)
+    lineages, memory = Lineages(), Memory()
+    for i in range(100):
+        subspace = Subspace(np.eye(6)[:, :2].copy(), np.array([2.0, 1.0]))
+        insight = Insight(METRICS, None, subspace, (0.0, 0.0), None)
+        assert lineages.begun(f"n{i}", insight) == [0, 0]
+        memory._note_block(f"n{i}", subspace)
+
+    assert len(lineages._met) == len(lineages._began) == 20
+    assert memory.status() == {"nodes": 20}
 
 
 def test_jobs_announced_for_a_node_that_left_are_forgotten_with_it():

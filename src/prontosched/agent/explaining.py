@@ -58,6 +58,10 @@ class Memory:
         last = self._now.get(name)
         if subspace is last:
             return
+        if last is None and len(self._now) >= self.KEPT:
+            oldest = next(iter(self._now))
+            del self._now[oldest]
+            self._before.pop(oldest, None)
         if last is not None and last.features == subspace.features:
             self._before[name] = last
         self._now[name] = subspace

@@ -40,8 +40,10 @@ class Lineages:
 
     Notes
     -----
-    Memory: two subspaces per node.
+    Memory: two subspaces for each of at most `MOST` nodes; of more the first met are met anew.
     """
+
+    MOST = 256
 
     def __init__(self) -> None:
         self._met: dict[str, Subspace | None] = {}
@@ -51,6 +53,10 @@ class Lineages:
         """Return 1 for each direction that begins anew at this timestep, else 0."""
         subspace = insight.subspace
         first = name not in self._met
+        if first and len(self._met) >= self.MOST:
+            oldest = next(iter(self._met))
+            del self._met[oldest]
+            self._began.pop(oldest, None)
         before = self._met.get(name)
         self._met[name] = subspace
         if subspace is None:
