@@ -25,6 +25,9 @@ MAX_DIMENSIONS = 4
 DTYPES = frozenset(
     {"float64", "float32", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint8", "bool"}
 )
+# Asking an array for the name of its type takes longer than copying its numbers.
+_LITTLE = {name: np.dtype(name).newbyteorder("<") for name in DTYPES}
+_NAMES = {np.dtype(name): name for name in DTYPES}
 
 _LENGTH = struct.Struct("<I")
 _CHECK_BYTES = 16
@@ -44,10 +47,11 @@ def encode(kind: str, version: int, fields: Mapping[str, Any]) -> bytes:
     payload: list[bytes] = []
     for name, value in fields.items():
         if isinstance(value, np.ndarray):
-            if value.dtype.name not in DTYPES:
-                raise TypeError(f"array {name!r} must be of one of {sorted(DTYPES)}, got {value.dtype.name}")
-            arrays.append((name, value.dtype.name, value.shape))
-            payload.append(np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<")).tobytes())
+            dtype = _NAMES.get(value.dtype) or value.dtype.name
+            if dtype not in DTYPES:
+                raise TypeError(f"array {name!r} must be of one of {sorted(DTYPES)}, got {dtype}")
+            arrays.append((name, dtype, value.shape))
+            payload.append(value.astype(_LITTLE[dtype], copy=False).tobytes())
         else:
             plain[name] = value.item() if isinstance(value, np.generic) else value
     header = json.dumps(
@@ -129,10 +133,9 @@ def _array(data: bytes, start: int, name: Any, dtype: Any, shape: Any) -> tuple[
         )
     if not all(isinstance(n, int) and 0 <= n <= MAX_BYTES for n in shape):
         raise StateError(f"array {name!r} must have lengths from 0, got {shape!r}: discard it")
-    count = math.prod(shape)
-    end = start + count * np.dtype(dtype).itemsize
+    count, little = math.prod(shape), _LITTLE[dtype]
+    end = start + count * little.itemsize
     if end > len(data) - _CHECK_BYTES:
         raise StateError(f"array {name!r} of shape {shape} must fit {len(data)} bytes: they are truncated")
-    little = np.dtype(dtype).newbyteorder("<")
     array = np.frombuffer(data, dtype=little, count=count, offset=start).astype(dtype).reshape(shape)
     return array, end

@@ -33,8 +33,9 @@ SILENT_SECONDS = 60.0
 RENEW_SECONDS = 20.0
 # Per tick, so that adopting leaves time to speak; those who have nothing else to project on yet, and others.
 NEW_AT_ONCE, ADOPT_AT_ONCE = 32, 8
-# Whose signals take up what the fleet has learned: all of the largest crowd find time for it while young.
-START_AT_ONCE = 24
+# Whose signals take up what the fleet has learned, at least, and of a large crowd this share: while young all
+# find time for it.
+START_AT_ONCE, START_SHARE = 4, 1 / 512
 
 
 class _Speaker(NamedTuple):
@@ -203,7 +204,7 @@ class CrowdMembers:
         due &= now - standing.seen_at[:count] <= SILENT_SECONDS
         chosen = np.flatnonzero(due & self._placed)
         oldest = np.argsort(-timestep[chosen], kind="stable")
-        return [int(at) for at in chosen[oldest][:START_AT_ONCE]]
+        return [int(at) for at in chosen[oldest][: max(START_AT_ONCE, int(START_SHARE * count))]]
 
     def _start(self, crowd: Crowd, at: int, standing: Standing) -> None:
         assert self.view is not None

@@ -82,9 +82,9 @@ def _subspace(fields: dict[str, Any], features: int, samples: float, what: str) 
             f"{what} must have a basis of {features} rows, got shape {basis.shape}: discard it"
         )
     strengths = _vector(fields, "strengths", basis.shape[1])
-    if not np.all(np.isfinite(basis)) or np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() > 1e-3:
+    if not np.isfinite(basis).all() or np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() > 1e-3:
         raise FederationError(f"{what} must have an orthonormal basis, got another: discard it")
-    if strengths[-1] <= 0.0 or np.any(np.diff(strengths) > 1e-5 * strengths[0]):
+    if strengths[-1] <= 0.0 or (strengths[1:] - strengths[:-1] > 1e-5 * strengths[0]).any():
         raise FederationError(
             f"{what} must have falling singular values above 0, got {strengths[:4]}: discard it"
         )
@@ -110,7 +110,7 @@ def _statistics(fields: dict[str, Any], what: str) -> dict[str, Array]:
             f"{what} must have at most {MAX_STATISTICS} statistics of {MAX_STATISTIC_NUMBERS} numbers, "
             f"got {len(found)} of {numbers}: discard it"
         )
-    if not all(np.all(np.isfinite(value)) for value in found.values()):
+    if not all(np.isfinite(value).all() for value in found.values()):
         raise FederationError(f"{what} must have finite statistics, got others: discard it")
     return found
 
@@ -187,6 +187,6 @@ def _vector(fields: dict[str, Any], name: str, length: int | None) -> Array:
             f"{name} must be {length or 'some'} numbers, got {getattr(value, 'shape', value)!r:.40}"
         )
     numbers = value.astype(np.float64)
-    if not np.all(np.isfinite(numbers)):
+    if not np.isfinite(numbers).all():
         raise FederationError(f"{name} must be finite, got NaN or infinity: discard it")
     return numbers

@@ -99,8 +99,9 @@ def pooled_statistics(summaries: Iterable[Summary]) -> Statistics:
     sums: dict[tuple[str, tuple[int, ...]], tuple[int, Array]] = {}
     for summary in summaries:
         for name, value in summary.statistics.items():
-            nodes, held = sums.get((name, value.shape), (0, np.zeros(value.shape)))
-            sums[name, value.shape] = (nodes + summary.nodes, held + value)
+            nodes, held = sums.get((name, value.shape)) or (0, np.zeros(value.shape))
+            held += value
+            sums[name, value.shape] = (nodes + summary.nodes, held)
     chosen: dict[str, Array] = {}
     for (name, _shape), (_nodes, value) in sorted(sums.items(), key=lambda item: (item[1][0], item[0])):
         chosen[name] = value
