@@ -31,6 +31,22 @@ def test_what_the_learned_signal_shares_survives_the_way_and_starts_another() ->
     assert not start_signal(learner, {"learned.information": np.ones(3)})
 
 
+def test_a_summary_with_statistics_weighs_less_than_ten_kilobytes_and_an_early_one_half_of_that() -> None:
+    metrics = tuple(f"m{i:03d}" for i in range(134))
+    node = make_node("default", metrics=metrics)
+    board = Board(lambda: 1_000_000.0)
+    link, rng = LocalLink(board), np.random.default_rng(3)
+    link.rule = {"epsilon": 0.0}
+    member, sizes = Member(link, "rack/n1"), []
+    for step in range(100):
+        ready = 8.0 if step % 20 < 4 else 1.0
+        member.step(node, node.step(rng.standard_normal(134), ready=ready))
+        sizes += [len(entry.value) for entry in board.values[SUMMARIES].values()]
+
+    assert sizes[0] < 4_400
+    assert 9_000 < sizes[-1] < 9_500
+
+
 def test_nothing_is_told_of_fewer_vectors_than_a_block() -> None:
     node, board = make_node("default", metrics=METRICS, signal="paper"), Board()
     member, stream = Member(LocalLink(board), "rack/n1"), Stream(4)

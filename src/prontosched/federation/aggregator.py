@@ -51,7 +51,8 @@ class Aggregator:
 
     Notes
     -----
-    Memory: one summary per child, `d * (rank + spare + 4)` floats each.
+    Memory: one summary per child, `d * (rank + spare + 4)` floats each, and 2,400 for what
+    a learned signal shares.
     """
 
     def __init__(
