@@ -7,12 +7,16 @@ import pytest
 
 from prontosched.agent.crowd_members import START_AT_ONCE, CrowdMembers
 from prontosched.agent.federating import FederationFollower
+from prontosched.agent.fleet_node import fleet_node
 from prontosched.federation import adopting
+from prontosched.federation.contribution import shared_by, start_signal
 from prontosched.federation.link import SUMMARIES, Board, LocalLink
 from prontosched.federation.message import Summary
 from prontosched.federation.nats_link import NatsLink
 from prontosched.federation.schema_book import SchemaBook
 from prontosched.federation.tree import Tree
+from prontosched.node_fleet import NodeFleet
+from prontosched.presets import make_fleet
 from prontosched.signals.learned_fleet import LearnedFleet
 from prontosched.telemetry.source import Sample
 from tests.agent import test_crowd_adopting
@@ -103,11 +107,12 @@ def test_a_crowd_tells_what_each_of_its_signals_learned_and_nothing_before_that(
     crowd, now = watch.agent.nodes, watch.agent.pace.clock()
     board = Board()
     CrowdMembers(LocalLink(board), Tree(), str).follow(crowd, now, lambda: True)
+    found = told(board)
     for at, name in enumerate(crowd.names):
         mine = watch.signal.share(at)
         assert mine["labels"][0] >= 64
         for key, value in mine.items():
-            sent = told(board)[name].statistics[f"learned.{key}"]
+            sent = found[name].statistics[f"learned.{key}"]
             np.testing.assert_allclose(sent, value, rtol=1e-5, atol=1e-4, err_msg=f"{key} of {name}")
 
 
@@ -187,6 +192,21 @@ def test_a_crowd_whose_signal_learns_nothing_takes_nothing_up(early, eager):
 
     assert members.view.statistics
     assert members.started == 0
+
+
+def test_separate_nodes_in_a_crowd_share_and_start_through_their_own_signals():
+    fleet = make_fleet("default", nodes=2, features=6, metrics=METRICS, embedding="spirit")
+    assert isinstance(fleet, NodeFleet)
+    rng = np.random.default_rng(1)
+    for step in range(60):
+        ready = np.array([8.0 if step % 20 < 4 else 1.0] * 2)
+        fleet.step(rng.standard_normal((2, 6)), ready=ready)
+    shared = shared_by(fleet_node(fleet, 0, METRICS))
+
+    assert shared["learned.labels"][0] > 32
+    assert start_signal(fleet_node(fleet, 1, METRICS), shared)
+    assert fleet.members[1].signal.learner.heads.borrowed.any()
+    assert not fleet.members[0].signal.learner.heads.borrowed.any()
 
 
 def test_a_crowd_on_a_real_bus_takes_up_what_another_agent_learned(early, aggregated):

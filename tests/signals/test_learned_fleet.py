@@ -12,6 +12,9 @@ from prontosched.signals.learned import LearnedSignal
 from prontosched.signals.learned_fleet import LearnedFleet
 from prontosched.subspace import Subspace
 
+from .runs import run
+from .streams import lasting
+
 METRICS = tuple(f"metric {i}" for i in range(8))
 
 
@@ -93,12 +96,11 @@ def same_shares(pair):
 
 def test_nodes_of_a_fleet_share_and_start_as_single_ones_do(rng):
     pair = Pair(rng, 4, tolerance=2.0)
-    teacher = Pair(rng, 1, tolerance=2.0)
-    for t in range(1100):
-        list(teacher.step(t, gaps=0.0, absent=0.0))
-    shared = teacher.fleet.share(0)
+    teacher = LearnedSignal(tolerance=2.0)
+    run(teacher, lasting(rng, 1500, level=1.0))
+    shared = teacher.share()
     assert shared["labels"][0] > 1000
-    for t in range(600):
+    for t in range(450):
         # At different ages, one of them twice; the last one never.
         for i in {0: [0], 150: [1], 333: [2], 400: [1]}.get(t, []):
             pair.fleet.start_from(shared, i)
