@@ -69,13 +69,6 @@ def seen(fleet):
     return float(fleet.signal.take(np.zeros(1, np.intp))["history.steps"][0])
 
 
-def forget_farewells(board):
-    """Do as a bus does after a while."""
-    for values in board.values.values():
-        for key in [key for key, entry in values.items() if not entry.value]:
-            del values[key]
-
-
 def saved_by(crowd, folder):
     files = ShardFiles(folder)
     for number in range(crowd.shards):
@@ -277,7 +270,6 @@ def test_ten_thousand_names_pass_through_a_hundred_places(tmp_path):
             files = saved_by(crowd, tmp_path / "crowd")
             files.drop_from(crowd.shards)
             sizes.append(sum(path.stat().st_size for path in files.folder.iterdir()))
-            forget_farewells(board)
             held.append(sys.getallocatedblocks())
     log.close()
 

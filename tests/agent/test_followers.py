@@ -54,6 +54,20 @@ def test_a_rejecting_node_is_closed_at_its_scheduler_and_opened_at_the_end():
     assert follower.status()["refusals"] == 1
 
 
+def test_a_node_that_left_is_opened_and_stays_counted():
+    gate = MemoryGate("n1", "n2")
+    agent, follower = gated(gate, enforce=True, ticks=61)
+    wait_for(lambda: gate.reasons["n1"].startswith("pronto: "))
+    refused = follower.status()["refusals"]
+
+    follower._part({"n2"})
+    wait_for(lambda: gate.reasons["n1"] == "")
+
+    assert follower.status()["refusals"] == refused == 1
+    assert follower.status()["nodes"] == []
+    asyncio.run(agent.abandon())
+
+
 def test_in_shadow_mode_nothing_is_changed_but_all_is_counted():
     gate = MemoryGate("n1")
     agent, follower = gated(gate, enforce=False, ticks=61)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from prontosched.agent.loop import Agent
 
 MOST = 4096
+SUMS = ("refusals", "withheld", "errors", "refused_seconds")
 
 
 class GateFollower:
@@ -48,11 +49,13 @@ class GateFollower:
         self._name_of = name_of
         self._leases = leases
         self._keepers: dict[str, Keeper] = {}
+        # Sums over nodes that have left.
+        self._left = dict.fromkeys(SUMS, 0.0)
 
     def follow(self, agent: Agent) -> None:
         """Hand over the answers of all nodes."""
-        now = agent.wall()
-        for name in agent.nodes.names[:MOST]:
+        now, names = agent.wall(), agent.nodes.names[:MOST]
+        for name in names:
             found = agent.answer(name)
             if name not in self._keepers:
                 self._keepers[name] = Keeper(
@@ -61,6 +64,16 @@ class GateFollower:
             score = found.score if found.probability != found.probability else found.probability
             verdict = Verdict(not found.accept, score, found.reason, now + self.rules.valid_seconds)
             self._keepers[name].apply(verdict, now)
+        if len(self._keepers) > len(names):
+            self._part(set(names))
+
+    def _part(self, staying: set[str]) -> None:
+        """Open the nodes that have left, each in its keeper's own time."""
+        for name in self._keepers.keys() - staying:
+            keeper = self._keepers.pop(name)
+            keeper.close(timeout=0.0)
+            for what in SUMS:
+                self._left[what] += getattr(keeper.standing, what)
 
     def status(self) -> dict[str, Any]:
         """Return where each node stands with the scheduler, and the sums over all."""
@@ -69,11 +82,10 @@ class GateFollower:
             "gate": self.gate.name,
             "mode": "enforce" if self.rules.enforce else "shadow",
             "refusing": sum(standing.state == "closed-by-us" for standing in standings),
-            "refusals": sum(standing.refusals for standing in standings),
-            "withheld": sum(standing.withheld for standing in standings),
-            "errors": sum(standing.errors for standing in standings),
-            "refused_seconds": plain(float(sum(standing.refused_seconds for standing in standings))),
         }
+        for what in SUMS:
+            total = self._left[what] + sum(getattr(standing, what) for standing in standings)
+            found[what] = plain(total) if what == "refused_seconds" else int(total)
         if len(standings) <= 64:
             found["nodes"] = [{k: plain(v) for k, v in asdict(s).items()} for s in standings]
         return found

@@ -117,7 +117,11 @@ class Board:
                 return None
             self.revision += 1
             entry = Entry(key, value, self.revision, self.clock())
-            self.values[topic][key] = entry
+            if value or revision is not None:
+                self.values[topic][key] = entry
+            else:
+                # A farewell is for those who listen now; kept, names that come and go would add up.
+                self.values[topic].pop(key, None)
             listening = [
                 feed
                 for place in (key, _one_below(key.rpartition(".")[0]), ">")

@@ -162,7 +162,7 @@ class Keeper:
         """Stop, and open the node if it is ours; True when that was done in time.
 
         A scheduler that does not answer is left after `timeout` seconds; the node then
-        opens when its verdict ends, by the watchdog.
+        opens when its verdict ends, by the watchdog. With 0 the keeper goes on by itself.
         """
         with self._wake:
             self._closing, self._release = True, release
@@ -174,7 +174,8 @@ class Keeper:
             return True
         thread.join(timeout)
         if thread.is_alive():
-            LOG.warning("gate %s did not answer for %g s: leaving", self._standing.gate, timeout)
+            if timeout:
+                LOG.warning("gate %s did not answer for %g s: leaving", self._standing.gate, timeout)
             return False
         return not (release and self._failures)
 
