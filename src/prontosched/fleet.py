@@ -207,7 +207,7 @@ class Fleet:
 
         Adopted views are left out: a node that comes back adopts anew.
         """
-        state = {"timestep": self.timestep[at], "embedded": self._embedded[at]}
+        state: dict[str, Rows] = {name: held[at] for name, held in self._notes()}
         state["apart"] = np.zeros(at.size, np.bool_) if self._views is None else self._views.apart(at)
         for name, part in self._held():
             state |= {f"{name}.{key}": value for key, value in part.take(at).items()}
@@ -220,12 +220,11 @@ class Fleet:
         on an adopted view and now goes on without. After a `StateError` the nodes hold a
         part of each: `clear` them.
         """
-        timestep = fitting("timestep", state, (at.size,), self.timestep.dtype)
-        embedded = fitting("embedded", state, (at.size,), self._embedded.dtype)
         apart = fitting("apart", state, (at.size,), self._embedded.dtype)
         for name, part in self._held():
             part.put(at, part_of(name, state))
-        self.timestep[at], self._embedded[at] = timestep, embedded
+        for name, held in self._notes():
+            held[at] = fitting(name, state, (at.size, *held.shape[1:]), held.dtype)
         if self._views is not None:
             self._views.forget(at)
         for node in at[apart].tolist():
@@ -241,9 +240,19 @@ class Fleet:
         """Make the nodes `at` as new."""
         for _, part in self._held():
             part.clear(at)
-        self.timestep[at], self._embedded[at] = 0, False
+        for _, held in self._notes():
+            held[at] = 0
         if self._views is not None:
             self._views.forget(at)
+
+    def _notes(self) -> list[tuple[str, Rows]]:
+        """Return the arrays that the fleet itself holds of each node."""
+        return [
+            ("timestep", self.timestep),
+            ("embedded", self._embedded),
+            ("warm", self._warm),
+            ("spikes", self._spikes),
+        ]
 
     def _held(self) -> Iterator[tuple[str, Separable]]:
         """Yield the parts that hold something of each node; a signal that cannot be taken apart is left out."""
