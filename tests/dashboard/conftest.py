@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.processes import wait_for
 
 FLAGS = [
     "--no-sandbox",
@@ -73,6 +76,7 @@ def start() -> Iterator[Start]:
         for line in process.stderr:
             said.append(line)
             if found := re.search(r"open (https?://\S+?)/\s*$", line):
+                wait_for(lambda: has_decided(found.group(1)), what="a first decision")
                 return found.group(1)
         raise AssertionError(f"the agent did not start: {said}")
 
@@ -84,6 +88,15 @@ def start() -> Iterator[Start]:
         process.wait(20)
         assert process.stderr is not None
         process.stderr.close()
+
+
+def has_decided(url: str) -> bool:
+    """Tell whether an agent has decided something; one that does not let us ask counts as if it had."""
+    try:
+        with urllib.request.urlopen(url + "/v1/status", timeout=10) as answer:
+            return bool(json.load(answer)["tally"]["decisions"])
+    except urllib.error.URLError:
+        return True
 
 
 def planted(path: Path, *, quiet: int = 120, busy: int = 80) -> str:
