@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 
 from prontosched.adoption import ADOPTED_SAMPLES, LEAST_WEIGHT, adopted_weight
 from prontosched.embedding.fpca_fleet import FPCAEdgeFleet
+from prontosched.embedding.shown import Shown
+from prontosched.per_node import Nodes
 from prontosched.subspace import GRAM_TRUST, Array, Subspace, eigen, merge
 
 # Nodes merged per pass: what one pass touches then stays in the cache.
 CHUNK = 256
 
 At = slice | NDArray[np.intp]
-Nodes = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 
-class FleetViews:
+class FleetViews(Shown):
     """Hold what the nodes of a fleet project on while some of them have an adopted view.
 
     Parameters
@@ -109,21 +110,10 @@ class FleetViews:
                 recent = self.embedding.latest(nodes)
                 yield nodes, np.matmul(self.rows[nodes], recent.swapaxes(1, 2))
 
-    def project(self, Z: Array, at: At) -> Array:
-        """Return the projections `(m, width)` of the vectors `(m, d)` of the nodes `at`."""
-        return np.asarray(np.matmul(self.rows[at], Z[:, :, None])[:, :, 0])
-
     def samples(self) -> Array:
         """Vectors behind the singular values, `(M,)`."""
         own = self.embedding.samples()
         return np.where(self._has & (own == 0.0), ADOPTED_SAMPLES, own)
-
-    def subspace(self, node: int) -> Subspace | None:
-        """Return what one node projects on."""
-        rank = int(self.ranks[node])
-        if not rank:
-            return None
-        return Subspace(self.rows[node, :rank].T.copy(), self.strengths[node, :rank].copy())
 
     def _turn(self, nodes: Nodes, timestep: NDArray[np.int64]) -> Nodes:
         weight = adopted_weight(timestep[nodes].astype(np.float64))

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from prontosched.embedding.embedding import LARGEST, finite_all
 from prontosched.embedding.fpca import FPCAEdge
 from prontosched.embedding.leading import leading_exactly
-from prontosched.per_node import PerNode
+from prontosched.embedding.shown import Shown
+from prontosched.per_node import Nodes, PerNode
 from prontosched.subspace import GRAM_TRUST, Array, Subspace, eigen
 
 At = slice | NDArray[np.intp]
-Nodes = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 
-class FPCAEdgeFleet(PerNode):
+class FPCAEdgeFleet(Shown, PerNode):
     """Follow the leading subspaces of M streams.
 
     Parameters
@@ -108,13 +108,6 @@ class FPCAEdgeFleet(PerNode):
         fade = self.forgetting**2
         return np.asarray(self.block_size * (1.0 - fade**blocks) / (1.0 - fade))
 
-    def subspace(self, node: int) -> Subspace | None:
-        """Return one node's subspace."""
-        rank = int(self.ranks[node])
-        if not rank:
-            return None
-        return Subspace(self.rows[node, :rank].T.copy(), self.strengths[node, :rank].copy())
-
     def kept(self, node: int) -> Subspace | None:
         """Return one node's subspace with its spare directions."""
         known = int(self._known[node])
@@ -124,10 +117,6 @@ class FPCAEdgeFleet(PerNode):
         strengths = np.abs(signed)
         rows = self.slab[node, :known] / (self.forgetting * np.where(strengths > 0.0, signed, 1.0))[:, None]
         return Subspace(rows.T, strengths)
-
-    def project(self, Z: Array, at: At) -> Array:
-        """Return the projections `(m, width)` of the vectors `(m, d)` of the nodes `at`."""
-        return np.asarray(np.matmul(self.rows[at], Z[:, :, None])[:, :, 0])
 
     def learn(self, Z: Array, at: At) -> NDArray[np.intp]:
         """Take in one vector of each of the nodes `at`; return the nodes whose subspace changed."""
