@@ -4,6 +4,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+PYTEST = $(BIN)/python -m pytest -m "not soak"
 
 .PHONY: run test bench lint soak docs demo-slurm clean
 .DEFAULT_GOAL := run
@@ -11,8 +12,11 @@ ARGS ?=
 run: $(VENV)/.run
 	@exec $(BIN)/pronto up $(ARGS)
 
+# Two files at a time; what failed beside another is tried once more alone, and must pass there.
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile $(ARGS)
+	@$(PYTEST) -n 2 --dist loadfile $(ARGS) || { \
+		test $$? -eq 1 && echo "once more, alone: what failed above" && \
+		$(PYTEST) --last-failed --last-failed-no-failures none --maxfail 5 $(ARGS); }
 
 bench: $(VENV)/.dev
 	@exec $(BIN)/pronto bench $(ARGS)

@@ -65,6 +65,12 @@ class Watch(test_crowd_adopting.Watch):
         heads = self.signal.learner.heads
         return heads.labels - heads.credit[:, 0], heads.credit[:, 0]
 
+    async def view_taught(self):
+        """Tick until the view holds what was learned here, however long the bus takes for that."""
+        await self.tick(45)
+        await self.until(lambda: self.members.view is not None, "a view")
+        await self.until(lambda: self.members.view.statistics, "statistics in the view")
+
     async def everyone_started(self):
         await self.tick()
         await self.until(lambda: self.members.started >= len(self.names), "everyone took up the statistics")
@@ -145,7 +151,7 @@ def test_nodes_of_an_embedded_crowd_take_up_the_fleets_statistics(early, eager):
 
 def test_a_few_signals_start_per_tick_the_oldest_first_and_none_is_forgotten(early, eager):
     teacher = Watch(racks(70), eager)
-    teacher.stepped(lambda: teacher.tick(50))
+    teacher.stepped(teacher.view_taught)
     pupil = Watch(racks(80, 100), FederationFollower.embedded())
     pupil.stepped(lambda: pupil.tick(20))
     crowd, now = pupil.agent.nodes, pupil.agent.pace.clock()
@@ -182,7 +188,7 @@ def test_a_few_signals_start_per_tick_the_oldest_first_and_none_is_forgotten(ear
 
 def test_a_crowd_whose_signal_learns_nothing_takes_nothing_up(early, eager):
     teacher = Watch(racks(70), eager)
-    teacher.stepped(lambda: teacher.tick(50))
+    teacher.stepped(teacher.view_taught)
     plain = test_crowd_adopting.Watch(racks(70, 100), FederationFollower.embedded())
     plain.stepped(lambda: plain.tick(20))
     plain.fleet.timestep[:] = 100
@@ -213,13 +219,8 @@ def test_a_crowd_on_a_real_bus_takes_up_what_another_agent_learned(early, aggreg
     teacher = Watch(racks(70), FederationFollower(NatsLink(aggregated, name="teacher")))
     pupil = Watch(racks(66, 100), FederationFollower(NatsLink(aggregated, name="pupil")), seed=2)
 
-    async def taught():
-        await teacher.tick(45)
-        await teacher.until(lambda: teacher.members.view is not None, "a view")
-        await teacher.until(lambda: teacher.members.view.statistics, "statistics in the view")
-
     try:
-        teacher.stepped(taught)
+        teacher.stepped(teacher.view_taught)
         pupil.stepped(pupil.everyone_started)
     finally:
         teacher.follower.close()
