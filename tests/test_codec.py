@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prontosched.codec import MAGIC, _checksum, decode, encode
-from prontosched.errors import StateError
+from prontosched.errors import NewerStateError, StateError
 
 
 def test_everything_survives_the_round_trip_bit_for_bit() -> None:
@@ -86,7 +86,7 @@ def test_a_hostile_header_with_a_right_checksum_is_refused(header: object) -> No
 
 
 def test_a_newer_version_is_refused_with_what_to_do() -> None:
-    with pytest.raises(StateError, match="written by a newer Pronto; upgrade, or set it aside"):
+    with pytest.raises(NewerStateError, match="written by a newer Pronto; upgrade, or set it aside"):
         decode(encode("demo", 9, {}), kind="demo", version=1)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.errors import StateError
+from prontosched.errors import NewerStateError, StateError
 
 MAGIC = b"PRON"
 MAX_BYTES = 64 * 1024 * 1024
@@ -79,7 +79,7 @@ def decode(data: bytes, *, kind: str, version: int, limit: int = MAX_BYTES) -> d
     if not isinstance(found, int) or found < 1:
         raise StateError(f"{kind} data must carry a version from 1, got {found!r}: discard it")
     if found > version:
-        raise StateError(
+        raise NewerStateError(
             f"{kind} data must be of version {version} or older, got {found}: it was written by a newer Pronto; "
             "upgrade, or set it aside"
         )

@@ -22,6 +22,10 @@ class StateError(ProntoError):
     """Saved state cannot be used: truncated, altered, or of another version."""
 
 
+class NewerStateError(StateError):
+    """Saved state is from a newer version: overwriting it would lose what that one knew."""
+
+
 class FederationError(ProntoError):
     """A summary, a view or a link of the federation cannot be used."""
 

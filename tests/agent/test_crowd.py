@@ -19,7 +19,7 @@ from prontosched.agent.nodes import Insight
 from prontosched.agent.projected import Lineages
 from prontosched.agent.shards import KIND, VERSION, ShardFiles
 from prontosched.agent.views import status
-from prontosched.errors import StateError
+from prontosched.errors import NewerStateError
 from prontosched.federation.link import DECISIONS, SUMMARIES, Board, LocalLink
 from prontosched.federation.tree import Tree
 from prontosched.presets import make_fleet
@@ -145,7 +145,7 @@ def test_a_part_of_a_newer_version_is_refused_and_left_alone(killed):
     _, files = killed
     newer = codec.encode(KIND, VERSION + 1, {})
     (files.folder / "0001.state").write_bytes(newer)
-    with pytest.raises(StateError, match=r"0001\.state: .*written by a newer Pronto"):
+    with pytest.raises(NewerStateError, match=r"0001\.state: .*written by a newer Pronto"):
         files.look()
     assert (files.folder / "0001.state").read_bytes() == newer
 

@@ -9,7 +9,7 @@ import pytest
 
 from prontosched import codec
 from prontosched.agent import state
-from prontosched.errors import StateError
+from prontosched.errors import NewerStateError, StateError
 
 
 def test_what_was_saved_comes_back(tmp_path):
@@ -63,7 +63,7 @@ def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path):
     newer = codec.encode(state.KIND, state.VERSION + 1, {"secret": 1})
     path.write_bytes(newer)
     file = state.StateFile(path)
-    with pytest.raises(StateError, match=r"a\.state: .*written by a newer Pronto; upgrade"):
+    with pytest.raises(NewerStateError, match=r"a\.state: .*written by a newer Pronto; upgrade"):
         file.load()
     file.close()
 

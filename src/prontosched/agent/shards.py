@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from prontosched import codec
 from prontosched.agent.crowd_state import SavedNodes, State
 from prontosched.agent.places import MOST_NODES
-from prontosched.agent.state import NEWER, write_whole
+from prontosched.agent.state import set_aside, write_whole
 from prontosched.errors import StateError
 
 LOG = logging.getLogger("prontosched.agent")
@@ -117,7 +116,7 @@ class ShardFiles:
 
         Raises
         ------
-        StateError
+        NewerStateError
             A part is from a newer version.
         """
         self._sweep()
@@ -149,7 +148,7 @@ class ShardFiles:
             try:
                 state = _unpacked(fields["state"], len(fields["names"]))
             except (StateError, zlib.error) as error:
-                self._set_aside(number, error)
+                _give_up(self._path(number), error)
                 continue
             names = [fields["names"][row] for row in rows]
             yield names, str(fields.get("signal")), {key: held[rows] for key, held in state.items()}
@@ -164,20 +163,9 @@ class ShardFiles:
             except OSError as error:
                 LOG.warning("some nodes start cold: %s cannot be read (%s)", path, error.strerror)
             except StateError as error:
-                if NEWER in str(error):
-                    raise StateError(f"{path}: {error}") from error
-                self._set_aside(number, error)
+                _give_up(path, error)
             else:
                 yield number, fields
-
-    def _set_aside(self, number: int, error: Exception) -> None:
-        path = self._path(number)
-        aside = path.with_name(path.name + ".corrupt")
-        with contextlib.suppress(OSError):
-            os.replace(path, aside)
-        LOG.warning(
-            "some nodes start cold: %s is damaged (%s); it was set aside as %s", path, error, aside.name
-        )
 
     def _sweep(self) -> None:
         """Remove what killed agents left half-written, and what no crowd has used for long."""
@@ -198,6 +186,10 @@ class ShardFiles:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:04d}{SUFFIX}"
+
+
+def _give_up(path: Path, error: Exception) -> None:
+    LOG.warning("some nodes start cold: %s", set_aside(path, error))
 
 
 def _check(fields: Mapping[str, Any]) -> None:

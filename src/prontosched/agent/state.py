@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from prontosched import codec
-from prontosched.errors import StateError
+from prontosched.errors import NewerStateError, StateError
 
 KIND = "agent"
 VERSION = 1
 MAX_STATE_BYTES = codec.MAX_BYTES
-NEWER = "written by a newer Pronto"
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -88,8 +87,8 @@ class StateFile:
 
         Raises
         ------
-        StateError
-            The file is from a newer version: overwriting it would lose what that one knew.
+        NewerStateError
+            The file is from a newer version.
         """
         try:
             return read_state(self.path), f"continuing from {self.path}"
@@ -98,11 +97,7 @@ class StateFile:
         except OSError as error:
             return None, f"starting cold: {self.path} cannot be read ({error.strerror})"
         except StateError as error:
-            if NEWER in str(error):
-                raise StateError(f"{self.path}: {error}") from error
-            aside = _beside(self.path, ".corrupt")
-            os.replace(self.path, aside)
-            return None, f"starting cold: {self.path} is damaged ({error}); it was set aside as {aside.name}"
+            return None, f"starting cold: {set_aside(self.path, error)}"
 
     def save(self, fields: Mapping[str, Any]) -> int:
         """Replace the file by `fields`, whole or not at all; return its size in bytes."""
@@ -143,6 +138,22 @@ def write_whole(path: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def set_aside(path: Path, error: Exception) -> str:
+    """Move a file that cannot be used out of the way, and say so; one from a newer version stays.
+
+    Raises
+    ------
+    NewerStateError
+        `error` says that the file is from a newer version.
+    """
+    if isinstance(error, NewerStateError):
+        raise NewerStateError(f"{path}: {error}") from error
+    aside = _beside(path, ".corrupt")
+    with contextlib.suppress(OSError):
+        os.replace(path, aside)
+    return f"{path} is damaged ({error}); it was set aside as {aside.name}"
 
 
 def sweep(path: Path) -> None:
