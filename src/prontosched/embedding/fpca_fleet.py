@@ -156,7 +156,7 @@ class FPCAEdgeFleet(Shown, PerNode):
 
     def latest(self, nodes: NDArray[np.intp]) -> Array:
         """Return the last vectors `(m, held, d)`, oldest first, of nodes that remember equally many."""
-        held = int(min(self._seen[nodes].min(), self.lag))
+        held = min(int(self._seen[nodes].min()), self.lag)
         back = np.arange(-held, 0)
         if self._past is None:
             slots = (self._held[nodes, None] + back) % self.block_size

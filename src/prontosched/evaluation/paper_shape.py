@@ -148,7 +148,7 @@ class _Cluster:
         count = shape.vms if shape.vms is not None else int(rng.integers(250, 351))
         self.vms = count
         self.home = rng.permutation(np.arange(count) % shape.hosts)
-        self.cpus = rng.choice([1.0, 2.0, 4.0, 8.0], size=count, p=[0.35, 0.4, 0.2, 0.05])
+        self.cpus: Array = rng.choice(np.array([1.0, 2.0, 4.0, 8.0]), size=count, p=[0.35, 0.4, 0.2, 0.05])
         self.base = rng.beta(2.0, 5.0, count)
         self.amplitude = rng.uniform(0.1, 0.7, count)
         self.peak_hour = rng.normal(14.0, 3.0, count)

@@ -62,8 +62,8 @@ def embed(grouping: str, scaled: Array) -> Array:
         return scaled
     if grouping == "correlation":
         centred = scaled - scaled.mean(axis=1, keepdims=True)
-        size = np.linalg.norm(centred, axis=1, keepdims=True)
-        unit: Array = centred / np.where(size > 0.0, size, 1.0)
+        length = np.linalg.norm(centred, axis=1, keepdims=True)
+        unit: Array = centred / np.where(length > 0.0, length, 1.0)
         return unit
     if grouping == "sts":
         slopes: Array = np.diff(scaled, axis=1)
