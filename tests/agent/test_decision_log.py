@@ -3,8 +3,10 @@ from __future__ import annotations
 import math
 import os
 import resource
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -83,12 +85,9 @@ def test_a_damaged_log_is_set_aside_and_begun_anew(tmp_path):
 
 
 def test_a_log_of_a_newer_version_is_left_alone(tmp_path):
-    import sqlite3
-
     path = tmp_path / "d.sqlite"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         connection.execute("pragma user_version = 99")
-    connection.close()
     log = DecisionLog(path)
     assert not log.write([row(1.0)])
     log.close()

@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ def test_projections_come_back_as_ranges_with_their_spikes(tmp_path):
 
 def test_a_log_from_before_is_read_and_written_on(tmp_path):
     path = tmp_path / "d.sqlite"
-    with sqlite3.connect(path) as old:
+    with closing(sqlite3.connect(path)) as old, old:
         old.executescript(
             """create table decisions (id integer primary key, time real not null, node text not null,
             raised integer not null, accept integer not null, score real, threshold real, ready real,
@@ -202,8 +203,9 @@ def test_the_minute_under_way_is_on_disk_already(tmp_path):
     log = DecisionLog(tmp_path / "d.sqlite")
     log.write((), [many(600.0, ["a"], ready=3.0)])
     log.write((), [many(601.0, ["a"], ready=5.0)])
-    found = DecisionLog(tmp_path / "d.sqlite").history("a", 600.0, 1200.0, 10, every_decision=False)
-    week = DecisionLog(tmp_path / "d.sqlite").history("a", 0.0, 6000.0, 1, every_decision=False)
+    with closing(DecisionLog(tmp_path / "d.sqlite")) as reader:
+        found = reader.history("a", 600.0, 1200.0, 10, every_decision=False)
+        week = reader.history("a", 0.0, 6000.0, 1, every_decision=False)
     log.close()
 
     assert [(point["timesteps"], point["ready_mean"]) for point in found] == [(2, 4.0)]
@@ -345,7 +347,7 @@ def test_what_is_published_live_is_what_the_log_keeps(tmp_path):
     run(agent, 60)
     events = [event for event in agent.events.recent if event.get("projections")]
     log = DecisionLog(tmp_path / "machine.decisions.sqlite")
-    begin = events[0]["time"] - 0.005
+    begin = events[0]["time"]
     found = log.history("n1", begin, events[-1]["time"] + 1.0, 2000)
     log.close()
 

@@ -10,7 +10,7 @@ import pytest
 from examples.slurm_cluster import wait_for
 from prontosched.decision import Decision
 from prontosched.errors import IntegrationError
-from prontosched.integration.gate import Observed, Verdict
+from prontosched.integration.gate import Verdict
 from prontosched.integration.keeper import Keeper, Standing
 from prontosched.integration.policy import Rules
 from tests.integration.memory_gate import MemoryGate
@@ -228,4 +228,5 @@ def test_node_closed_by_another_tool_just_before_our_call_is_not_counted_as_ours
     standing = Keeper(gate, "n1", rules=EAGER).settle(busy_at(0), 0.0)
 
     assert (standing.state, standing.refusals) == ("closed-by-other", 0)
-    assert gate.observe("n1") == Observed("closed-by-other", "disk is failing")
+    seen = gate.observe("n1")
+    assert (seen.state, seen.detail) == ("closed-by-other", "disk is failing")

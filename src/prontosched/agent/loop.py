@@ -253,15 +253,16 @@ class Agent:
             return
         # Of many nodes only the turns are kept, and minutes: a thousand rows a second would fill any bound.
         few = self.logs_every_decision
+        clock = self.wall()
         seen = {name: self._seen(name, now) for name in names} if few else {}
         rows = [
-            row_of(self.answer(name), self.wall(), *seen.get(name, (None, [])))
+            row_of(self.answer(name), clock, *seen.get(name, (None, [])))
             for name in (names if few else self.nodes.changed)
         ]
-        self.events.publish(timestep_event(self, *seen.get(names[0], (None, []))))
+        self.events.publish(timestep_event(self, clock, *seen.get(names[0], (None, []))))
         if self.disk is not None and self.nodes.fresh(None, now):
             try:
-                many = None if few else measured(self.nodes, now, self.wall())
+                many = None if few else measured(self.nodes, now, clock)
                 self.disk.keep(rows, self.state, many, self._crowd())
             except Exception as error:
                 self.fault("state", error)

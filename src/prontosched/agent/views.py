@@ -25,11 +25,15 @@ WORDED_NODES = 200
 LISTED = ("node", "accept", "raised", "score", "reason", "since", "valid_until", "stale", "cpu_ready_percent")
 
 
-def timestep_event(agent: Agent, insight: Insight | None, begun: Sequence[int]) -> dict[str, Any]:
+def timestep_event(
+    agent: Agent, clock: float, insight: Insight | None, begun: Sequence[int]
+) -> dict[str, Any]:
     """Return the last timestep as one event: all of a single node, a map of many.
 
     Parameters
     ----------
+    clock
+        When it was, as the decision log has it.
     insight, begun
         What a single node decided from, None without new telemetry; and which directions begin anew.
     """
@@ -37,7 +41,7 @@ def timestep_event(agent: Agent, insight: Insight | None, begun: Sequence[int]) 
     loop = {"lag_seconds": plain(agent.pace.lag_seconds), "late": agent.pace.late}
     if len(names) == 1:
         event = agent.answer(names[0]).as_json()
-        event["time"] = plain(agent.wall())
+        event["time"] = plain(clock)
         event["loop"] = loop
         event["downtime"] = plain(agent.nodes.tally.downtime)
         if insight is not None:
@@ -48,7 +52,7 @@ def timestep_event(agent: Agent, insight: Insight | None, begun: Sequence[int]) 
     raised, every = agent.nodes.overview()
     ready = [value for value in every if not math.isnan(value)]
     event = {
-        "time": plain(agent.wall()),
+        "time": plain(clock),
         "nodes": len(names),
         "raised": sum(raised),
         "cpu_ready_percent": plain(sum(ready) / len(ready)) if ready else None,
