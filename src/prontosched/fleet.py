@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.decision import NAN, FleetDecision, FleetEvidence, FleetSignal
+from prontosched.decision import NAN, Evidence, FleetDecision, FleetEvidence, FleetSignal
 from prontosched.embedding import FPCAEdge
 from prontosched.embedding.embedding import finite_all
 from prontosched.embedding.fpca_fleet import FPCAEdgeFleet
@@ -235,6 +235,19 @@ class Fleet:
                 self.detector.refill(alone, window, window.shape[2])
             else:
                 self.detector.clear(alone)
+
+    def enter(self, node: int, timestep: int, evidence: Evidence | None) -> None:
+        """Take note that a node came in from outside; its parts have been put in place (`prontosched.joining`)."""
+        self.timestep[node] = timestep
+        self._embedded[node] = self.embedding.ranks[node] > 0
+        self._spikes[node] = 0
+        spikes = None if evidence is None else evidence.spikes
+        self._warm[node] = spikes is not None
+        if spikes is not None:
+            width = min(len(spikes), self.embedding.width)
+            self._spikes[node, :width] = spikes[:width]
+        if self._views is not None:
+            self._views.forget(np.array([node]))
 
     def clear(self, at: Nodes) -> None:
         """Make the nodes `at` as new."""

@@ -29,8 +29,8 @@ class Projector:
 
     Attributes
     ----------
-    subspace
-        The subspace in use, its directions aligned; None before the first.
+    source, subspace
+        The subspace given last, and the same with its directions aligned; None before the first.
     window
         After `project` met a new subspace: the remembered vectors' projections on
         it, `(r, n)`, as a ring. None otherwise.
@@ -54,10 +54,10 @@ class Projector:
             raise ValueError(f"lag must be at least 1 vector, got {lag}")
         self.lag = lag
         self.orient = orient
+        self.source: Subspace | None = None
         self.subspace: Subspace | None = None
         self.window: Array | None = None
         self.slot = 0
-        self._source: Subspace | None = None
         # Whose signs are those in use here.
         self._lineage: object = None
         self._rows = np.zeros((0, 0))
@@ -70,7 +70,7 @@ class Projector:
     def project(self, subspace: Subspace | None, y: Array) -> list[float]:
         """Return the projections of `y`, and remember it; empty while there is no subspace."""
         self.window = None
-        if subspace is not self._source and subspace is not None:
+        if subspace is not self.source and subspace is not None:
             self._turn(subspace)
         at = self._next
         try:
@@ -94,7 +94,7 @@ class Projector:
     def _turn(self, subspace: Subspace) -> None:
         """Take a new subspace into use: align its directions, project the past on them."""
         rows = subspace.basis.T
-        self._source = self.subspace = subspace
+        self.source = self.subspace = subspace
         if self.orient and (subspace.lineage is None or subspace.lineage is not self._lineage):
             rows = self._oriented(rows)
         if rows.shape != self._rows.shape:
@@ -106,14 +106,19 @@ class Projector:
 
     def _oriented(self, rows: Array) -> Array:
         """Return the new subspace's directions with the signs they should have here."""
-        assert self._source is not None
+        assert self.source is not None
         signs = orientation(rows, self._rows)
-        self._lineage = self._source.lineage
+        self._lineage = self.source.lineage
         if -1.0 in signs:
             rows = rows * np.array(signs)[:, None]
-            self.subspace = Subspace(rows.T, self._source.singular_values)
+            self.subspace = Subspace(rows.T, self.source.singular_values)
             self._lineage = None
         return rows
+
+    @property
+    def latest(self) -> Array:
+        """The vectors remembered, oldest first, `(n, d)`."""
+        return np.roll(self._past[: self._held], -self._next if self._held == self.lag else 0, axis=0)
 
     def state(self) -> dict[str, Any]:
         """Return everything held, by name."""
@@ -131,7 +136,7 @@ class Projector:
         self._remember(state["past"])
         self._next = int(state["next"])
         self._held = int(state["held"])
-        self._source = source
+        self.source = source
         if state["rows"].size:
             self._rows = state["rows"]
             self._projections = np.zeros(len(self._rows))

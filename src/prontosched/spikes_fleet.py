@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ class FleetSpikeDetector(PerNode):
     PER_NODE: ClassVar[tuple[str, ...]] = ("_mean", "_square", "_held", "_next", "_rounds")
 
     def __init__(self, nodes: int, width: int, like: SpikeDetector) -> None:
-        self._like = like
+        self.like = like
         self.lag = like.lag
         self.threshold = like.threshold
         self.influence = like.influence
@@ -49,7 +49,7 @@ class FleetSpikeDetector(PerNode):
 
     def like_new(self, nodes: int) -> FleetSpikeDetector:
         """Return the detector of so many nodes that have seen nothing."""
-        return FleetSpikeDetector(nodes, self._mean.shape[1], self._like)
+        return FleetSpikeDetector(nodes, self._mean.shape[1], self.like)
 
     def take(self, at: Nodes) -> dict[str, Rows]:
         """Return copies of all that is held of the nodes `at`, by name, nodes first."""
@@ -60,6 +60,17 @@ class FleetSpikeDetector(PerNode):
         super().put(at, state)
         shape = (at.size, self.lag, self._mean.shape[1])
         self._values[:, at] = fitting("values", state, shape, self._values.dtype).swapaxes(0, 1)
+
+    def take_over(self, node: int, state: Mapping[str, Any]) -> None:
+        """Give one node what `SpikeDetector.state` returned: it goes on here as it would have there."""
+        self.clear(np.array([node]))
+        windows: Array = state["windows"]
+        width = len(windows)
+        self._values[:, node, :width] = windows.T
+        self._held[node], self._next[node] = state["held"], state["next"]
+        self._rounds[node] = state["rounds"]
+        if state["held"] == self.lag:
+            self._mean[node, :width], self._square[node, :width] = state["sums"]
 
     def refill(self, nodes: NDArray[np.intp], window: Array, held: int) -> None:
         """Replace the recent values of `nodes` by `window` `(m, width, held)`, oldest first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -72,11 +72,12 @@ def make_agent(
     def one(name: str) -> OneNode:
         return OneNode(lambda metrics: make_node(preset, metrics=metrics), name=name, patience=patience)
 
-    def crowd(saved: SavedNodes | None) -> Crowd:
+    def crowd(saved: SavedNodes | None, alone: Mapping[str, OneNode]) -> Crowd:
         return Crowd(
             lambda size, metrics: make_fleet(preset, nodes=size, features=len(metrics), metrics=metrics),
             name=source.node,
             saved=saved,
+            alone=alone,
         )
 
     watched = Watched(one, crowd, name=source.node)

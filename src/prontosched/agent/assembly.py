@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prontosched.agent.access import Access, read_token, split_address, tls_context
@@ -202,8 +202,9 @@ def make_watched(settings: AgentSettings, source: Source) -> Watched:
             **options,
         )
 
-    def crowd(saved: SavedNodes | None) -> Crowd:
-        return Crowd(many, name=name, tolerance=_record_options(settings)["tolerance"], saved=saved)
+    def crowd(saved: SavedNodes | None, alone: Mapping[str, OneNode]) -> Crowd:
+        tolerance = _record_options(settings)["tolerance"]
+        return Crowd(many, name=name, tolerance=tolerance, saved=saved, alone=alone)
 
     return Watched(one, crowd, name=name)
 

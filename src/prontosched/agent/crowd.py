@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from prontosched.agent.answer import Known
 from prontosched.agent.crowd_notes import Notes, Standing
 from prontosched.agent.crowd_state import SavedNodes, carry, shard_fields, shard_nodes, thaw
 from prontosched.agent.fleet_node import FleetNode, fleet_node, progress
-from prontosched.agent.nodes import Insight, Overview
+from prontosched.agent.gathering import gather
+from prontosched.agent.nodes import Insight, OneNode, Overview
 from prontosched.agent.places import MOST_NODES, Arrangement, welcome, without
 from prontosched.agent.schema import MAX_METRICS, Schema
 from prontosched.agent.tally import Tally
@@ -45,9 +46,8 @@ class Crowd:
         Makes a fleet for a number of nodes and a list of metrics.
     name
         What the agent is called while it knows no node.
-
-    saved
-        Nodes of an earlier run, for those who come back.
+    saved, alone
+        Nodes of an earlier run, for those who come back, and nodes that stood on their own until now.
     gone_seconds, most
         How long a place is kept for a node that is not seen while others are, and how many places there are.
 
@@ -73,6 +73,7 @@ class Crowd:
         name: str,
         tolerance: float = 5.0,
         saved: SavedNodes | None = None,
+        alone: Mapping[str, OneNode] | None = None,
         gone_seconds: float = GONE_SECONDS,
         most: int = MOST_NODES,
     ) -> None:
@@ -85,6 +86,7 @@ class Crowd:
         self.message = ""
         self._build = build
         self._saved = saved
+        self._alone = alone or {}
         self._gone_seconds, self._most = gone_seconds, most
         self._metrics: tuple[str, ...] = ()
         self._schemas: dict[tuple[str, ...], Schema] = {}
@@ -265,8 +267,11 @@ class Crowd:
             absent = saved.absent
             found = thaw(saved, self.fleet, self._place)
             self._notes.heard[found] = [-absent[self._order.names[at]] for at in found]
-            self.message = f"{len(found)} of {len(absent)} saved nodes go on"
-            LOG.info("%s", self.message)
+            self._tell(f"{len(found)} of {len(absent)} saved nodes go on")
+        if self._alone and isinstance(self.fleet, Fleet):
+            gone_on = gather(self._alone, self.fleet, self._place, self._metrics, self._notes)
+            self._tell(f"{gone_on} of {len(self._alone)} nodes that stood on their own go on")
+            self._alone = {}
         if places.left_out:
             if not self.left_out:
                 LOG.warning("no place for more than %d nodes: %d are left out", places.size, places.left_out)
@@ -277,18 +282,23 @@ class Crowd:
     def _begin(self, samples: list[Sample]) -> SavedNodes | None:
         """Take the metrics of the first samples, unless saved nodes still fit them."""
         metrics = tuple(dict.fromkeys(name for sample in samples for name in sample.metrics))[:MAX_METRICS]
+        here = {sample.node for sample in samples}
         saved, self._saved = self._saved, None
         if saved is not None and not saved.fits(metrics):
-            self.message = "starting cold: the saved nodes are of other metrics"
-            LOG.warning("%s", self.message)
+            self._tell("starting cold: the saved nodes are of other metrics", LOG.warning)
             saved = None
-        self._metrics = metrics
+        before = (name for one in self._alone.values() for name in one.metrics)
+        self._metrics = tuple(dict.fromkeys((*metrics, *before)))[:MAX_METRICS]
         if saved is not None:
             self._metrics = saved.metrics
-            here = {sample.node for sample in samples}
-            names = saved.names(self._gone_seconds, here, self._most)
-            self._order = Arrangement(names, 0, 0)
+        names = [] if saved is None else saved.names(self._gone_seconds, here, self._most)
+        names = list(dict.fromkeys((*names, *self._alone)))
+        self._order = Arrangement(names[: self._most], 0, 0)
         return saved
+
+    def _tell(self, message: str, say: Callable[..., None] = LOG.info) -> None:
+        self.message = message
+        say("%s", message)
 
     def _gone(self, here: set[str]) -> list[int]:
         """Return the places of those who were not seen for long, the longest first."""

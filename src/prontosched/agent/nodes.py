@@ -160,6 +160,11 @@ class OneNode:
         return [] if self._known is None else [self._known.name]
 
     @property
+    def members(self) -> dict[str, OneNode]:
+        """Itself by its name, once it has seen something."""
+        return {} if self.node is None else {(self.names or [self.fallback_name])[0]: self}
+
+    @property
     def changed(self) -> list[str]:
         """The name, if the signal was raised or lowered at the last timestep."""
         return self.names if self._changed else []
@@ -173,6 +178,11 @@ class OneNode:
     def schema(self) -> Schema | None:
         """The metrics by name, None before the first sample."""
         return self._schema
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics; none before the first sample."""
+        return () if self._schema is None else self._schema.metrics
 
     def step(self, samples: Sequence[Sample], now: float) -> None:
         """Carry the sample to a decision; one without a single number is no telemetry."""

@@ -71,6 +71,11 @@ class SeveralNodes:
         if failure is not None:
             raise failure
 
+    @property
+    def members(self) -> dict[str, OneNode]:
+        """All of them by name, restored ones that have not been seen again too."""
+        return dict(self._members)
+
     def member(self, name: str) -> OneNode:
         """Return one of them."""
         return self._members[name]

@@ -7,7 +7,7 @@ from typing import Any
 
 from prontosched.agent.crowd import Crowd
 from prontosched.agent.crowd_state import SavedNodes
-from prontosched.agent.nodes import Nodes, OneNode
+from prontosched.agent.nodes import OneNode
 from prontosched.agent.several import MOST, SeveralNodes
 from prontosched.telemetry.source import Sample
 
@@ -15,9 +15,8 @@ from prontosched.telemetry.source import Sample
 class Watched:
     """The nodes behind an agent, in the form that their number asks for.
 
-    Begins as one node and changes form when samples of more come. A node that was
-    alone before goes on among several. Several do not go on in a crowd, which starts cold
-    but for nodes that were saved by a crowd before.
+    Begins as one node and changes form when samples of more come. Whoever was there before
+    goes on with all that it knows, among several and in a crowd.
 
     Parameters
     ----------
@@ -37,14 +36,14 @@ class Watched:
     def __init__(
         self,
         one: Callable[[str], OneNode],
-        crowd: Callable[[SavedNodes | None], Crowd],
+        crowd: Callable[[SavedNodes | None, Mapping[str, OneNode]], Crowd],
         *,
         name: str,
     ) -> None:
         self._one = one
         self._crowd = crowd
         self._name = name
-        self.form: Nodes = one(name)
+        self.form: OneNode | SeveralNodes | Crowd = one(name)
         self.message = ""
         self._saved: SavedNodes | None = None
         self._return = False
@@ -57,7 +56,9 @@ class Watched:
         names = {*self.form.names, *(sample.node for sample in samples)}
         if len(names) > MOST or (self._return and self._back(names)):
             saved, self._saved = self._saved, None
-            self.form = self._crowd(saved)
+            before = self.form
+            self.form = self._crowd(saved, before.members)
+            self.form.tally = before.tally
         elif len(names) > 1 and isinstance(self.form, OneNode):
             alone, self.form = self.form, SeveralNodes(self._one, name=self._name)
             if alone.names:

@@ -7,7 +7,8 @@ one by one, by the very function a single node uses.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,11 +95,43 @@ class FPCAEdgeFleet(Shown, PerNode):
         # Only a lag longer than a block needs more of the past than the block itself.
         self._past = np.zeros((nodes, lag, features)) if lag > like.block_size else None
         self._seen = np.zeros(nodes, np.int64)
-        self._like = like
+        self.like = like
 
     def like_new(self, nodes: int) -> FPCAEdgeFleet:
         """Return the embedding of so many nodes that have seen nothing."""
-        return FPCAEdgeFleet(nodes, self.slab.shape[2], self._like, self.lag)
+        return FPCAEdgeFleet(nodes, self.slab.shape[2], self.like, self.lag)
+
+    def take_over(
+        self, node: int, state: Mapping[str, Any], directions: Array, latest: Array, seen: int
+    ) -> None:
+        """Give one node what `FPCAEdge.state` returned: it goes on here as it would have there.
+
+        Parameters
+        ----------
+        directions
+            Those it shows, as rows, with the signs they have been given.
+        latest
+            Its last vectors, oldest first.
+        seen
+            Vectors it has seen.
+        """
+        self.clear(np.array([node]))
+        known, slab = int(state["known"]), state["slab"]
+        held, shown = len(slab) - known, len(directions)
+        self.slab[node, :known] = slab[:known]
+        back = np.arange(-len(latest), 0)
+        self.slab[node, self.depth + (held + back[-self.block_size :]) % self.block_size] = latest[
+            -self.block_size :
+        ]
+        if self._past is not None:
+            self._past[node, (seen + back) % self.lag] = latest
+        kept = np.concatenate([directions, state["basis"][shown:].reshape(-1, slab.shape[1])])
+        sides = np.einsum("kd,kd->k", slab[:known], kept[:known])
+        self._signed[node, :known] = np.copysign(state["strengths"][:known], sides)
+        self.rows[node, :shown], self.strengths[node, :shown] = directions, state["strengths"][:shown]
+        self.ranks[node], self.blocks[node] = shown, state["blocks"]
+        self._known[node], self._held[node], self._seen[node] = known, held, seen
+        self._shown[node], self._last_change[node] = state["shown"], state["last_change"]
 
     def samples(self) -> Array:
         """Vectors behind the singular values, `(M,)`."""

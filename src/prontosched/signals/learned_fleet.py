@@ -115,6 +115,16 @@ class LearnedFleet(LearnedForm):
         for held, values in zip(self._last, last.T, strict=True):
             held[at] = values
 
+    def take_over(self, node: int, state: Mapping[str, Any]) -> None:
+        """Give one node what `LearnedSignal.state` returned: it goes on here as it would have there."""
+        at = np.array([node])
+        if not self.features:
+            self._grow(int(state["features"]))
+        self.clear(at)
+        held = self.learner.extract(at)
+        mine = {name: np.asarray(state[name], like.dtype).reshape(like.shape) for name, like in held.items()}
+        self.learner.insert(at, mine)
+
     def clear(self, at: Nodes) -> None:
         """Make the nodes `at` as new, with the seeds of their places."""
         seeds = self.learner.admission.seed[at]

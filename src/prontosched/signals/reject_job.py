@@ -24,7 +24,34 @@ CALM = "accepting: no direction spiked"
 SOME = "accepting: some directions spiked, not enough to matter"
 
 
-class RejectJob:
+class _Options:
+    """The settings that both forms have."""
+
+    name = "paper"
+
+    def __init__(self, threshold: float, weights: Weights, hold: int, *, absolute: bool) -> None:
+        if not threshold > 0:
+            raise ValueError(f"threshold must be positive, got {threshold}")
+        if weights not in ("normalised", "raw", "harmonic"):
+            raise ValueError(f"weights must be normalised, raw or harmonic, got {weights!r}")
+        if hold < 0:
+            raise ValueError(f"hold must be at least 0 timesteps, got {hold}")
+        self.threshold = threshold
+        self.absolute = absolute
+        self.weights: Weights = weights
+        self.hold = hold
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor arguments, by name."""
+        return {
+            "threshold": self.threshold,
+            "absolute": self.absolute,
+            "weights": self.weights,
+            "hold": self.hold,
+        }
+
+
+class RejectJob(_Options):
     """Raise the signal when the weighted sum of spikes reaches a threshold.
 
     Parameters
@@ -52,8 +79,6 @@ class RejectJob:
     True
     """
 
-    name = "paper"
-
     def __init__(
         self,
         threshold: float = 1.0,
@@ -62,11 +87,7 @@ class RejectJob:
         weights: Weights = "normalised",
         hold: int = 0,
     ) -> None:
-        check(threshold, weights, hold)
-        self.threshold = threshold
-        self.absolute = absolute
-        self.weights: Weights = weights
-        self.hold = hold
+        super().__init__(threshold, weights, hold, absolute=absolute)
         self._holding = 0
         self._subspace: Subspace | None = None
         self._weights: list[float] = []
@@ -116,15 +137,6 @@ class RejectJob:
             evidence.spikes, self._weights, evidence.subspace.basis, evidence.metrics, score, self.threshold
         )
 
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor arguments, by name."""
-        return {
-            "threshold": self.threshold,
-            "absolute": self.absolute,
-            "weights": self.weights,
-            "hold": self.hold,
-        }
-
     def state(self) -> dict[str, Any]:
         """Return everything held, by name."""
         return {"holding": self._holding}
@@ -134,13 +146,12 @@ class RejectJob:
         self._holding = int(state["holding"])
 
 
-class RejectJobFleet(PerNode):
+class RejectJobFleet(_Options, PerNode):
     """Reject-Job for M nodes at once; the same decisions as M separate signals.
 
     Parameters are those of `RejectJob`, after the number of nodes.
     """
 
-    name = "paper"
     PER_NODE: ClassVar[tuple[str, ...]] = ("_holding",)
 
     def __init__(
@@ -152,11 +163,7 @@ class RejectJobFleet(PerNode):
         weights: Weights = "normalised",
         hold: int = 0,
     ) -> None:
-        check(threshold, weights, hold)
-        self.threshold = threshold
-        self.absolute = absolute
-        self.weights: Weights = weights
-        self.hold = hold
+        super().__init__(threshold, weights, hold, absolute=absolute)
         self._holding = np.zeros(nodes, np.int64)
         self._last: tuple[FleetEvidence, FleetDecision] | None = None
         self._raised = np.zeros(0, np.intp)
@@ -164,9 +171,11 @@ class RejectJobFleet(PerNode):
 
     def like_new(self, nodes: int) -> RejectJobFleet:
         """Return the signal of so many nodes that have seen nothing."""
-        return RejectJobFleet(
-            nodes, self.threshold, absolute=self.absolute, weights=self.weights, hold=self.hold
-        )
+        return RejectJobFleet(nodes, **self.settings())
+
+    def take_over(self, node: int, state: Mapping[str, Any]) -> None:
+        """Give one node what `RejectJob.state` returned."""
+        self._holding[node] = state["holding"]
 
     def decide(self, evidence: FleetEvidence) -> FleetDecision:
         """Answer for one timestep of every node."""
@@ -205,16 +214,6 @@ class RejectJobFleet(PerNode):
         kept = int(np.searchsorted(self._raised, node))
         weights = weigh(self._strengths[kept], self.weights).tolist()
         return explain(spikes, weights, self._basis[kept], evidence.metrics, score, self.threshold)
-
-
-def check(threshold: float, weights: str, hold: int) -> None:
-    """Raise if a parameter is out of range."""
-    if not threshold > 0:
-        raise ValueError(f"threshold must be positive, got {threshold}")
-    if weights not in ("normalised", "raw", "harmonic"):
-        raise ValueError(f"weights must be normalised, raw or harmonic, got {weights!r}")
-    if hold < 0:
-        raise ValueError(f"hold must be at least 0 timesteps, got {hold}")
 
 
 def weigh(singular_values: Array, kind: Weights) -> Array:

@@ -6,7 +6,8 @@ Where one node holds a block of vectors, a fleet holds their sums.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ class FleetScaling(PerNode):
     )
 
     def __init__(self, nodes: int, features: int, like: Scaling) -> None:
-        self._like = like
+        self.like = like
         self.clip = like.clip
         self.block_size = like.block_size
         self.weight = like.weight
@@ -59,7 +60,7 @@ class FleetScaling(PerNode):
 
     def like_new(self, nodes: int) -> FleetScaling:
         """Return the scaling of so many nodes that have seen nothing."""
-        return FleetScaling(nodes, self.mean.shape[1], self._like)
+        return FleetScaling(nodes, self.mean.shape[1], self.like)
 
     def scale(self, Y: Array, at: At) -> Array:
         """Return the vectors `Y` `(m, d)` of the nodes `at`, scaled by what came before them."""
@@ -75,20 +76,37 @@ class FleetScaling(PerNode):
         np.maximum(Z, self._lower[at], out=Z)
         Z -= mean
         Z *= self._inverse[at]
-        away = Y - mean
-        outer = self._outer[at]
-        np.minimum(away, outer, out=away)
-        np.maximum(away, -outer, out=away)
         if bad is not None:
             Z[bad] = 0.0
-            away[bad] = 0.0
-        self._first[at] += away
-        self._second[at] += np.square(away, out=away)
+        self._gather(Y - mean, at)
         samples = self.samples[at]
         due = (samples <= EARLY) | (samples % self.block_size == EARLY % self.block_size)
         if due.any():
             self._take(_indices(at, due))
         return Z
+
+    def take_over(self, node: int, state: Mapping[str, Any]) -> None:
+        """Give one node what `Scaling.state` returned: it goes on here as it would have there."""
+        at = np.array([node])
+        self.clear(at)
+        if not state["samples"]:
+            return
+        self.mean[node], self.variance[node] = state["mean"], state["variance"]
+        self.seen[node], self.unknown[node] = state["seen"], state["unknown"]
+        self.samples[node] = state["samples"]
+        self._bound(at)
+        unknown = np.isnan(state["block"])
+        self._missing[node] = unknown.sum(axis=0)
+        for away in np.where(unknown, 0.0, state["block"] - self.mean[node]):
+            self._gather(away[None], at)
+
+    def _gather(self, away: Array, at: At) -> None:
+        """Add vectors, as distances from the mean, to the sums; what is unknown lies at 0."""
+        outer = self._outer[at]
+        np.minimum(away, outer, out=away)
+        np.maximum(away, -outer, out=away)
+        self._first[at] += away
+        self._second[at] += np.square(away, out=away)
 
     def _take(self, nodes: NDArray[np.intp]) -> None:
         """Fold the sums of these nodes into their statistics."""
@@ -96,21 +114,26 @@ class FleetScaling(PerNode):
         count = np.where(early, 1.0, float(self.block_size)) - self._missing[nodes]
         mean, variance, seen = self.mean[nodes], self.variance[nodes], self.seen[nodes]
         fold(mean, variance, seen, self._first[nodes], self._second[nodes], count, self.weight)
-        reach = spread(mean, variance)
+        self.mean[nodes], self.variance[nodes], self.seen[nodes] = mean, variance, seen
+        self._first[nodes] = 0.0
+        self._second[nodes] = 0.0
+        self._missing[nodes] = 0.0
+        self._bound(nodes)
+
+    def _bound(self, nodes: NDArray[np.intp]) -> None:
+        """Find the factors of these nodes' metrics, and the values beyond which they are clipped."""
+        mean = self.mean[nodes]
+        reach = spread(mean, self.variance[nodes])
         inverse = 1.0 / reach
-        fresh = seen < 2
+        fresh = self.seen[nodes] < 2
         inverse[fresh] = 0.0
         reach[fresh] = IMPLAUSIBLE
         reach *= self.clip
-        self.mean[nodes], self.variance[nodes], self.seen[nodes] = mean, variance, seen
         self._inverse[nodes] = inverse
         self._upper[nodes] = mean + reach
         self._lower[nodes] = mean - reach
         # While young every vector enters as it is.
         self._outer[nodes] = np.where((self.samples[nodes] < EARLY)[:, None], np.inf, reach * OUTER)
-        self._first[nodes] = 0.0
-        self._second[nodes] = 0.0
-        self._missing[nodes] = 0.0
 
 
 def _indices(at: At, chosen: NDArray[np.bool_]) -> NDArray[np.intp]:
