@@ -90,6 +90,8 @@ class Fleet:
         self._warm = np.zeros(nodes, np.bool_)
         self._embedded = np.zeros(nodes, np.bool_)
         self._views: FleetViews | None = None
+        if getattr(signal, "features", None) == 0:
+            signal.expect(features)  # type: ignore[attr-defined]
 
     def step(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from prontosched import codec
 from prontosched.agent.crowd import Crowd
 from prontosched.agent.crowd_members import CrowdMembers
+from prontosched.agent.crowd_metrics import PATIENCE
 from prontosched.agent.decision_log import DecisionLog
 from prontosched.agent.explaining import Memory
 from prontosched.agent.exposition import exposition
@@ -150,15 +152,75 @@ def test_a_part_of_a_newer_version_is_refused_and_left_alone(killed):
     assert (files.folder / "0001.state").read_bytes() == newer
 
 
-def test_with_new_metrics_a_crowd_starts_cold_and_with_a_missing_one_it_goes_on(killed):
+def test_with_a_metric_more_or_less_a_crowd_goes_on_and_with_mostly_others_it_starts_cold(killed):
     _, files = killed
-    more, fewer = crowd_with(files.look()), crowd_with(files.look())
+    more, fewer, other = (crowd_with(files.look()) for _ in range(3))
     more.step(sampled(named(70), 60, (*METRICS, "m6")), 60.0)
     fewer.step(sampled(named(70), 60, METRICS[:5]), 60.0)
+    other.step(sampled(named(70), 60, (*METRICS[:2], "m6", "m7")), 60.0)
 
-    assert more.message == "starting cold: the saved nodes are of other metrics"
-    assert (more.features, int(more.fleet.timestep.max())) == (7, 1)
+    assert (more.features, int(more.fleet.timestep.min())) == (7, 61)
     assert (fewer.features, int(fewer.fleet.timestep.min())) == (6, 61)
+    assert (other.features, int(other.fleet.timestep.max())) == (4, 1)
+    assert other.message == "starting cold: the saved nodes are of other metrics"
+
+
+def test_a_metric_that_comes_to_stay_is_taken_in_and_nothing_is_forgotten(tmp_path):
+    names, more = named(70), (*METRICS, "m6")
+    grown, always = crowd_with(), crowd_with()
+
+    def give(step):
+        found = sampled(names, step, more)
+        # One in ten nodes never has it.
+        fewer = [replace(s, metrics=METRICS, vector=s.vector[:6]) for s in found]
+        return fewer[:7] + found[7:] if step >= 90 else fewer
+
+    for step in range(90 + PATIENCE + 100):
+        grown.step(give(step), 100.0 + step)
+        if step < 90 + PATIENCE:
+            unknown = [replace(s, metrics=more, vector=np.append(s.vector[:6], np.nan)) for s in give(step)]
+            always.step(unknown, 100.0 + step)
+            assert grown.features == (6 if step < 90 + PATIENCE - 1 else 7)
+        else:
+            always.step(give(step), 100.0 + step)
+
+    assert grown.builds == 2
+    assert grown.message == "new metrics have come to stay, 1: the nodes go on with 7"
+    found, expected = answers(grown, names), answers(always, names)
+    assert [one[0] for one in found] == [one[0] for one in expected]
+    np.testing.assert_allclose([one[1] for one in found], [one[1] for one in expected], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(grown.fleet.scaling.mean, always.fleet.scaling.mean, rtol=1e-9, atol=1e-12)
+    assert (grown.fleet.scaling.seen[7:, 6] > 60).all()
+    assert not grown.fleet.scaling.seen[:7, 6].any()
+
+
+def test_a_crowd_killed_while_it_took_in_a_metric_goes_on_whole(killed):
+    crowd, files = killed
+    names, more = named(70), (*METRICS, "m6")
+    for step in range(60, 60 + PATIENCE):
+        crowd.step(sampled(names, step, more), 100.0 + step)
+    assert crowd.features == 7
+    files.look()  # as an agent does when it starts
+    files.write(0, crowd.shard(0))
+    again = crowd_with(files.look())
+    again.step(sampled(names, 130, more), 300.0)
+
+    steps = dict(zip(again.names, again.fleet.timestep.tolist(), strict=False))
+    assert [steps[name] for name in names] == [61 + PATIENCE] * 32 + [61] * 38
+    assert again.features == 7
+
+
+def test_a_metric_that_flaps_or_that_few_have_is_left_out():
+    names, more = named(70), (*METRICS, "m6")
+    crowd = crowd_with(preset="paper")
+    for step in range(3 * PATIENCE):
+        samples = sampled(names, step, more if step % 50 else METRICS)
+        samples[:10] = sampled(names[:10], step, (*METRICS, "rare"))
+        crowd.step(samples, 100.0 + step)
+
+    # Of the first samples everything is taken.
+    assert crowd.features == 7
+    assert crowd.builds == 1
 
 
 def test_with_other_settings_nodes_go_on_and_the_signal_begins_anew(killed):

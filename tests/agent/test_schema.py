@@ -104,6 +104,18 @@ def test_a_node_goes_on_deciding_with_its_new_metrics(rng):
     np.testing.assert_allclose(basis.T @ basis, np.eye(basis.shape[1]), atol=1e-8)
 
 
+def test_a_new_metric_has_no_past_in_the_statistics(rng):
+    moved = with_metrics(warm_node("abc", rng), ("a", "new", "c"))
+    before = moved.scaling.seen.copy()
+    for _ in range(40):
+        moved.step(np.array([0.0, 1000.0 + rng.normal(), 0.0]))
+
+    assert before.tolist() == [192.0, 0.0, 192.0]
+    # Of the first block only the vectors since the change count, 24 of 32.
+    assert moved.scaling.seen.tolist() == [224.0, 24.0, 224.0]
+    assert moved.scaling.mean[1] == pytest.approx(1000.0, abs=1.0)
+
+
 def test_the_learned_node_survives_a_change_of_metrics_too(rng):
     names = tuple(f"m{i}" for i in range(26))
     node = make_node("default", metrics=names)

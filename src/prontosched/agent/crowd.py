@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prontosched.agent.answer import Known
+from prontosched.agent.crowd_metrics import CrowdMetrics
 from prontosched.agent.crowd_notes import Notes, Standing
 from prontosched.agent.crowd_state import SavedNodes, carry, shard_fields, shard_nodes, thaw
 from prontosched.agent.fleet_node import FleetNode, fleet_node, progress
 from prontosched.agent.gathering import gather
 from prontosched.agent.nodes import Insight, OneNode, Overview
 from prontosched.agent.places import MOST_NODES, Arrangement, welcome, without
-from prontosched.agent.schema import MAX_METRICS, Schema
+from prontosched.agent.schema import MAX_METRICS
 from prontosched.agent.tally import Tally
 from prontosched.decision import Decision
 from prontosched.fleet import Fleet
@@ -88,8 +88,7 @@ class Crowd:
         self._saved = saved
         self._alone = alone or {}
         self._gone_seconds, self._most = gone_seconds, most
-        self._metrics: tuple[str, ...] = ()
-        self._schemas: dict[tuple[str, ...], Schema] = {}
+        self._metrics = CrowdMetrics()
         self._order = Arrangement([], 0, 0)
         self._place: dict[str, int] = {}
         self._notes = Notes(0)
@@ -112,7 +111,7 @@ class Crowd:
     @property
     def features(self) -> int:
         """Metrics per node."""
-        return len(self._metrics)
+        return len(self._metrics.names)
 
     def step(self, samples: Sequence[Sample], now: float) -> None:
         """Carry one sample per node to decisions; nodes without a sample stay as they are."""
@@ -127,12 +126,12 @@ class Crowd:
         samples = self._make_room(samples)
         assert self.fleet is not None
         size, notes = self.fleet.nodes, self._notes
-        vectors = np.full((size, len(self._metrics)), np.nan)
+        vectors = np.full((size, self.features), np.nan)
         present = np.zeros(size, np.bool_)
         timestamps = np.full(size, np.nan)
         for sample in samples:
             at = self._place[sample.node]
-            vectors[at] = self._aligned(sample)
+            vectors[at] = self._metrics.align(sample)
             present[at] = True
             notes.ready[at], notes.used[at] = sample.ready, sample.utilisation
             timestamps[at] = notes.timestamps[at] = sample.timestamp
@@ -142,6 +141,8 @@ class Crowd:
         turned = np.flatnonzero(notes.decision(decision, present, now, self._time))
         self._changed = [self._order.names[at] for at in turned]
         self.tally.add_many(notes.raised[present], turned.size, notes.ready[present], self.tolerance)
+        if new := self._metrics.settled(len(samples)):
+            self._widen(new)
 
     def overview(self) -> Overview:
         """Return all nodes at a glance."""
@@ -168,7 +169,7 @@ class Crowd:
     def node(self, at: int) -> FleetNode:
         """Return one node, by its place among the names, as others see a node."""
         assert self.fleet is not None
-        return fleet_node(self.fleet, at, self._metrics)
+        return fleet_node(self.fleet, at, self._metrics.names)
 
     def adopt(self, at: int, global_view: Subspace, *, samples: float) -> None:
         """Let one node, by its place among the names, project on the global view too."""
@@ -212,10 +213,10 @@ class Crowd:
             return None
         subspace: Subspace | None = self.fleet.view(at)
         if not isinstance(self.fleet, Fleet) or subspace is None:
-            return Insight(self._metrics, None, subspace, (), None)
+            return Insight(self._metrics.names, None, subspace, (), None)
         vector = self.fleet._vectors[at]
         projections = [float(p) for p in subspace.basis.T @ vector]
-        return Insight(self._metrics, vector, subspace, projections, None)
+        return Insight(self._metrics.names, vector, subspace, projections, None)
 
     def state(self) -> dict[str, Any]:
         """Return that this is a crowd; what its nodes know is in its shards."""
@@ -235,20 +236,11 @@ class Crowd:
         first = number * self._per_shard
         at = np.arange(first, min(first + self._per_shard, len(self._order.names)))
         names = [self._order.names[place] for place in at]
-        return shard_fields(self.fleet, at, names, self._metrics, self._time - self._notes.heard[at])
+        return shard_fields(self.fleet, at, names, self._metrics.names, self._time - self._notes.heard[at])
 
     def _listed(self, name: str) -> int | None:
         at = self._place.get(name)
         return at if at is not None and at < self._order.listed else None
-
-    def _aligned(self, sample: Sample) -> NDArray[np.float64]:
-        if sample.metrics == self._metrics:
-            return sample.vector
-        if sample.metrics not in self._schemas:
-            if len(self._schemas) >= 256:
-                self._schemas.clear()
-            self._schemas[sample.metrics] = Schema(self._metrics)
-        return self._schemas[sample.metrics].align(sample)
 
     def _make_room(self, samples: list[Sample]) -> list[Sample]:
         """Give newcomers places; return the samples of those who have one."""
@@ -269,7 +261,7 @@ class Crowd:
             self._notes.heard[found] = [-absent[self._order.names[at]] for at in found]
             self._tell(f"{len(found)} of {len(absent)} saved nodes go on")
         if self._alone and isinstance(self.fleet, Fleet):
-            gone_on = gather(self._alone, self.fleet, self._place, self._metrics, self._notes)
+            gone_on = gather(self._alone, self.fleet, self._place, self._metrics.names, self._notes)
             self._tell(f"{gone_on} of {len(self._alone)} nodes that stood on their own go on")
             self._alone = {}
         if places.left_out:
@@ -287,10 +279,9 @@ class Crowd:
         if saved is not None and not saved.fits(metrics):
             self._tell("starting cold: the saved nodes are of other metrics", LOG.warning)
             saved = None
+        held = () if saved is None else saved.metrics
         before = (name for one in self._alone.values() for name in one.metrics)
-        self._metrics = tuple(dict.fromkeys((*metrics, *before)))[:MAX_METRICS]
-        if saved is not None:
-            self._metrics = saved.metrics
+        self._metrics = CrowdMetrics(tuple(dict.fromkeys((*held, *metrics, *before)))[:MAX_METRICS])
         names = [] if saved is None else saved.names(self._gone_seconds, here, self._most)
         names = list(dict.fromkeys((*names, *self._alone)))
         self._order = Arrangement(names[: self._most], 0, 0)
@@ -313,12 +304,23 @@ class Crowd:
         if len(gone) >= max(1.0, GONE_SHARE * len(self._order.names)):
             self._move(without(self._order, gone))
 
+    def _widen(self, new: tuple[str, ...]) -> None:
+        """Go on with more metrics than before."""
+        old = self.fleet
+        if not isinstance(old, Fleet):
+            return
+        self._metrics = CrowdMetrics((*self._metrics.names, *new))
+        self.fleet = self._build(old.nodes, self._metrics.names)
+        self.builds += 1
+        carry(old, self.fleet, np.arange(old.nodes), old.nodes)
+        self._tell(f"new metrics have come to stay, {len(new)}: the nodes go on with {self.features}")
+
     def _move(self, places: Arrangement) -> None:
         """Bring everyone to a new place, or to none, with all that is known."""
         origin = np.full(places.size, -1, np.intp)
         origin[: len(places.names)] = [self._place.get(name, -1) for name in places.names]
         if self.fleet is None or places.size != self.fleet.nodes:
-            old, self.fleet = self.fleet, self._build(places.size, self._metrics)
+            old, self.fleet = self.fleet, self._build(places.size, self._metrics.names)
             self.builds += 1
         else:
             old = self.fleet

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.agent.places import MOST_NODES
-from prontosched.agent.schema import MAX_METRICS
 from prontosched.errors import StateError
 from prontosched.fleet import Fleet
 from prontosched.node_fleet import NodeFleet
@@ -23,7 +22,7 @@ LOG = logging.getLogger("prontosched.agent")
 NODES_PER_SHARD = 32
 SHARD_BYTES = 16 * 1024 * 1024
 FAMILIAR_SHARE = 0.5
-"""Saved nodes are used when at least this share of their metrics is still there, and no other has come."""
+"""Saved nodes are used when at least this share of their metrics is still there."""
 
 State = Mapping[str, NDArray[Any]]
 
@@ -48,9 +47,7 @@ class SavedNodes:
 
     def fits(self, metrics: tuple[str, ...]) -> bool:
         """Tell whether nodes with these metrics can go on from here."""
-        held, found = set(self.metrics), set(metrics)
-        known = len(held & found)
-        return known >= FAMILIAR_SHARE * len(held) and (known == len(found) or len(held) >= MAX_METRICS)
+        return len(set(self.metrics) & set(metrics)) >= FAMILIAR_SHARE * len(self.metrics)
 
     def names(self, longest: float, here: set[str], most: int = MOST_NODES) -> list[str]:
         """Return whom to take up, at most so many: those here, and others that were not absent for longer."""
@@ -84,7 +81,7 @@ def carry(old: Fleet | NodeFleet | None, new: Fleet | NodeFleet, origin: NDArray
     kept = np.flatnonzero(origin >= 0)
     for first in range(0, kept.size, NODES_PER_SHARD):
         at = kept[first : first + NODES_PER_SHARD]
-        new.put(at, old.take(origin[at]))
+        new.put(at, widened(old.take(origin[at]), new, at))
 
 
 def shard_nodes(fleet: Fleet) -> int:
@@ -127,12 +124,29 @@ def thaw(saved: SavedNodes, fleet: Fleet, place: Mapping[str, int]) -> list[int]
             anew = {name: values for name, values in fleet.take(at).items() if name.startswith("signal.")}
             mine = {name: values for name, values in mine.items() if not name.startswith("signal.")} | anew
         try:
-            fleet.put(at, mine)
+            fleet.put(at, widened(mine, fleet, at))
         except StateError as error:
             fleet.clear(at)
             LOG.warning("%d nodes start cold: %s", at.size, error)
             continue
         found += at.tolist()
+    return found
+
+
+def widened(state: State, fleet: Fleet, at: NDArray[np.intp]) -> State:
+    """Return what nodes with fewer metrics know, for the places `at` of a fleet that has others after those."""
+    slab = state.get("embedding.slab")
+    if slab is None or slab.shape[-1] == fleet.features:
+        return state
+    found, had = dict(state), slab.shape[-1]
+    for name, like in fleet.take(at).items():
+        held = state.get(name)
+        if held is not None and held.shape == (*like.shape[:-1], had) and like.shape[-1] == fleet.features:
+            # As new where they have not measured anything.
+            found[name] = like.copy()
+            found[name][..., :had] = held[..., : fleet.features]
+    if fleet.scaling is not None and "scaling.samples" in state:
+        found["scaling.missing"][:, had:] = fleet.scaling.waiting(state["scaling.samples"])[:, None]
     return found
 
 

@@ -132,7 +132,9 @@ class ShardFiles:
                 if turn > newest.get(name, (0, 0, 0.0))[0]:
                     newest[name] = (turn, number, absent)
         metrics = latest[1]
-        used = {name: found for name, found in newest.items() if metrics_of[found[1]] == metrics}
+        # A crowd that took in more metrics has them after those it had.
+        fitting = {number for number, had in metrics_of.items() if metrics[: len(had)] == had}
+        used = {name: found for name, found in newest.items() if found[1] in fitting}
         if not used:
             return None
         holder = {name: number for name, (_, number, _) in used.items()}

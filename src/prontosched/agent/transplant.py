@@ -55,6 +55,10 @@ def with_metrics(node: Node, metrics: Sequence[str]) -> Node:
     for key, value in fields.items():
         if key in BY_METRIC and value.shape[-1] == len(old):
             fields[key] = _mapped(value, len(metrics), kept)
+    # In vectors that wait to enter the statistics, a metric that was not there is unknown.
+    if fields.get("scaling.samples") and len(kept) < len(metrics):
+        fields["scaling.block"][:, np.setdiff1d(np.arange(len(metrics)), [to for to, _ in kept])] = np.nan
+        fields["scaling.gaps"] = True
     for key in COUNTS:
         if fields.get(key):
             fields[key] = len(metrics)

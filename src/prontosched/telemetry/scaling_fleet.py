@@ -79,11 +79,14 @@ class FleetScaling(PerNode):
         if bad is not None:
             Z[bad] = 0.0
         self._gather(Y - mean, at)
-        samples = self.samples[at]
-        due = (samples <= EARLY) | (samples % self.block_size == EARLY % self.block_size)
+        due = self.waiting(self.samples[at]) == 0
         if due.any():
             self._take(_indices(at, due))
         return Z
+
+    def waiting(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many vectors, of so many seen, have not entered the statistics yet."""
+        return np.asarray(np.maximum(samples - EARLY, 0) % self.block_size)
 
     def take_over(self, node: int, state: Mapping[str, Any]) -> None:
         """Give one node what `Scaling.state` returned: it goes on here as it would have there."""
