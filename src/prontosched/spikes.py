@@ -8,7 +8,7 @@ handful of projections that is several times faster than arrays.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import mul
+from math import dist
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,6 @@ FLOOR = 1e-9
 RELATIVE_FLOOR = 1e-9
 # When so little of a window's squares stays after a value left, it is rounding error.
 CANCELLED = 1e-4
-# Deviations down to this share of the mean, both squared, are found in one pass.
-NEARBY = 1e-3
 # Running means and squares are measured afresh after the ring came round so often.
 ROUNDS = 8
 
@@ -106,15 +104,10 @@ class SpikeDetector:
         self._means = means = []
         self._squares = squares = []
         for values in self._windows:
-            first = sum(values)
-            mean = first * share
-            offset = first * mean
-            square = sum(map(mul, values, values)) - offset
-            if square < NEARBY * offset:
-                away = [value - mean for value in values]
-                square = sum(map(mul, away, away))
+            mean = sum(values) * share
+            away = dist(values, [mean] * len(values))
             means.append(mean)
-            squares.append(square)
+            squares.append(away * away)
 
     def detect(self, projections: list[float]) -> list[int] | None:
         """Return −1, 0 or +1 for each projection, or None while the lag fills."""

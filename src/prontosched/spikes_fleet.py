@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.per_node import Nodes, PerNode, Rows, fitting
-from prontosched.spikes import CANCELLED, NEARBY, RELATIVE_FLOOR, ROUNDS, SpikeDetector
+from prontosched.spikes import CANCELLED, RELATIVE_FLOOR, ROUNDS, SpikeDetector
 from prontosched.subspace import Array
 
 At = slice | NDArray[np.intp]
+# Deviations down to this share of the mean, both squared, are found in one pass.
+NEARBY = 1e-3
 
 
 class FleetSpikeDetector(PerNode):

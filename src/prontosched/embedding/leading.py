@@ -23,7 +23,7 @@ def leading_rows(rows: Array, rank: int) -> tuple[Array, Array, Array] | None:
         if gram is not None and gram.item(gram.argmax()) < LARGEST:
             squares, vectors = eigen(gram)
             if GRAM_TRUST * squares.item(-1) < squares.item(-rank):
-                weighted = vectors[:, -rank:].T.dot(rows)[::-1]
+                weighted = vectors.T[: -rank - 1 : -1].dot(rows)
                 sides = vectors[:rank, : -rank - 1 : -1].diagonal()
                 return weighted, np.sqrt(squares[: -rank - 1 : -1]), sides
     leading = leading_exactly(rows, rank)
