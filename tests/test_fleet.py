@@ -195,6 +195,31 @@ def test_evidence_of_a_node_with_a_view_is_that_of_a_separate_node(rng: np.rando
     assert node.view is not node.embedding.subspace
 
 
+@pytest.mark.parametrize("scaling", [True, False])
+def test_the_last_evidence_of_a_node_is_that_of_a_separate_one(
+    rng: np.random.Generator, scaling: bool
+) -> None:
+    Y = rng.standard_normal((37, 2, FEATURES)).cumsum(axis=0)
+    Y[36, 0] *= 20.0
+    fleet = make_fleet("paper", nodes=2, features=FEATURES, scaling=scaling)
+    node = make_node("paper", scaling=scaling)
+    assert isinstance(fleet, Fleet)
+    assert fleet.evidence(0).spikes is None
+    for t in range(37):
+        fleet.step(Y[t])
+        node.step(Y[t, 0])
+    found, expected = fleet.evidence(0), node.evidence
+
+    assert expected is not None
+    assert (found.timestep, found.samples) == (expected.timestep, expected.samples)
+    assert found.spikes == expected.spikes
+    assert found.spikes is not None
+    assert any(found.spikes)
+    np.testing.assert_allclose(found.projections, expected.projections, rtol=1e-9)
+    assert found.t_squared == pytest.approx(expected.t_squared)
+    assert found.spe == pytest.approx(expected.spe, rel=1e-6)
+
+
 def test_a_view_is_let_go_and_takes_its_memory_with_it(rng: np.random.Generator) -> None:
     fleet, plain = (make_fleet("paper", nodes=3, features=8) for _ in range(2))
     fleet.adopt(1, some_view(rng, 8, 4), samples=0.1)

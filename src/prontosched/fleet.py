@@ -84,7 +84,7 @@ class Fleet:
         self.detector = FleetSpikeDetector(nodes, self.embedding.width, SpikeDetector(lag))
         self.timestep = np.zeros(nodes, np.int64)
         width = self.embedding.width
-        self._vectors = np.zeros((nodes, features))
+        self._vectors = self._seen = np.zeros((nodes, features))
         self._projections = np.zeros((nodes, width))
         self._spikes = np.zeros((nodes, width), np.int8)
         self._warm = np.zeros(nodes, np.bool_)
@@ -120,7 +120,7 @@ class Fleet:
         embedded = shown.ranks > 0
         self._embedded = embedded if present is None else np.where(here, embedded, self._embedded)
         parts = list(self._parts(here))
-        vectors = self._look(Y, parts, shown)
+        self._seen = vectors = self._look(Y, parts, shown)
         whole: At = slice(0, self.nodes) if present is None or here.all() else np.flatnonzero(here)
         self._spikes[whole], self._warm[whole] = self.detector.detect(
             self._projections[whole], whole, embedded[whole]
@@ -288,6 +288,20 @@ class Fleet:
     def view(self, node: int) -> Subspace | None:
         """Return what one node projects on: its own subspace, merged with an adopted one while that counts."""
         return (self.embedding if self._views is None else self._views).subspace(node)
+
+    def evidence(self, node: int) -> Evidence:
+        """Return what is known of one node's last timestep, on the directions that it has now."""
+        subspace, vector, warm = self.view(node), self._seen[node].copy(), bool(self._warm[node])
+        rank = 0 if subspace is None else subspace.rank
+        return Evidence(
+            int(self.timestep[node]) - 1,
+            vector=vector,
+            subspace=subspace,
+            projections=[] if subspace is None else (subspace.basis.T @ vector).tolist(),
+            spikes=self._spikes[node, :rank].tolist() if warm and rank else None,
+            samples=float(self.embedding.samples()[node]),
+            metrics=self.metrics,
+        )
 
     def kept(self, node: int) -> Subspace | None:
         """Return the subspace of one node with its spare directions."""

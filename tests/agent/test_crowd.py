@@ -210,6 +210,19 @@ def test_a_crowd_killed_while_it_took_in_a_metric_goes_on_whole(killed):
     assert again.features == 7
 
 
+def test_what_a_node_of_a_crowd_decided_from_can_be_seen():
+    crowd = crowd_with(preset="paper")
+    names = named(70)
+    stepped(crowd, names, range(37))
+    loud = [replace(s, vector=30.0 * s.vector) for s in sampled(names, 37)]
+    crowd.step(loud, 137.0)
+    seen = [crowd.insight(name) for name in names]
+
+    assert all(one.by_spikes and one.subspace.rank == 4 for one in seen)
+    assert sum(any(one.spikes) for one in seen) > 60
+    np.testing.assert_allclose(seen[3].projections, seen[3].subspace.basis.T @ seen[3].vector)
+
+
 def test_a_metric_that_flaps_or_that_few_have_is_left_out():
     names, more = named(70), (*METRICS, "m6")
     crowd = crowd_with(preset="paper")

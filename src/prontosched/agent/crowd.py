@@ -211,12 +211,13 @@ class Crowd:
         at = self._place[name]
         if self.fleet is None or not self._notes.decided[at]:
             return None
-        subspace: Subspace | None = self.fleet.view(at)
-        if not isinstance(self.fleet, Fleet) or subspace is None:
-            return Insight(self._metrics.names, None, subspace, (), None)
-        vector = self.fleet._vectors[at]
-        projections = [float(p) for p in subspace.basis.T @ vector]
-        return Insight(self._metrics.names, vector, subspace, projections, None)
+        if not isinstance(self.fleet, Fleet):
+            return Insight(self._metrics.names, None, self.fleet.view(at), (), None)
+        seen = self.fleet.evidence(at)
+        by_spikes = getattr(self.fleet.signal, "name", "") == "paper"
+        return Insight(
+            self._metrics.names, seen.vector, seen.subspace, seen.projections, seen.spikes, by_spikes
+        )
 
     def state(self) -> dict[str, Any]:
         """Return that this is a crowd; what its nodes know is in its shards."""
