@@ -137,7 +137,7 @@ def test_nodes_of_an_embedded_crowd_take_up_the_fleets_statistics(early, eager):
         assert not watch.own_labels()[1][taken].any()
         await watch.until(lambda: watch.own_labels()[1][taken].all(), "late ones took them up too")
         # A larger fleet took over what the others know, and that they have taken up their part.
-        assert watch.members.started == 73
+        assert watch.follower.status()["started"] == 73
         assert (watch.signal.learner.trust()[taken] == 1.0).all()
 
     watch.stepped(watch.everyone_started, joined)

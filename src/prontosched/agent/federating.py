@@ -110,29 +110,34 @@ class FederationFollower:
         if self._view is None or (self._board is not None and self._embedded is None):
             return alone(now)
         found = self._view.ask()
-        return None if found is None else {**found, "adopted": self.adopted}
+        return None if found is None else {**found, "adopted": self.adopted, "started": self.started}
 
     @property
     def adopted(self) -> int:
         """How many times a node of this agent adopted a global view."""
-        mine = sum(member.adopted for member in self._members.values())
-        return mine + (0 if self._crowd is None else self._crowd.adopted)
+        return sum(one.adopted for one in self._speaking())
+
+    @property
+    def started(self) -> int:
+        """How many times a signal of this agent took up what the fleet has learned."""
+        return sum(one.started for one in self._speaking())
+
+    def _speaking(self) -> list[Member | CrowdMembers]:
+        return [*self._members.values()] if self._crowd is None else [self._crowd]
 
     def status(self) -> dict[str, Any]:
         """Return how the federation goes."""
-        members = list(self._members.values())
-        errors = [member.last_error for member in members if member.last_error]
+        speaking = self._speaking()
+        errors = [who.last_error for who in speaking if who.last_error]
         errors += list(self._unnamed.values())
-        if self._crowd is not None and self._crowd.last_error:
-            errors.append(self._crowd.last_error)
-        speaking: list[Member | CrowdMembers] = [*members] if self._crowd is None else [self._crowd]
         views = [who.view for who in speaking]
         found: dict[str, Any] = {
             "embedded": self._board is not None,
             "connected": self.link.connected,
-            "members": len(members) if self._crowd is None else len(self._crowd),
+            "members": len(speaking) if self._crowd is None else len(self._crowd),
             "adopted": self.adopted,
-            "errors": sum(m.errors for m in members) + len(self._unnamed) + getattr(self._crowd, "errors", 0),
+            "started": self.started,
+            "errors": sum(who.errors for who in speaking) + len(self._unnamed),
             "last_error": next(iter(errors), ""),
             "clashes": sorted(name for who in speaking for name in who.clashes),
             "view_revision": next((v.revision for v in views if v is not None), None),

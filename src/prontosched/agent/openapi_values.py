@@ -86,6 +86,7 @@ FEDERATION = an_object(
         "nodes": WHOLE,
         "unreadable": WHOLE,
         "adopted": WHOLE,
+        "started": WHOLE,
         "clashes": {"type": "array", "maxItems": 32, "items": TEXT},
         "saved": an_object(
             {"messages_sent": WHOLE, "messages_saved": WHOLE, "share_saved": NUMBER, "bytes_saved": WHOLE}

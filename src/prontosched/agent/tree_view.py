@@ -37,6 +37,7 @@ ALONE: dict[str, Any] = {
     "nodes": 0,
     "unreadable": 0,
     "adopted": 0,
+    "started": 0,
     "clashes": [],
     "saved": {"messages_sent": 0, "messages_saved": 0, "share_saved": 0.0, "bytes_saved": 0},
     "groups": [],

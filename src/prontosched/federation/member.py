@@ -52,8 +52,8 @@ class Member:
 
     Attributes
     ----------
-    adopted
-        How many times a view was adopted.
+    adopted, started
+        How many times a view was adopted, and how many times the signal took up what the fleet has learned.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Member:
         self.voice = Voice(
             link, name, tree=tree or Tree(), book=self.book, rule=rule or Propagation(rank=rank, **link.rule)
         )
-        self.adopted = 0
+        self.adopted = self.started = 0
         self._errors = 0
         self._last_error = ""
         self._heard = HeardView(link, self.book, lambda place: place == self.name)
@@ -175,4 +175,4 @@ class Member:
     def _start_signal(self, node: Contributor, view: GlobalView) -> None:
         if self._adoptions.starting(view, np.array([node.timestep]))[0]:
             self._adoptions.note_start(0, node.timestep)
-            start_signal(node, view.statistics)
+            self.started += start_signal(node, view.statistics)
