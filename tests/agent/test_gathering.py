@@ -16,7 +16,7 @@ from prontosched.telemetry.source import Sample
 from tests.agent.machine import Machine, make_agent
 from tests.agent.test_crowd import METRICS, crowd_with, named, sampled
 
-BEFORE = 130
+BEFORE = 75
 
 
 class Growing:
@@ -50,15 +50,15 @@ def decisions(agent, names):
 def test_nodes_decide_in_a_crowd_as_they_would_have_alone(preset):
     grown = make_agent(Machine(Growing()), preset=preset)
     alone = make_agent(Machine(Growing(grows_at=10**6)), preset=preset)
-    run(grown, BEFORE + 45)
-    run(alone, BEFORE + 45)
+    run(grown, BEFORE + 25)
+    run(alone, BEFORE + 25)
 
     assert isinstance(grown.nodes, Crowd)
     assert isinstance(alone.nodes, SeveralNodes)
     np.testing.assert_allclose(decisions(grown, named(60)), decisions(alone, named(60)), rtol=1e-9, atol=1e-9)
-    assert decisions(grown, named(10, 60))[:, 4].tolist() == [44] * 10
+    assert decisions(grown, named(10, 60))[:, 4].tolist() == [24] * 10
     assert grown.nodes.message == "60 of 60 nodes that stood on their own go on"
-    assert grown.nodes.tally.decisions == 60 * BEFORE + 70 * 45
+    assert grown.nodes.tally.decisions == 60 * BEFORE + 70 * 25
 
 
 def test_growing_is_no_turn_of_the_signal():
