@@ -127,7 +127,7 @@ def test_of_two_memories_of_a_node_the_longer_one_goes_on(tmp_path):
         before.step(sampled(named(66), step), 100.0 + step)
     for number in range(before.shards):
         files.write(number, before.shard(number))
-    young, old = make_agent(Machine(Growing())), make_agent(Machine(Growing()))
+    young, old = (make_agent(Machine(Growing(grows_at=1000))) for _ in range(2))
     run(young, 20)
     run(old, 90)
     alone = {**_some(young, named(8)), **_some(old, named(5))}
