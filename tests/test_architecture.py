@@ -17,7 +17,7 @@ ROWS = [
     {"signals", "spikes_fleet", "fleet_views"},
     {"telemetry", "embedding", "projection", "spikes", "decision", "adoption"},
     {"codec", "subspace", "per_node", "symmetric"},
-    {"errors"},
+    {"errors", "threads"},
 ]
 PURE = {
     "subspace",

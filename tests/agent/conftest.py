@@ -32,7 +32,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
             "HOME": str(tmp_path),
             "XDG_STATE_HOME": str(tmp_path / "state"),
             "XDG_CONFIG_HOME": str(tmp_path / "config"),
-            "OPENBLAS_NUM_THREADS": "1",
             **options.pop("env", {}),
         }
         process = subprocess.Popen(

@@ -38,6 +38,15 @@ def test_with_an_agent_the_command_runs_and_its_exit_code_is_ours(start, agent):
     assert process.returncode == 7
 
 
+def test_the_command_has_the_environment_it_was_given(start, agent, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    process = start("run", "--", "env", env={"OPENBLAS_NUM_THREADS": "3", "HELLO": "world"})
+    out, _ = process.communicate(timeout=60)
+
+    assert {"OPENBLAS_NUM_THREADS=3", "HELLO=world"} <= set(out.splitlines())
+    assert "OMP_NUM_THREADS" not in out
+
+
 def test_signals_reach_the_command_and_its_death_is_ours(start, agent):
     program = "import time; print('up', flush=True); time.sleep(60)"
     process = start("run", "--", sys.executable, "-c", program)

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from prontosched.errors import ProntoError
+from prontosched.threads import use_one_thread
 
 # In the order of the story that `pronto --help` tells.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -104,6 +105,7 @@ def _options(ctx: click.Context, tables: set[str]) -> dict[str, dict[str, str]]:
 
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command; a `ProntoError` becomes one line and exit code 1."""
+    use_one_thread()
     try:
         return cli.main(args=None if arguments is None else list(arguments), standalone_mode=True)
     except ProntoError as error:

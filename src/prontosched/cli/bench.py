@@ -13,14 +13,14 @@ from typing import Any
 
 import click
 
+from prontosched.threads import ONE_THREAD
+
 # Section: module and function that yields its rows.
 SECTIONS = {
     "core": ("prontosched.bench.numerics", "core_rows"),
     "federation": ("prontosched.bench.federation", "federation_rows"),
     "agent": ("prontosched.bench.agent", "agent_rows"),
 }
-# Small matrices: threads of the BLAS only get in each other's way, and are read at import.
-THREADS = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 @click.command("bench")
@@ -39,7 +39,9 @@ def command(section: str, as_json: bool, worker: bool) -> None:
     """
     if not worker:
         arguments = [sys.executable, "-m", "prontosched", "bench", section, "--worker"]
-        ran = subprocess.run([*arguments, *["--json"] * as_json], env={**os.environ, **THREADS}, check=False)
+        ran = subprocess.run(
+            [*arguments, *["--json"] * as_json], env={**os.environ, **ONE_THREAD}, check=False
+        )
         sys.exit(ran.returncode)
     rows = []
     if not as_json:

@@ -12,6 +12,7 @@ import click
 
 from prontosched.cli.agent_options import Duration
 from prontosched.cli.asking import asking_options, find
+from prontosched.threads import given_environment
 
 if TYPE_CHECKING:
     from prontosched.agent.client import Client
@@ -153,7 +154,7 @@ def _run_alone(waiting: _Waiting, folder: Path) -> NoReturn:
 def become(words: tuple[str, ...], undo: object = None) -> NoReturn:
     """Replace this process by a command, so that its exit code and signals are its own."""
     try:
-        os.execvp(words[0], words)
+        os.execvpe(words[0], words, given_environment())
     except OSError as error:
         if callable(undo):
             undo()

@@ -19,11 +19,10 @@ from prontosched.errors import SettingsError
 from prontosched.evaluation.inputs import Part
 from prontosched.evaluation.replay import PartResult, Progress, evaluate_part
 from prontosched.evaluation.setting import Setting
+from prontosched.threads import ONE_THREAD
 
 # How often a chunk is tried again after its worker died.
 ATTEMPTS = 3
-# Small matrices: threads of the BLAS only get in each other's way.
-ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 POLL_SECONDS = 0.2
 WATCH_SECONDS = 1.0
 STOP = -(2**62)
@@ -189,7 +188,7 @@ def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
 def _one_thread() -> Iterator[None]:
     """Let workers started meanwhile use one thread each."""
     before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+    os.environ.update(ONE_THREAD)
     try:
         yield
     finally:

@@ -20,6 +20,7 @@ from typing import Literal
 from prontosched.errors import IntegrationError, SettingsError
 from prontosched.integration.gate import Observed, Verdict, label, read_label
 from prontosched.integration.marks import Marks, marks_folder
+from prontosched.threads import given_environment
 
 Event = Literal["refuse", "renew", "accept"]
 
@@ -122,7 +123,7 @@ class HookGate:
         try:
             process = subprocess.Popen(
                 command,
-                env={**os.environ, **told},
+                env={**given_environment(), **told},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

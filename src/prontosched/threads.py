@@ -1,0 +1,26 @@
+"""One thread for linear algebra.
+
+The matrices here are small: threads of the BLAS get in each other's way, spin while they
+wait, and take memory each. It reads how many to start when numpy is imported.
+"""
+
+from __future__ import annotations
+
+import os
+
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+_set_here: set[str] = set()
+
+
+def use_one_thread() -> None:
+    """Let numpy start no threads, unless the user has asked for some; call before it is imported."""
+    for name, value in ONE_THREAD.items():
+        if name not in os.environ:
+            os.environ[name] = value
+            _set_here.add(name)
+
+
+def given_environment() -> dict[str, str]:
+    """Return the environment as the user gave it, for commands of theirs."""
+    return {name: value for name, value in os.environ.items() if name not in _set_here}
