@@ -90,8 +90,10 @@ class Fleet:
         self._warm = np.zeros(nodes, np.bool_)
         self._embedded = np.zeros(nodes, np.bool_)
         self._views: FleetViews | None = None
-        if getattr(signal, "features", None) == 0:
-            signal.expect(features)  # type: ignore[attr-defined]
+        # A signal that holds something per metric can then be taken apart before its first step.
+        expect = getattr(signal, "expect", None)
+        if callable(expect) and not getattr(signal, "features", 0):
+            expect(features)
 
     def step(
         self,
