@@ -232,13 +232,15 @@ class Fleet:
         if self._views is not None:
             self._views.forget(at)
         for node in at[apart].tolist():
-            alone = np.array([node])
-            if self.embedding.ranks[node]:
-                recent = self.embedding.latest(alone)
-                window = np.matmul(self.embedding.rows[alone], recent.swapaxes(1, 2))
-                self.detector.refill(alone, window, window.shape[2])
-            else:
-                self.detector.clear(alone)
+            self.look_back(node)
+
+    def look_back(self, node: int) -> None:
+        """Let the detector of one node see its last vectors on its own directions; nothing without any."""
+        alone = np.array([node])
+        if self.embedding.ranks[node]:
+            self.detector.refill(alone, *self.embedding.window(alone))
+        else:
+            self.detector.clear(alone)
 
     def enter(self, node: int, timestep: int, evidence: Evidence | None) -> None:
         """Take note that a node came in from outside; its parts have been put in place (`prontosched.joining`)."""

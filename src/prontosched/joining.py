@@ -10,6 +10,7 @@ from prontosched.errors import StateError
 from prontosched.fleet import Fleet
 from prontosched.node import Node
 from prontosched.projection import orientation
+from prontosched.signals import lasting_settings
 from prontosched.telemetry.scaling import Scaling
 
 
@@ -49,16 +50,12 @@ def join(fleet: Fleet, at: int, node: Node) -> None:
     rows = nothing if own is None else own.basis.T
     before = nothing if projector.subspace is None else projector.subspace.basis.T
     rows = rows * np.array(orientation(rows, before)).reshape(-1, 1)
-    latest = projector.latest
-    fleet.embedding.take_over(at, embedding.state(), rows, latest, node.timestep)
-    if own is None:
-        fleet.detector.clear(np.array([at]))
-    elif projector.source is own:
+    fleet.embedding.take_over(at, embedding.state(), rows, projector.latest, node.timestep)
+    if own is not None and projector.source is own:
         fleet.detector.take_over(at, node.detector.state())
     else:
         # Its directions turned after its last decision, or it projected on a view besides.
-        window = fleet.embedding.rows[at] @ latest.T
-        fleet.detector.refill(np.array([at]), window[None], len(latest))
+        fleet.look_back(at)
     signal.take_over(at, node.signal.state())
     fleet.enter(at, node.timestep, node.evidence)
 
@@ -68,13 +65,17 @@ def _check(fleet: Fleet, node: Node) -> None:
         raise StateError(
             f"a node must have the {fleet.features} metrics of the fleet, got {node.features}: align it first"
         )
+    signal: Any = fleet.signal
     scaling = None if fleet.scaling is None else fleet.scaling.like
     pairs: dict[str, tuple[Any, Any]] = {
         "embedding": (fleet.embedding.like.name, node.embedding.name),
         "embedding's settings": (fleet.embedding.like.settings(), node.embedding.settings()),
         "lag": (fleet.detector.lag, node.detector.lag),
         "scaling": (_scale(scaling), _scale(node.scaling)),
-        "signal": (_signal(fleet.signal), _signal(node.signal)),
+        "signal": (
+            (signal.name, lasting_settings(signal)),
+            (node.signal.name, lasting_settings(node.signal)),
+        ),
     }
     for name, (here, there) in pairs.items():
         if there != here:
@@ -85,9 +86,3 @@ def _check(fleet: Fleet, node: Node) -> None:
 
 def _scale(scaling: Scaling | None) -> tuple[float, ...] | None:
     return None if scaling is None else (scaling.half_life, scaling.clip, scaling.block_size)
-
-
-def _signal(signal: Any) -> tuple[str, dict[str, Any]]:
-    """Return what a signal's memory depends on; whether it is obeyed does not change that."""
-    settings = {name: value for name, value in signal.settings().items() if name != "enforcing"}
-    return signal.name, settings

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from prontosched.agent.schema import MAX_METRICS, Schema
+from prontosched.agent.schema import MAX_METRICS, PATIENCE, Schema
 from prontosched.subspace import Array
 from prontosched.telemetry.source import Sample
 
-PATIENCE = 60
 COMMON_SHARE = 0.25
 """A metric is for a crowd when this share of its nodes has it."""
 MOST_SCHEMAS = 256

@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.agent.places import MOST_NODES
+from prontosched.agent.schema import FAMILIAR_SHARE, known_share
 from prontosched.errors import StateError
 from prontosched.fleet import Fleet
 from prontosched.node_fleet import NodeFleet
+from prontosched.signals import lasting_settings
 
 LOG = logging.getLogger("prontosched.agent")
 NODES_PER_SHARD = 32
 SHARD_BYTES = 16 * 1024 * 1024
-FAMILIAR_SHARE = 0.5
-"""Saved nodes are used when at least this share of their metrics is still there."""
 
 State = Mapping[str, NDArray[Any]]
 
@@ -47,7 +47,7 @@ class SavedNodes:
 
     def fits(self, metrics: tuple[str, ...]) -> bool:
         """Tell whether nodes with these metrics can go on from here."""
-        return len(set(self.metrics) & set(metrics)) >= FAMILIAR_SHARE * len(self.metrics)
+        return known_share(self.metrics, metrics) >= FAMILIAR_SHARE
 
     def names(self, longest: float, here: set[str], most: int = MOST_NODES) -> list[str]:
         """Return whom to take up, at most so many: those here, and others that were not absent for longer."""
@@ -151,9 +151,5 @@ def widened(state: State, fleet: Fleet, at: NDArray[np.intp]) -> State:
 
 
 def _signal(fleet: Fleet) -> str:
-    """Return the signal and its settings in words; whether it is obeyed does not change what it learned."""
-    signal: Any = fleet.signal
-    settings = {
-        key: value for key, value in getattr(signal, "settings", dict)().items() if key != "enforcing"
-    }
-    return f"{type(signal).__name__} {sorted(settings.items())}"
+    """Return the signal and its settings in words."""
+    return f"{type(fleet.signal).__name__} {sorted(lasting_settings(fleet.signal).items())}"

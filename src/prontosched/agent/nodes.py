@@ -8,14 +8,13 @@ of each afterwards. Which form it takes follows from the first samples: one name
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from prontosched.agent.answer import Known
-from prontosched.agent.schema import Schema
+from prontosched.agent.schema import FAMILIAR_SHARE, PATIENCE, Schema, known_share
 from prontosched.agent.tally import Tally
 from prontosched.agent.track_record import TrackRecord
 from prontosched.agent.transplant import with_metrics
@@ -25,8 +24,6 @@ from prontosched.subspace import Array, Subspace
 from prontosched.telemetry.source import Sample
 
 LOG = logging.getLogger("prontosched.agent")
-PATIENCE = 60
-FAMILIAR_SHARE = 0.5
 """Saved state is used when at least this share of its metrics is still there."""
 
 
@@ -299,15 +296,3 @@ class OneNode:
         self.rebuilds += 1
         self.message = f"metrics changed for good, {lost} gone and {gained} new: {how}"
         LOG.warning("%s", self.message)
-
-
-def known_share(old: Sequence[str], new: Sequence[str]) -> float:
-    """Return the share of `old` that is still in `new`; NaN where `old` is empty.
-
-    Examples
-    --------
-    >>> known_share(("a", "b"), ("b", "c"))
-    0.5
-    """
-    present = set(new)
-    return sum(name in present for name in old) / len(old) if old else math.nan

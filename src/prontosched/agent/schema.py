@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +12,10 @@ from prontosched.subspace import Array
 from prontosched.telemetry.source import Sample
 
 MAX_METRICS = 20_000
+PATIENCE = 60
+"""Samples, or timesteps of a crowd, after which another set of metrics is there for good."""
+FAMILIAR_SHARE = 0.5
+"""Saved nodes are used when at least this share of their metrics is still there."""
 
 
 class Schema:
@@ -36,7 +43,7 @@ class Schema:
     (array([ 1., nan]), ('wind', 'load'))
     """
 
-    def __init__(self, metrics: tuple[str, ...], *, patience: int = 60) -> None:
+    def __init__(self, metrics: tuple[str, ...], *, patience: int = PATIENCE) -> None:
         self.metrics = metrics
         self.patience = patience
         self.missing: tuple[str, ...] = ()
@@ -77,3 +84,15 @@ class Schema:
         present = set(metrics)
         self.missing = tuple(name for name in self.metrics if name not in present)
         self.extra = tuple(name for name in metrics if name not in self._position)
+
+
+def known_share(old: Sequence[str], new: Sequence[str]) -> float:
+    """Return the share of `old` that is still in `new`; NaN where `old` is empty.
+
+    Examples
+    --------
+    >>> known_share(("a", "b"), ("b", "c"))
+    0.5
+    """
+    present = set(new)
+    return sum(name in present for name in old) / len(old) if old else math.nan

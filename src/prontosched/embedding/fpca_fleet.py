@@ -38,12 +38,8 @@ class FPCAEdgeFleet(Shown, PerNode):
 
     Attributes
     ----------
-    rows
-        Aligned directions as rows, `(M, width, d)`; zero beyond a node's rank.
-    strengths
-        Singular values `(M, width)`; zero beyond a node's rank.
-    ranks
-        Directions shown, `(M,)`; 0 while a node has no subspace.
+    rows, strengths, ranks
+        As in `Shown`.
     recent
         After `learn`: the projections of the last vectors on the new directions,
         `(m, width, lag)`, oldest first, of the nodes it returned. None where a block
@@ -181,8 +177,7 @@ class FPCAEdgeFleet(Shown, PerNode):
     def window(self, nodes: NDArray[np.intp]) -> tuple[Array, int]:
         """Return the last vectors' projections `(m, width, lag)`, oldest first, and how many are real.
 
-        To be asked for right after `learn`, for nodes that it returned. All of them
-        must have seen equally many vectors, or at least `lag`.
+        All of these nodes must have seen equally many vectors, or at least `lag`.
         """
         recent = self.latest(nodes)
         return np.matmul(self.rows[nodes], recent.swapaxes(1, 2)), recent.shape[1]
