@@ -7,7 +7,7 @@ themselves are in `prontosched.signals`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from prontosched.subspace import Array, Subspace
 
 NAN = float("nan")
+
+State = Literal["accepting", "contended", "refusing"]
 
 
 class Decision(NamedTuple):
@@ -36,11 +38,16 @@ class Decision(NamedTuple):
         Chance of contention within the horizon, where the signal gives one.
     expected_ready
         CPU Ready expected within the horizon, in the unit it is measured in.
+    contended
+        Whether another job is expected to meet contention here. True and not raised means
+        that an option (a budget, a limit, an exception) holds the node open all the same.
+    outlook
+        Chance of contention within other horizons: pairs of steps ahead and chance.
 
     Examples
     --------
-    >>> Decision(raised=False, score=0.0, threshold=1.0, reason="nothing spikes").accept
-    True
+    >>> Decision(raised=False, score=0.0, threshold=1.0, reason="nothing spikes").state
+    'accepting'
     """
 
     raised: bool
@@ -50,11 +57,18 @@ class Decision(NamedTuple):
     timestep: int = 0
     probability: float = NAN
     expected_ready: float = NAN
+    contended: bool = False
+    outlook: tuple[tuple[int, float], ...] = ()
 
     @property
     def accept(self) -> bool:
         """True when the node takes another job."""
         return not self.raised
+
+    @property
+    def state(self) -> State:
+        """One word for machines and people: `contended` is accepting although contention is expected."""
+        return "refusing" if self.raised else "contended" if self.contended else "accepting"
 
 
 class Evidence:
@@ -229,6 +243,7 @@ class FleetDecision(NamedTuple):
     timestep: NDArray[np.int64]
     probability: Array
     expected_ready: Array
+    contended: NDArray[np.bool_]
 
 
 class FleetSignal(Protocol):

@@ -54,7 +54,7 @@ class NodeFleet:
         """Carry one telemetry vector of every node present all the way to a decision."""
         known = [np.broadcast_to(np.asarray(v, float), (self.nodes,)) for v in (ready, utilisation, time)]
         here = np.ones(self.nodes, np.bool_) if present is None else np.asarray(present, np.bool_)
-        raised = np.zeros(self.nodes, np.bool_)
+        raised, contended = np.zeros((2, self.nodes), np.bool_)
         numbers = np.full((4, self.nodes), NAN)
         numbers[:2] = 0.0
         timestep = np.array([node.timestep for node in self.members], np.int64)
@@ -62,7 +62,7 @@ class NodeFleet:
             decision = self.members[i].step(
                 Y[i], ready=float(known[0][i]), utilisation=float(known[1][i]), time=float(known[2][i])
             )
-            raised[i] = decision.raised
+            raised[i], contended[i] = decision.raised, decision.contended
             numbers[:, i] = (
                 decision.score,
                 decision.threshold,
@@ -71,7 +71,7 @@ class NodeFleet:
             )
             self._reasons[i] = decision.reason
         score, threshold, probability, expected = numbers
-        return FleetDecision(raised, score, threshold, timestep, probability, expected)
+        return FleetDecision(raised, score, threshold, timestep, probability, expected, contended)
 
     def subspace(self, node: int) -> Subspace | None:
         """Return the subspace of one node."""

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prontosched.integration.dask_floor import WorkerView, may_pause, read_workers
-from prontosched.integration.floor import places
-from prontosched.integration.gate import Census
+from prontosched.integration.preference import places
 
 
 def test_workers_that_are_closing_do_not_count() -> None:
@@ -42,7 +41,7 @@ def test_asking_in_any_order_never_pauses_too_many_or_the_last(
             view = workers[me]
             workers[me] = view._replace(paused=view.wants and may_pause(me, view.score, workers, share))
             paused = sum(view.paused for view in workers.values())
-            assert paused <= places(Census(len(workers)), share)
+            assert paused <= places(len(workers), share)
             assert paused < len(workers)
 
 
@@ -59,7 +58,7 @@ def test_too_many_paused_workers_thin_out_to_the_most_certain(
 ) -> None:
     workers = {f"w{i}": view._replace(paused=True) for i, view in enumerate(standing)}
     staying = [name for name, view in workers.items() if may_pause(name, view.score, workers, share)]
-    room = min(places(Census(len(workers)), share), len(workers) - 1)
+    room = min(places(len(workers), share), len(workers) - 1)
 
     assert len(staying) == room
     assert all(workers[a].score >= workers[b].score for a in staying for b in workers if b not in staying)

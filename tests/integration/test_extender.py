@@ -20,10 +20,10 @@ from prontosched.integration.extender import (
 )
 from prontosched.integration.extender_decisions import Addresses, CalledDecisions, read_decision
 from prontosched.integration.extender_ledger import FORGET_SECONDS, Ledger
-from prontosched.integration.floor import places
-from prontosched.integration.gate import Census, Verdict
+from prontosched.integration.gate import Verdict
 from prontosched.integration.kubernetes import KEY
 from prontosched.integration.policy import Rules
+from prontosched.integration.preference import places
 from tests.integration.verdicts import recorded
 
 BUSY = Verdict(True, 0.8, "cpu_user is rising", valid_until=100.0)
@@ -253,7 +253,7 @@ def test_never_more_than_the_set_share_refuse(wishes: list[tuple[bool, float, fl
 
     for now in (0.0, 10.0, 25.0, 60.0):
         ledger.settle(now)
-        assert len(refusing_in(ledger, now)) <= places(Census(len(wishes)), share)
+        assert len(refusing_in(ledger, now)) <= places(len(wishes), share)
 
 
 def test_node_stays_refused_for_the_minimum_time_while_its_agent_is_alive() -> None:

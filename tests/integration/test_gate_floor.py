@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from prontosched.federation.leases import RefusalLeases
 from prontosched.federation.link import Board, LocalLink
-from prontosched.integration.floor import CountedFloor, LeaseFloor, NoFloor, floor_for, places
-from prontosched.integration.gate import Census, Verdict
+from prontosched.integration.floor import CountedFloor, LeaseFloor, NoFloor, floor_for
+from prontosched.integration.gate import Verdict
 from prontosched.integration.keeper import Keeper
+from prontosched.integration.preference import places
 from tests.integration.memory_gate import CountingMemoryGate, MemoryGate
 from tests.integration.verdicts import busy_at, eager
 
@@ -92,7 +93,7 @@ def test_counted_refusals_never_exceed_their_places(
         verdict = Verdict(refuse, score, "why", now + 1000.0)
         keepers[index % nodes].settle(verdict, float(now))
 
-        assert len(gate.owned()) <= places(Census(nodes), share)
+        assert len(gate.owned()) <= places(nodes, share)
         assert nodes == 1 or len(gate.owned()) < nodes or share == 1.0
 
 

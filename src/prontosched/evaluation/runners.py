@@ -42,7 +42,13 @@ class Panel:
         first = self.heard[0]
         nothing = np.full(first.score.shape, np.nan)
         return FleetDecision(
-            first.raised, first.score, nothing, evidence.timestep, first.probability, nothing
+            first.raised,
+            first.score,
+            nothing,
+            evidence.timestep,
+            first.probability,
+            nothing,
+            first.raised,
         )
 
     def reason(self, node: int) -> str:

@@ -10,8 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from prontosched.integration.floor import places
-from prontosched.integration.gate import Census
+from prontosched.integration.preference import places
 
 METRIC = "pronto"
 
@@ -73,7 +72,7 @@ def may_pause(
     >>> may_pause("a", 0.9, {"a": WorkerView(False), "b": WorkerView(True)}, 0.25)
     False
     """
-    room = min(places(Census(len(workers)), share), len(workers) - 1)
+    room = min(places(len(workers), share), len(workers) - 1)
     mine = (-math.inf if math.isnan(score) else score, me)
     paused = {address for address, view in workers.items() if view.paused}
     if me not in paused:

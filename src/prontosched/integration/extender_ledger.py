@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from prontosched.integration.floor import places
-from prontosched.integration.gate import Census, Observed, Verdict
+from prontosched.integration.gate import Observed, Verdict
 from prontosched.integration.policy import Policy, Rules
+from prontosched.integration.preference import places
 
 MOST_KNOWN = 50_000
 FORGET_SECONDS = 3600.0
@@ -106,7 +106,7 @@ class Ledger:
             for name, entry in self._known.items()
             if (verdict := self._wanted(name, entry, now))
         }
-        room = places(Census(in_service=len(self._known)), self.rules.max_refusing)
+        room = places(len(self._known), self.rules.max_refusing)
         strongest = sorted(wanted, key=lambda name: self._rank(name, wanted[name], now), reverse=True)
         granted = set(strongest[:room])
         return [

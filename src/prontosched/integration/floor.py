@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from prontosched.integration.gate import Census, CountingGate, Gate, RefusalLeases, Verdict
+from prontosched.integration.gate import CountingGate, Gate, RefusalLeases, Verdict
+from prontosched.integration.preference import places
 
 
 class Floor(Protocol):
@@ -98,7 +99,7 @@ class CountedFloor:
     def allow(self, node: str, verdict: Verdict, now: float) -> bool:
         """Count; where all places are taken, open those less certain than `node`."""
         census = self._count()
-        room = places(census, self.share)
+        room = places(census.in_service, self.share)
         others = sorted(
             ((name, seen) for name, seen in census.refusals.items() if name != node),
             key=lambda other: _certainty(other[0], other[1].score),
@@ -113,20 +114,6 @@ class CountedFloor:
 
     def release(self, node: str) -> None:
         """Do nothing: opening the node gives its place back."""
-
-
-def places(census: Census, share: float) -> int:
-    """Return how many nodes may refuse at once: the share, rounded down.
-
-    In a small cluster that would be none, so one may wherever another stays open.
-
-    Examples
-    --------
-    >>> [places(Census(in_service=nodes), 0.25) for nodes in (1, 2, 8, 11, 12)]
-    [0, 1, 2, 2, 3]
-    """
-    at_least = 1 if census.in_service >= 2 else 0
-    return max(at_least, math.floor(share * census.in_service + 1e-9))
 
 
 def floor_for(gate: Gate, *, share: float, leases: RefusalLeases | None) -> Floor:

@@ -84,7 +84,8 @@ class LearnedFleet(LearnedForm):
                 self._take_over(nodes, answer)
         self._evidence = evidence
         score, threshold, probability, expected = (values.copy() for values in self._last)
-        return FleetDecision(self._raised.copy(), score, threshold, evidence.timestep, probability, expected)
+        raised = self._raised.copy()
+        return FleetDecision(raised, score, threshold, evidence.timestep, probability, expected, raised)
 
     def _take_over(self, nodes: Any, answer: Answer) -> None:
         self._raised[nodes] = answer.raised

@@ -100,7 +100,7 @@ class RejectJob(_Options):
         if self._holding or any(spikes):
             return self._judge(evidence, spikes)
         # Nearly every step ends here; by its parts a decision costs a third less.
-        return _decision(Decision, (False, 0.0, self.threshold, CALM, evidence.timestep, NAN, NAN))
+        return _decision(Decision, (False, 0.0, self.threshold, CALM, evidence.timestep, NAN, NAN, False, ()))
 
     def _judge(self, evidence: Evidence, spikes: list[int]) -> Decision:
         """Answer where a direction spikes, or the signal is held."""
@@ -112,11 +112,13 @@ class RejectJob(_Options):
                 score += weight if self.absolute or spike > 0 else -weight
         if score >= self.threshold - TOLERANCE:
             self._holding = self.hold
-            return Decision(True, score, self.threshold, self._reason(evidence, score), timestep)
+            return Decision(
+                True, score, self.threshold, self._reason(evidence, score), timestep, contended=True
+            )
         if self._holding:
             self._holding -= 1
             reason = f"refusing: held after the last raise, {self._holding} timesteps to go"
-            return Decision(True, score, self.threshold, reason, timestep)
+            return Decision(True, score, self.threshold, reason, timestep, contended=True)
         return Decision(False, score, self.threshold, SOME if any(spikes) else CALM, timestep)
 
     def _weigh(self, subspace: Subspace | None) -> None:
@@ -190,7 +192,7 @@ class RejectJobFleet(_Options, PerNode):
             raised = raised | held
         nothing = np.full(score.shape, NAN)
         threshold = np.full(score.shape, self.threshold)
-        decision = FleetDecision(raised, score, threshold, evidence.timestep, nothing, nothing)
+        decision = FleetDecision(raised, score, threshold, evidence.timestep, nothing, nothing, raised)
         self._last = (evidence, decision)
         # The fleet goes on learning: what a reason needs is kept as it was.
         self._raised = np.flatnonzero(raised)
