@@ -40,7 +40,7 @@ def level_of(probability: float, previous: int | None = None) -> int:
 
     Examples
     --------
-    >>> level_of(0.02), level_of(0.6), level_of(0.45, previous=3), level_of(0.2, previous=3)
+    >>> level_of(0.02), level_of(0.6), level_of(0.45, previous=3), level_of(0.15, previous=3)
     (0, 3, 3, 1)
     """
     if math.isnan(probability):
@@ -84,7 +84,7 @@ def closable(
 
     Examples
     --------
-    >>> closable(np.array([True, True, False, False]), np.array([0.9, 0.6, 0.1, 0.7]), share=0.5)
+    >>> closable(np.array([True, True, False, False]), np.array([0.9, 0.6, 0.1, 0.2]), share=0.5)
     array([ True, False, False, False])
     """
     chance = np.nan_to_num(probability, nan=0.0)
