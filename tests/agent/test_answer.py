@@ -19,7 +19,7 @@ def known(decision, *, seen_at=100.0, changed_at=90.0):
     return found
 
 
-def ask(decision, *, now=101.0, clock=5000.0, announced=None, silence=None, cpus=0.0):
+def ask(decision, *, now=101.0, clock=5000.0, announced=None, silence=None, cpus=0.0, held_by=""):
     return answer(
         known(decision),
         announced or Announced(capacity=2),
@@ -27,6 +27,7 @@ def ask(decision, *, now=101.0, clock=5000.0, announced=None, silence=None, cpus
         now=now,
         clock=clock,
         cpus=cpus,
+        held_by=held_by,
     )
 
 
@@ -110,3 +111,47 @@ def test_a_node_full_only_for_a_wide_job_is_so_since_it_was_asked():
 
     assert not found.accept
     assert found.since == pytest.approx(5000.0)
+
+
+def test_a_refusal_is_refusing_and_a_calm_node_accepting():
+    assert ask(BUSY).state == "refusing"
+    assert ask(CALM).state == "accepting"
+
+
+def test_a_node_that_expects_contention_and_takes_jobs_is_contended_and_says_what_holds_it_open():
+    found = ask(CALM._replace(contended=True))
+
+    assert (found.accept, found.state) == (True, "contended")
+    assert found.held_by == "an option of its signal"
+
+
+def test_no_answer_is_plainly_accepting_while_contention_is_likely():
+    assert ask(CALM._replace(probability=0.5)).state == "contended"
+    assert ask(CALM._replace(probability=0.49)).state == "accepting"
+
+
+def test_a_refusal_that_the_gate_does_not_carry_out_is_contended():
+    found = ask(BUSY, held_by="the capacity floor")
+
+    assert (found.accept, found.state, found.held_by) == (True, "contended", "the capacity floor")
+    assert found.raised
+
+
+def test_what_a_gate_holds_open_is_still_full_when_jobs_fill_it():
+    announced = Announced(capacity=2)
+    announced.add("a", cpus=9, ttl=30, now=97.0)
+    found = ask(BUSY, announced=announced, held_by="the capacity floor")
+
+    assert (found.accept, found.state, found.held_by) == (False, "refusing", "")
+
+
+def test_without_telemetry_an_old_expectation_says_nothing_of_now():
+    found = ask(CALM._replace(contended=True, probability=0.9), now=194.0)
+
+    assert (found.state, found.held_by) == ("accepting", "")
+
+
+def test_further_horizons_are_in_the_answer():
+    found = ask(CALM._replace(outlook=((30, 0.25), (120, math.nan)))).as_json()
+
+    assert found["outlook"] == [{"steps": 30, "probability": 0.25}, {"steps": 120, "probability": None}]

@@ -17,13 +17,14 @@ from prontosched.agent.gating import GateFollower
 from prontosched.agent.service import ServiceManager
 from prontosched.agent.views import status
 from prontosched.errors import SettingsError
+from prontosched.integration.gate import Verdict, label
 from prontosched.integration.policy import Rules
 from prontosched.settings import AgentSettings
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS, Machine, make_agent
 from tests.agent.test_api import surge
 from tests.agent.test_loop import run
-from tests.integration.memory_gate import MemoryGate
+from tests.integration.memory_gate import CountingMemoryGate, MemoryGate
 from tests.processes import wait_for
 
 
@@ -75,6 +76,20 @@ def test_in_shadow_mode_nothing_is_changed_but_all_is_counted():
     asyncio.run(agent.abandon())
 
     assert gate.changes() == []
+
+
+def test_a_refusal_that_the_floor_withholds_is_contended_and_says_so():
+    gate = CountingMemoryGate("n1", "worse")
+    gate.reasons["worse"] = label(Verdict(True, 1e9, "drowning", time.time() + 3600.0))
+    agent, follower = gated(gate, enforce=True, ticks=61)
+    wait_for(lambda: follower.held_open("n1"))
+    found, own = agent.answer(), agent.answer(own=True)
+    asyncio.run(agent.abandon())
+
+    assert (found.accept, found.state) == (True, "contended")
+    assert "capacity floor" in found.held_by
+    assert (own.accept, own.state, own.held_by) == (False, "refusing", "")
+    assert gate.reasons["n1"] == ""
 
 
 def test_a_gate_that_hangs_does_not_slow_the_loop():

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from prontosched.agent.jobs import Announced
-from prontosched.decision import Decision
+from prontosched.decision import Decision, State
 
 NAN = float("nan")
+# From this chance of contention on, an answer is never plainly "accepting", whatever was set.
+LIKELY = 0.5
+OPTION = "an option of its signal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class Known:
     seen_at
         When its last vector came; the agent's start before the first.
     changed_at
-        When the signal was last raised or lowered.
+        When the node's state last became another one.
     timestamp
         Clock time the last vector itself carries.
     """
@@ -64,7 +67,11 @@ class Answer:
     Attributes
     ----------
     accept
-        The answer.
+        The answer: false while the state is `refusing`.
+    state
+        `accepting`, `refusing`, or `contended`: contention is expected and the node is held open.
+    held_by
+        By what a contended node is held open, in words; empty in the other states.
     raised
         What the signal alone said; None before the first decision.
     reason
@@ -77,10 +84,14 @@ class Answer:
         Age of the telemetry behind it.
     stale
         True when that age is beyond what counts, so that a stated policy answers.
+    outlook
+        Chance of contention within further horizons: pairs of timesteps ahead and chance.
     """
 
     node: str
     accept: bool
+    state: State
+    held_by: str
     raised: bool | None
     score: float
     threshold: float
@@ -95,6 +106,7 @@ class Answer:
     utilisation_percent: float
     announced_cpus: float
     timestep: int
+    outlook: tuple[tuple[int, float], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the answer as plain values, null where nothing is known."""
@@ -102,6 +114,8 @@ class Answer:
         return {
             "node": self.node,
             "accept": self.accept,
+            "state": self.state,
+            "held_by": self.held_by,
             "raised": self.raised,
             "score": _finite(self.score),
             "threshold": _finite(self.threshold),
@@ -116,6 +130,7 @@ class Answer:
             "utilisation_percent": _finite(self.utilisation_percent),
             "announced_cpus": self.announced_cpus,
             "timestep": self.timestep,
+            "outlook": [{"steps": steps, "probability": _finite(p)} for steps, p in self.outlook],
         }
 
 
@@ -127,6 +142,7 @@ def answer(
     now: float,
     clock: float,
     cpus: float = 0.0,
+    held_by: str = "",
 ) -> Answer:
     """Weigh what is known of a node into an answer.
 
@@ -138,6 +154,8 @@ def answer(
         Seconds since 1970 at the same moment. Only shown, never compared: it may jump.
     cpus
         CPUs of the job asked for, 0 for a general answer.
+    held_by
+        Why the node's scheduler takes jobs for it even while it refuses, empty where it does not.
     """
     age = max(0.0, now - known.seen_at)
     decision = known.decision
@@ -151,15 +169,23 @@ def answer(
     else:
         assert decision is not None
         accept, reason, changed_at = not decision.raised, decision.reason, known.changed_at
+    likely = decision is not None and not stale and (decision.contended or decision.probability >= LIKELY)
+    if not accept and held_by:
+        accept = likely = True
+    elif accept and likely:
+        held_by = OPTION
     if accept and full is not None:
         # Full for a job of this size only: then it is so since it was asked.
         accept, reason = False, full
         changed_at = now if announced.full() is None else max(announced.full_since, known.changed_at)
     elif accept:
         changed_at = max(changed_at, announced.freed_at)
+    state: State = "refusing" if not accept else "contended" if likely else "accepting"
     return Answer(
         node=known.name,
         accept=accept,
+        state=state,
+        held_by=held_by if state == "contended" else "",
         raised=None if decision is None else bool(decision.raised),
         score=NAN if decision is None else float(decision.score),
         threshold=NAN if decision is None else float(decision.threshold),
@@ -174,6 +200,7 @@ def answer(
         utilisation_percent=float(known.utilisation),
         announced_cpus=announced.cpus,
         timestep=-1 if decision is None else int(decision.timestep),
+        outlook=() if decision is None else decision.outlook,
     )
 
 

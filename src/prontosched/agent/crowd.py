@@ -195,6 +195,7 @@ class Crowd:
                 int(notes.timestep[at]),
                 probability,
                 expected,
+                bool(notes.contended[at]),
             )
         return known
 

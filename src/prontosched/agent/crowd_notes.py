@@ -49,7 +49,7 @@ class Notes:
         When the node was stepped last, and when its signal turned, by the agent's clock.
     heard
         When it was stepped last, in seconds of telemetry.
-    raised, decided, timestep, numbers
+    raised, contended, decided, timestep, numbers
         The last decision: whether there was one, and its score, threshold, probability and
         expected CPU Ready, `(4, n)`.
     """
@@ -62,6 +62,7 @@ class Notes:
         self.changed_at = np.full(size, -np.inf)
         self.heard = np.zeros(size)
         self.raised = np.zeros(size, np.bool_)
+        self.contended = np.zeros(size, np.bool_)
         self.decided = np.zeros(size, np.bool_)
         self.timestep = np.zeros(size, np.int64)
         self.numbers = np.full((4, size), np.nan)
@@ -79,10 +80,12 @@ class Notes:
     ) -> NDArray[np.bool_]:
         """Take the decisions of the nodes present; return whose signal turned."""
         turned = present & self.decided & (decision.raised != self.raised)
-        self.changed_at[turned | (present & ~self.decided)] = now
+        moved = turned | (present & (decision.contended != self.contended))
+        self.changed_at[moved | (present & ~self.decided)] = now
         self.seen_at[present] = now
         self.heard[present] = heard
         self.raised[present] = decision.raised[present]
+        self.contended[present] = decision.contended[present]
         self.timestep[present] = decision.timestep[present]
         self.numbers[:, present] = np.stack(
             [decision.score, decision.threshold, decision.probability, decision.expected_ready]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from prontosched.agent.loop import Agent
@@ -23,4 +23,13 @@ class Follower(Protocol):
 
     def close(self) -> None:
         """Let go; called once, when the agent stops."""
+        ...
+
+
+@runtime_checkable
+class NodeHolder(Protocol):
+    """A follower that may leave a node open at its scheduler although the node refuses."""
+
+    def held_open(self, node: str) -> str:
+        """Say why `node` is held open, for instance by the capacity floor; empty where it is not."""
         ...

@@ -56,7 +56,7 @@ class GateFollower:
         """Hand over the answers of all nodes."""
         now, names = agent.wall(), agent.nodes.names[:MOST]
         for name in names:
-            found = agent.answer(name)
+            found = agent.answer(name, own=True)
             if name not in self._keepers:
                 self._keepers[name] = Keeper(
                     self.gate, self._name_of(name), rules=self.rules, leases=self._leases
@@ -74,6 +74,11 @@ class GateFollower:
             keeper.close(timeout=0.0)
             for what in SUMS:
                 self._left[what] += getattr(keeper.standing, what)
+
+    def held_open(self, node: str) -> str:
+        """Say why a node that refuses is left open at the scheduler; empty where it is not."""
+        keeper = self._keepers.get(node)
+        return "" if keeper is None else keeper.standing.held_open
 
     def status(self) -> dict[str, Any]:
         """Return where each node stands with the scheduler, and the sums over all."""

@@ -19,7 +19,7 @@ from prontosched.agent.crowd import Crowd
 from prontosched.agent.disk import Disk
 from prontosched.agent.events import Events
 from prontosched.agent.explaining import Memory
-from prontosched.agent.follower import Follower
+from prontosched.agent.follower import Follower, NodeHolder
 from prontosched.agent.jobs import Announced
 from prontosched.agent.measuring import measured, row_of
 from prontosched.agent.nodes import Insight, Nodes
@@ -152,8 +152,12 @@ class Agent:
             except Exception as error:
                 self.fault(follower.name, error)
 
-    def answer(self, node: str | None = None, *, cpus: float = 0.0, words: bool = True) -> Answer:
+    def answer(
+        self, node: str | None = None, *, cpus: float = 0.0, words: bool = True, own: bool = False
+    ) -> Answer:
         """Answer for one node, by default the only one; without `words` perhaps without a reason.
+
+        With `own`, the node's own word, whether or not a gate holds it open.
 
         Raises
         ------
@@ -168,7 +172,13 @@ class Agent:
             now=self.pace.clock(),
             clock=self.wall(),
             cpus=cpus,
+            held_by="" if own else self.held_open(known.name),
         )
+
+    def held_open(self, node: str) -> str:
+        """Say why a gate leaves a node open that refuses; empty where none does."""
+        gates = (follower for follower in self.followers if isinstance(follower, NodeHolder))
+        return next((why for gate in gates if (why := gate.held_open(node))), "")
 
     def known(self, node: str | None = None, *, words: bool = True) -> Known:
         """Return the newest that is known of one node, by default the only one."""

@@ -202,8 +202,9 @@ class OneNode:
             self._known = Known(sample.node, now, now)
         known = self._known
         raised = bool(decision.raised)
-        self._changed = known.decision is not None and bool(known.decision.raised) is not raised
-        if self._changed:
+        before = known.decision
+        self._changed = before is not None and bool(before.raised) is not raised
+        if before is not None and before.state != decision.state:
             known.changed_at = now
         known.name, known.decision, known.seen_at = sample.node, decision, now
         known.ready, known.utilisation = sample.ready, sample.utilisation

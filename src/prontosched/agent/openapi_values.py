@@ -17,6 +17,8 @@ OBJECT = {"type": "object"}
 ANSWER: dict[str, Any] = {
     "node": TEXT,
     "accept": FLAG,
+    "state": {"type": "string", "enum": ["accepting", "contended", "refusing"]},
+    "held_by": TEXT,
     "raised": {"type": ["boolean", "null"]},
     "score": MAYBE,
     "threshold": MAYBE,
@@ -31,6 +33,15 @@ ANSWER: dict[str, Any] = {
     "utilisation_percent": MAYBE,
     "announced_cpus": {"type": "number", "minimum": 0},
     "timestep": WHOLE,
+    "outlook": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "required": ["steps", "probability"],
+            "properties": {"steps": WHOLE, "probability": MAYBE},
+            "additionalProperties": False,
+        },
+    },
 }
 POINT = {
     **dict.fromkeys(HISTORY_FIELDS, MAYBE),

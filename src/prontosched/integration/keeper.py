@@ -38,6 +38,8 @@ class Standing:
         True when the last verdict asks to refuse.
     why
         Why the node stands so, in one sentence.
+    held_open
+        Why the node is left open although it refuses; empty where it is not, and in shadow mode.
     floor
         By what means the capacity floor is held, or that it is off.
     refusals, accepts, withheld, errors
@@ -53,6 +55,7 @@ class Standing:
     state: State | str = "unknown"
     wanted: bool = False
     why: str = "no verdict yet"
+    held_open: str = ""
     changed_at: float = float("nan")
     refusals: int = 0
     accepts: int = 0
@@ -226,7 +229,8 @@ class Keeper:
         if self._leave and not seen.ours:
             self._floor.release(self.node)
             self._leave = False
-        self._standing = replace(self._standing, state=seen.state, why=step.why)
+        held = step.held if self.rules.enforce and seen.state == "open" else ""
+        self._standing = replace(self._standing, state=seen.state, why=step.why, held_open=held)
 
     def _ask_floor(self, step: Step, verdict: Verdict, seen: Observed, now: float, *, fresh: bool) -> Step:
         """Ask for leave before closing, and again while closed; give way where there is none."""
@@ -240,7 +244,8 @@ class Keeper:
             return step
         self._standing = replace(self._standing, withheld=self._standing.withheld + 1)
         why = f"accepting although {verdict.reason}: enough other nodes refuse already"
-        return Step("accept" if seen.ours else "leave", why)
+        held = "the capacity floor of its gate: enough other nodes refuse already"
+        return Step("accept" if seen.ours else "leave", why, held)
 
     def _take(self, step: Step, verdict: Verdict | None, seen: Observed, now: float) -> Observed:
         """Do what was chosen, and return what the scheduler shows then."""
@@ -293,5 +298,5 @@ class Keeper:
         self._failures += 1
         errors = self._standing.errors + 1
         self._standing = replace(
-            self._standing, state="unknown", why=message, errors=errors, last_error=message
+            self._standing, state="unknown", why=message, held_open="", errors=errors, last_error=message
         )

@@ -84,10 +84,11 @@ def take_rules(options: dict[str, str], *, enforce: bool, max_refusing: float) -
 
 
 class Step(NamedTuple):
-    """What to do next at the scheduler, and why."""
+    """What to do next at the scheduler, and why; `held` says what keeps a refusal from being carried out."""
 
     action: Action
     why: str
+    held: str = ""
 
 
 class Policy:
@@ -165,9 +166,9 @@ class Policy:
             if now < self._marked_until:
                 self._overridden_until = now + self.rules.override_seconds
         if (left := self._overridden_until - now) > 0:
-            return Step(
-                "leave", f"someone opened the node over our refusal: leaving it open for {left:.0f} s"
-            )
+            why = f"someone opened the node over our refusal: leaving it open for {left:.0f} s"
+            return Step("leave", why, f"someone who opened it at its scheduler, for {left:.0f} s more")
         if (left := self._opened_at + self.rules.min_accept_seconds - now) > 0:
-            return Step("leave", f"refusing in {left:.0f} s: nodes accept for a minimum time")
+            why = f"refusing in {left:.0f} s: nodes accept for a minimum time"
+            return Step("leave", why, f"the minimum time of its gate, for {left:.0f} s more")
         return Step("refuse", verdict.reason)
