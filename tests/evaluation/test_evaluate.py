@@ -82,7 +82,8 @@ def test_a_clock_has_full_success_by_the_papers_measure_and_so_has_its_shift(neg
 def test_always_accepting_has_no_downtime_and_no_curve(negative: Evaluation) -> None:
     found = method(negative, "accept")
 
-    assert found["own"]["downtime"] == 0
+    assert found["own"]["downtime"]["value"] == 0
+    assert found["own"]["contended_accepted"]["value"] == 1
     assert found["honest"]["recall"]["value"] is None
 
 
@@ -136,7 +137,8 @@ def test_few_nodes_one_by_one_and_many_as_arrays_decide_alike(monkeypatch: pytes
     arrays = run("positive", ("learned", "paper"), nodes=3, steps=400)
 
     for name in ("learned", "paper"):
-        assert method(arrays, name)["own"] == pytest.approx(method(one_by_one, name)["own"])
+        for figure, found in method(arrays, name)["own"].items():
+            assert found["value"] == pytest.approx(method(one_by_one, name)["own"][figure]["value"]), figure
         assert method(arrays, name)["curve"] == method(one_by_one, name)["curve"]
 
 
@@ -147,6 +149,39 @@ def test_goals_are_printed_when_the_learned_signal_is_among_the_methods() -> Non
         row["what"] for row in found
     }
     assert all(row["met"] in (True, False, None) for row in found)
+
+
+def test_the_one_line_rule_accepts_no_contention_and_refuses_as_often_as_there_is_some(
+    positive: Evaluation,
+) -> None:
+    own, data = method(positive, "ready")["own"], positive.outcome["data"]
+
+    assert own["contended_accepted"]["value"] == 0
+    assert own["downtime"]["value"] == pytest.approx(data["spike_share"], rel=0.05)
+
+
+def test_figures_of_every_node_average_to_those_of_the_method(positive: Evaluation) -> None:
+    found = method(positive, "t2+spe")
+
+    assert [row["node"] for row in found["nodes"]] == positive.outcome["data"]["names"]
+    mean = sum(row["recall"] for row in found["nodes"]) / len(found["nodes"])
+    assert mean == pytest.approx(found["own"]["recall"]["value"])
+
+
+def test_a_published_limit_means_nothing_where_the_unit_is_unknown(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    lines = ["timestamp,load,utilisation,metric"]
+    lines += [f"{20 * t},{rng.gamma(2.0):.4f},{rng.random():.4f},{rng.random():.4f}" for t in range(400)]
+    path = tmp_path / "host.csv"
+    path.write_text("\n".join(lines))
+    plan = plan_traces([str(path)], Columns(ready="load"))
+
+    found = evaluate(plan, Setting(methods=("r1m", "koordinator", "ready")), workers=1)
+
+    assert method(found, "r1m")["own"]["downtime"]["value"] is None
+    assert method(found, "r1m")["honest"]["recall"]["value"] is not None
+    # Utilisation between 0 and 1 is a share: its 95th percentile lies above 65 %.
+    assert method(found, "koordinator")["own"]["downtime"]["value"] > 0.9
 
 
 def test_a_sweep_runs_the_published_signal_once_per_value() -> None:

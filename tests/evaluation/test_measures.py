@@ -164,3 +164,32 @@ def test_binned_ranking_is_close_to_the_exact_one(rng: np.random.Generator) -> N
 
     assert precision == pytest.approx(average_precision(scores, labels), abs=0.02)
     assert area == pytest.approx(roc_area(scores, labels), abs=0.005)
+
+
+def test_contention_that_was_accepted_and_changes_of_mind_are_counted() -> None:
+    spikes, raised = marks(40, 10, 11, 12, 30), marks(40, 11, 12, 13, 20)
+
+    counts = count_honest(stretch(spikes, raised))
+
+    assert counts["contended"][0] == 4
+    assert counts["contended_accepted"][0, 0] == 2
+    assert counts["changes"][0, 0] == 4
+    assert counts["steps_running"][0] == 39
+
+
+def test_a_change_across_a_gap_is_none() -> None:
+    counts = count_honest(stretch(marks(40, 10), np.arange(40) >= 20, gap=marks(40, 20)))
+
+    assert counts["changes"][0, 0] == 0
+    assert counts["steps_running"][0] == 38
+
+
+def test_calibration_tells_contended_moments_from_quiet_ones() -> None:
+    spikes = marks(40, *range(10, 20))
+    said = np.where(spikes, 0.9, 0.1)
+
+    bins = count_calibration(stretch(spikes, spikes, probability=said))[0, 0]
+
+    assert bins[1, :, 0].sum() == 10
+    assert bins[1, 18, 0] == 10
+    assert bins[0, 2, 0] == bins[0, :, 0].sum()

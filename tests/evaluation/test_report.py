@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from prontosched.cli.evaluate import command
 
-METHODS = "learned,learned-policy,paper,paper-spirit,paper-fd,paper-pm,ready,random,clock,accept"
+METHODS = "learned,paper,paper-spirit,paper-fd,paper-pm,ready,random,clock,accept"
 PAPER_FIGURES = (
     "cdf-left-sided", "cdf-right-sided", "cdf-downtime", "cdf-contained-spikes", "projections", "rejection", "window",
     "sweep-rank",
@@ -92,7 +92,7 @@ def test_the_page_states_verdict_command_settings_and_data(report: Path) -> None
     assert "The data, and how this was run" in page
     assert "100 clusters, about 30,000 VMs" in page
     assert "Time and memory per vector" in page
-    assert "Goals of the learned signal" in page
+    assert "Goals of the default signal and policy" in page
 
 
 def test_numbers_on_the_page_are_those_of_the_json(report: Path) -> None:

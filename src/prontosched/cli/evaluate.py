@@ -92,12 +92,6 @@ def _sweeps(
 )
 @click.option("--tolerance", default=None, help="What signals are told contention is; the truth by default.")
 @click.option(
-    "--quota/--no-quota",
-    default=True,
-    show_default=True,
-    help="Let signals spend their whole budget, without a limit per hour.",
-)
-@click.option(
     "--sweep",
     "sweeps",
     callback=_sweeps,
@@ -186,7 +180,7 @@ def _setting(methods: str | None, truth: str, options: dict[str, Any]) -> Settin
         raise click.UsageError(
             "--methods must name at least one method, got none: `--methods list` names them"
         )
-    keys = ("horizon", "window", "budget", "tolerance", "quota", "seed", "with_ready", "sweeps")
+    keys = ("horizon", "window", "budget", "tolerance", "seed", "with_ready", "sweeps")
     try:
         choose(names, options["sweeps"])
         Truth.parse(truth)

@@ -120,7 +120,7 @@ def colour(study: Study, name: str) -> str:
 def shown(study: Study) -> list[Any]:
     """Return the methods worth a line in a figure: no variants, nothing without a score."""
     hidden = ("sweep",)
-    names = ("accept", "learned-policy", "learned-blind", "paper-absolute", "t2", "spe", "clock")
+    names = ("accept", "learned-blind", "paper-absolute", "t2", "spe", "clock")
     return [method for method in study.methods if method.family not in hidden and method.name not in names]
 
 

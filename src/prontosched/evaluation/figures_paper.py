@@ -23,7 +23,7 @@ CDFS = (
 def published(study: Study) -> list[Any]:
     """Return the methods of the paper's comparison, and the clock to hold them against."""
     chosen = [m for m in study.methods if m.family == "published" and m.name != "paper-absolute"]
-    return [*chosen, *[m for m in study.methods if m.name in ("clock", "learned-policy")]]
+    return [*chosen, *[m for m in study.methods if m.name in ("clock", "learned")]]
 
 
 def distributions(study: Study) -> list[Picture]:
@@ -168,7 +168,12 @@ def sweep(study: Study, option: str, values: tuple[float, ...]) -> Picture:
         np.array([np.nanmean(study.paper(n, "preceded")) for n in names]),
         None,
     )
-    line(axes[0, 2], "own downtime", np.array([study.own(name)[0] for name in names]), None)
+    line(
+        axes[0, 2],
+        "own downtime",
+        np.array([study.interval(name, "own_downtime").value for name in names]),
+        None,
+    )
     return Picture(
         f"sweep-{option.replace('_', '-')}", f"The published signal with other values of {option}.", figure
     )

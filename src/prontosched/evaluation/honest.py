@@ -23,7 +23,9 @@ def count_honest(stretch: Stretch) -> dict[str, Array]:
     Per node `(nodes,)`: `valid`, `positive`, `future`, `onsets`, `latched_steps`. Per method, node and
     budget `(methods, nodes, 1 + budgets)`: `raised` and `hits` over valid steps; `accepted_future`, the
     contention that followed accepted moments; `latched` and `latched_onsets`, where every raise closes the
-    node for the next w steps, so that raising at random finds just the share of onsets it costs.
+    node for the next w steps, so that raising at random finds just the share of onsets it costs. Of the
+    method's own decisions `(methods, nodes)`: `contended_accepted` of the `contended` steps, and `changes`
+    between accepting and refusing over `steps_running` steps that follow another.
     """
     part = stretch.part
     valid = stretch.valid[part]
@@ -39,6 +41,7 @@ def count_honest(stretch: Stretch) -> dict[str, Array]:
     onset = stretch.onset[part]
     total = future.sum(axis=0)
     return {
+        **_count_own(stretch),
         "valid": valid.sum(axis=0, dtype=np.float64),
         "positive": label.sum(axis=0, dtype=np.float64),
         "future": total,
@@ -49,6 +52,22 @@ def count_honest(stretch: Stretch) -> dict[str, Array]:
         "accepted_future": total[None, :, None] - refused,
         "latched": (latched & live[:, None, :, None]).sum(axis=0, dtype=np.float64),
         "latched_onsets": (latched & onset[:, None, :, None]).sum(axis=0, dtype=np.float64),
+    }
+
+
+def _count_own(stretch: Stretch) -> dict[str, Array]:
+    """Count, of each method's own decisions, contention that was accepted and changes of mind."""
+    part, own = stretch.part, stretch.raised[..., 0]
+    contended = stretch.spike[part]
+    running = np.zeros_like(stretch.known)
+    running[1:] = stretch.known[1:] & stretch.known[:-1] & ~stretch.gap[1:]
+    changed = np.zeros_like(own)
+    changed[1:] = (own[1:] != own[:-1]) & running[1:, None, :]
+    return {
+        "contended": contended.sum(axis=0, dtype=np.float64),
+        "contended_accepted": (contended[:, None, :] & ~own[part]).sum(axis=0, dtype=np.float64),
+        "steps_running": running[part].sum(axis=0, dtype=np.float64),
+        "changes": changed[part].sum(axis=0, dtype=np.float64),
     }
 
 
@@ -75,11 +94,14 @@ def count_leads(stretch: Stretch) -> Array:
 
 
 def count_calibration(stretch: Stretch) -> Array:
-    """Count probabilities against what followed: `(methods, nodes, bins, 3)` of number, sum, spikes."""
+    """Count probabilities against what followed: `(methods, nodes, 2, bins, 3)` of number, sum, spikes.
+
+    The third axis tells quiet moments from those that are contended already.
+    """
     part = stretch.part
     methods, nodes = stretch.score.shape[1:]
-    bins = np.zeros((methods, nodes, CALIBRATION_BINS, 3))
-    label, valid = stretch.label[part], stretch.valid[part]
+    bins = np.zeros((methods, nodes, 2, CALIBRATION_BINS, 3))
+    label, valid, contended = stretch.label[part], stretch.valid[part], stretch.spike[part]
     for method in range(methods):
         probability = stretch.probability[part, method]
         used = valid & np.isfinite(probability)
@@ -88,10 +110,10 @@ def count_calibration(stretch: Stretch) -> Array:
         chance = np.clip(probability[used], 0.0, 1.0)
         place = np.minimum((chance * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
         node = np.broadcast_to(np.arange(nodes), used.shape)[used]
-        key = node * CALIBRATION_BINS + place
+        key = (node * 2 + contended[used]) * CALIBRATION_BINS + place
         for column, weight in enumerate((np.ones_like(chance), chance, label[used].astype(np.float64))):
-            total = np.bincount(key, weights=weight, minlength=nodes * CALIBRATION_BINS)
-            bins[method, :, :, column] = total.reshape(nodes, CALIBRATION_BINS)
+            total = np.bincount(key, weights=weight, minlength=nodes * 2 * CALIBRATION_BINS)
+            bins[method, ..., column] = total.reshape(nodes, 2, CALIBRATION_BINS)
     return bins
 
 

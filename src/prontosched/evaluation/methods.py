@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from prontosched.competitors import COMPETITORS, SOURCES
 from prontosched.errors import SettingsError
 from prontosched.evaluation import scorers
 from prontosched.evaluation.scorers import Scorer, SeparateSignals, SignalScorer
@@ -38,6 +39,7 @@ class Chunked:
     interval_seconds: float
     tolerance: str
     setting: Setting
+    ready_unit: str = "percent"
 
     @property
     def few(self) -> bool:
@@ -54,7 +56,7 @@ class Method:
     name, label
         On the command line, and in tables.
     family
-        `published`, `learned`, `subspace`, `plain`, `null` or `reference`.
+        `learned`, `competitor`, `published`, `subspace`, `plain`, `null` or `reference`.
     about
         One line for a reader.
     make
@@ -65,6 +67,8 @@ class Method:
         Of those stages, e.g. `rank` and `lag`.
     default
         Runs without being named.
+    percent_only
+        Its own decisions mean something only where CPU Ready is known in percent of a CPU.
     """
 
     name: str
@@ -76,6 +80,7 @@ class Method:
     embedding: str = ""
     options: tuple[tuple[str, Any], ...] = field(default=())
     default: bool = True
+    percent_only: bool = False
 
 
 def _signal(name: str, **given: Any) -> Callable[[Chunked], Scorer]:
@@ -84,8 +89,6 @@ def _signal(name: str, **given: Any) -> Callable[[Chunked], Scorer]:
         known = {
             "horizon": setting.horizon,
             "tolerance": chunk.tolerance,
-            "budget": setting.budget,
-            "quota": setting.quota,
             "interval_seconds": chunk.interval_seconds,
             "features": chunk.features,
             "seed": setting.seed,
@@ -113,7 +116,7 @@ def _published() -> list[Method]:
         found.append(
             Method(
                 name,
-                f"Pronto ({label})",
+                f"Reject-Job ({label})",
                 "published",
                 about,
                 _signal("paper", weights=weights),
@@ -122,7 +125,7 @@ def _published() -> list[Method]:
         )
     absolute = _signal("paper", absolute=True)
     found.append(
-        Method("paper-absolute", "Pronto (either sign)", "published",
+        Method("paper-absolute", "Reject-Job (either sign)", "published",
                "Reject-Job counting spikes up and down alike", absolute, embedding="fpca")
     )  # fmt: skip
     return found
@@ -137,8 +140,6 @@ def _plain() -> list[Method]:
                lambda c: s.SubspaceDistance(len(c.nodes), inside=False, outside=True), embedding="fpca"),
         Method("t2+spe", "T² + SPE", "subspace", "both, each relative to its recent mean",
                lambda c: s.SubspaceDistance(len(c.nodes), inside=True, outside=True), embedding="fpca"),
-        Method("ready", "current CPU Ready", "plain", "refuse while CPU Ready is high now",
-               lambda c: s.CurrentReady()),
         Method("ewma", "EWMA(0.3) of CPU Ready", "plain", "refuse while its smoothed value is high",
                lambda c: s.SmoothedReady(len(c.nodes))),
         Method("zscore", "z-score of CPU Ready", "plain", "deviations above its recent mean",
@@ -149,6 +150,44 @@ def _plain() -> list[Method]:
         Method("clock", "clock", "null", "every tenth timestep, looking at nothing", lambda c: s.Clock()),
         Method("accept", "always accept", "null", "never refuse", lambda c: s.AlwaysAccept()),
     ]  # fmt: skip
+
+
+def _competitors() -> list[Method]:
+    """Return the rules that other schedulers publish; `ready` is the one line that an operator would write."""
+    labels = {
+        "psi": "KEP-5394 (PSI)",
+        "trimaran": "Trimaran",
+        "koordinator": "Koordinator",
+        "r15s": "LSF r15s",
+        "r1m": "LSF r1m",
+        "volcano": "Volcano",
+        "n-sigma": "N-sigma",
+        "peak-percentile": "past percentile",
+        "peak-max": "greater of both peaks",
+    }
+
+    def rule(name: str) -> Callable[[Chunked], Scorer]:
+        return lambda c: scorers.PublishedRule(
+            COMPETITORS[name](len(c.nodes), _seconds(c.interval_seconds)), c.ready_unit, c.interval_seconds
+        )
+
+    one_line = Method("ready", "current CPU Ready", "competitor",
+                      "one line: refuse while CPU Ready reaches the tolerance",
+                      lambda c: scorers.CurrentReady())  # fmt: skip
+    return [
+        one_line,
+        *(
+            Method(name, labels.get(name, name), "competitor", SOURCES[name], rule(name),
+                   percent_only=name in scorers.ON_READY)
+            for name in COMPETITORS
+            if name != "ready"
+        ),
+    ]  # fmt: skip
+
+
+def _seconds(interval: float) -> float:
+    """Return the interval of a trace, 1 s where it is not known."""
+    return interval if interval > 0 else 1.0
 
 
 def _references() -> list[Method]:
@@ -172,17 +211,15 @@ def _references() -> list[Method]:
 
 
 def _registered(name: str) -> list[Method]:
-    """Return a registered signal; the learned one also under its own policy, and blind to the embedding."""
+    """Return a registered signal; the learned one also blind to the embedding."""
     if name != "learned":
         return [Method(name, f"{name} signal", "learned", "a registered signal", _signal(name), preset="default",
                        embedding="fpca")]  # fmt: skip
     return [
-        Method(name, "learned signal", "learned", "learns on the node what contention follows",
+        Method(name, "Pronto (default)", "learned", "refuses while contention is likely: the default signal and policy",
                _signal(name), preset="default", embedding="fpca"),
-        Method("learned-blind", "learned (no embedding)", "learned", "the same, from CPU Ready's history alone",
+        Method("learned-blind", "Pronto (no embedding)", "learned", "the same, from CPU Ready's history alone",
                _signal(name)),
-        Method("learned-policy", "learned (own policy)", "learned", "the same, its budget a cap with a limit per hour",
-               _signal(name, quota=False), preset="default", embedding="fpca"),
     ]  # fmt: skip
 
 
@@ -192,7 +229,7 @@ def methods() -> dict[str, Method]:
     for name in all_signals():
         if name != "paper":
             found.update({method.name: method for method in _registered(name)})
-    for method in [*_published(), *_plain(), *_references()]:
+    for method in [*_competitors(), *_plain(), *_published(), *_references()]:
         found.setdefault(method.name, method)
     return found
 
@@ -214,7 +251,7 @@ def choose(names: tuple[str, ...], sweeps: tuple[tuple[str, tuple[float, ...]], 
             number = int(value) if float(value).is_integer() else value
             base = known["paper"]
             chosen.append(
-                replace(base, name=f"paper[{option}={number}]", label=f"Pronto ({option} {number})", family="sweep",
+                replace(base, name=f"paper[{option}={number}]", label=f"Reject-Job ({option} {number})", family="sweep",
                         about=f"the published signal with {option} {number}", options=((option, number),))
             )  # fmt: skip
     return chosen

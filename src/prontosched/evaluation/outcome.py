@@ -11,7 +11,7 @@ import numpy as np
 from prontosched.evaluation.intervals import Interval
 from prontosched.evaluation.methods import Method
 from prontosched.evaluation.study import NULL_STATISTICS, Study, median_lead
-from prontosched.evaluation.summary import LATCHED_AT, STATISTICS
+from prontosched.evaluation.summary import LATCHED_AT, OWN, STATISTICS
 from prontosched.evaluation.truth import Truth
 from prontosched.evaluation.verdict import anticipation, verdict
 from prontosched.subspace import Array
@@ -48,7 +48,6 @@ def setting_of(study: Study) -> dict[str, Any]:
         "budgets": list(setting.budgets),
         "downtimes_compared": list(setting.targets),
         "latched_downtime": LATCHED_AT,
-        "quota": setting.quota,
         "hourly_limit": setting.hourly_limit,
         "seed": setting.seed,
         "with_ready": setting.with_ready,
@@ -102,7 +101,6 @@ def data_card(study: Study) -> dict[str, Any]:
 
 def _method(study: Study, method: Method) -> dict[str, Any]:
     name = method.name
-    downtime, recall, precision = study.own(name)
     costs, gains = study.curve(name)
     bins = study.calibration(name)
     leads = study.lead_time(name)
@@ -111,14 +109,18 @@ def _method(study: Study, method: Method) -> dict[str, Any]:
         "label": method.label,
         "family": method.family,
         "about": method.about,
-        "own": {"downtime": _plain(downtime), "recall": _plain(recall), "precision": _plain(precision)},
-        "honest": {statistic: _both(study, name, statistic) for statistic in STATISTICS},
+        "own": {statistic[4:]: _both(study, name, statistic) for statistic in OWN},
+        "honest": {
+            statistic: _both(study, name, statistic) for statistic in STATISTICS if statistic not in OWN
+        },
+        "nodes": _nodes(study, name),
         "curve": [
             {"budget": budget, "downtime": _plain(cost), "recall": _plain(gain)}
             for budget, cost, gain in zip(study.setting.budgets, costs, gains, strict=True)
         ],
         "lead_steps": {"median": _plain(median_lead(leads)), "onsets_by_lead": leads.tolist()},
         "calibration_error": _plain(study.calibration_error(name)),
+        "calibration_error_contended": _plain(study.calibration_error(name, contended=True)),
         "reliability": None if bins is None else _reliability(bins),
         "cold_average_precision": _plain(study.cold_start(name)),
         "paper": {key: _paper(study.paper(name, key)) for key in study.nodes[0].paper},
@@ -140,6 +142,23 @@ def _method(study: Study, method: Method) -> dict[str, Any]:
                 statistic: study.ratio(name, other, statistic).as_dict() for statistic in COMPARED
             }
     return found
+
+
+def _nodes(study: Study, name: str) -> list[dict[str, Any]]:
+    """Return the figures of every node that are worth comparing node by node."""
+    columns = {
+        statistic.removeprefix("own_") if statistic in OWN else f"{statistic}_at_budget": study.values(
+            name, statistic
+        )
+        for statistic in (*OWN, "recall_low", "recall")
+    }
+    columns["average_precision"] = study.values(name, "average_precision")
+    columns["calibration_error"] = study.calibration_errors(name)
+    columns["calibration_error_contended"] = study.calibration_errors(name, contended=True)
+    return [
+        {"node": node.node, **{key: _plain(float(values[place])) for key, values in columns.items()}}
+        for place, node in enumerate(study.nodes)
+    ]
 
 
 def _both(study: Study, name: str, statistic: str) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+MOST_NODES = 32
+
 
 def print_outcome(found: dict[str, Any]) -> str:
     """Return what a person at a terminal wants to see."""
@@ -20,13 +22,15 @@ def print_outcome(found: dict[str, Any]) -> str:
         f"{data['positive_share'] or 0:.1%} of moments.",
         "",
     ]
-    headings = ["method", "own down", f"recall {low:.0%}", f"recall {chosen:.0%}", "95 % interval", "null p",
+    lines += _own(found)
+    lines += ["", "At equal downtime:"]
+    headings = ["method", f"recall {low:.0%}", f"recall {chosen:.0%}", "95 % interval", "null p",
                 f"prec. {chosen:.0%}", "quiet ROC", "quiet AP", "exposure", "ECE"]  # fmt: skip
     rows = []
     for method in found["methods"]:
         honest = method["honest"]
         rows.append([
-            method["label"], _percent(method["own"]["downtime"]), _short(honest["recall_low"]["value"]),
+            method["label"], _short(honest["recall_low"]["value"]),
             _short(honest["recall"]["value"]), _span(honest["recall"]), _short(method["null"]["recall"]["p"], 4),
             _short(honest["precision"]["value"]), _short(honest["quiet_roc"]["value"]),
             _short(honest["quiet_average_precision"]["value"]), _short(honest["exposure_cut"]["value"]),
@@ -36,17 +40,54 @@ def print_outcome(found: dict[str, Any]) -> str:
     if found["goals"]:
         lines += [
             "",
-            "Goals of the learned signal" + (" (development results)" if found["development"] else "") + ":",
+            "Goals of the default signal and policy"
+            + (" (development results)" if found["development"] else "")
+            + ":",
         ]
         lines += table(
             ["what", "value", "95 %", "goal", "met"],
             [[row["what"], _short(row["value"], 3), _span(row), row["goal_in_words"], _met(row["met"])]
              for row in found["goals"]],
         )  # fmt: skip
+        lines += _each(found)
     dropped = data["dropped"]
     if dropped:
         lines += ["", "Rows dropped: " + ", ".join(f"{n} ({cause})" for cause, n in dropped.items())]
     return "\n".join(lines)
+
+
+def _own(found: dict[str, Any]) -> list[str]:
+    """Return what every method decides by its own default, whatever that costs."""
+    headings = [
+        "by default",
+        "refused",
+        "recall",
+        "95 % interval",
+        "precision",
+        "contended accepted",
+        "changes/h",
+    ]
+    rows = []
+    for method in found["methods"]:
+        own = method["own"]
+        if own["downtime"]["value"] is not None:
+            rows.append([
+                method["label"], _percent(own["downtime"]["value"]), _short(own["recall"]["value"]),
+                _span(own["recall"]), _short(own["precision"]["value"]), _percent(own["contended_accepted"]["value"]),
+                _short(own["changes_per_hour"]["value"], 1),
+            ])  # fmt: skip
+    return table(headings, rows)
+
+
+def _each(found: dict[str, Any]) -> list[str]:
+    """Return the values of the goals node by node, where there are a few nodes."""
+    names = found["data"]["names"]
+    rows = [row for row in found["goals"] if row["each"]]
+    if not rows or not 1 < len(names) <= MOST_NODES:
+        return []
+    lines = [f"  {letter}  {row['what']}" for letter, row in zip("abcdefghijklmnop", rows, strict=False)]
+    cells = [[name, *(_short(row["each"][k], 3) for row in rows)] for k, name in enumerate(names)]
+    return ["", "Node by node:", *lines, *table(["node", *"abcdefghijklmnop"[: len(rows)]], cells)]
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

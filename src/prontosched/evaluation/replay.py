@@ -20,7 +20,7 @@ from prontosched.evaluation.nulls import NullTotal
 from prontosched.evaluation.record import Record, Shape
 from prontosched.evaluation.runners import Runner, make_runners
 from prontosched.evaluation.setting import Setting
-from prontosched.evaluation.summary import FEWEST_SCORED, SHIFTS, NodeSummary, summarise_node
+from prontosched.evaluation.summary import FEWEST_SCORED, OWN, SHIFTS, STATISTICS, NodeSummary, summarise_node
 from prontosched.evaluation.truth import Learner, Truth
 from prontosched.evaluation.windows import Mask
 from prontosched.subspace import Array
@@ -113,7 +113,7 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
         tolerance = setting.tolerance or _tolerance(truth, unit, interval)
         extra = (feed.ready_column or "ready",) if setting.with_ready else ()
         metrics = (*feed.metrics, *extra)
-        chunk = Chunked(nodes, len(metrics), interval, tolerance, setting)
+        chunk = Chunked(nodes, len(metrics), interval, tolerance, setting, unit)
         methods = choose(setting.methods, setting.sweeps)
         record, steps = _stream(feed, metrics, chunk, methods, learner, progress)
     finally:
@@ -142,9 +142,22 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
             )
             for place, name in enumerate(nodes)
         ]
+        _drop_meaningless(result.nodes, methods, unit)
         result.nulls = _total_nulls(result.nodes, len(methods))
     result.seconds = time.process_time() - began
     return result
+
+
+def _drop_meaningless(nodes: list[NodeSummary], methods: list[Method], unit: str) -> None:
+    """Set the own figures of rules to NaN whose limit is in percent where CPU Ready is not."""
+    if unit in ("percent", "ms"):
+        return
+    columns = [STATISTICS.index(statistic) for statistic in OWN]
+    for place, method in enumerate(methods):
+        if method.percent_only:
+            for node in nodes:
+                node.statistics[place, columns] = np.nan
+                node.draws[place, columns] = np.nan
 
 
 def _total_nulls(nodes: list[NodeSummary], methods: int) -> dict[str, NullTotal]:

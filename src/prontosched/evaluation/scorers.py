@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from prontosched.competitors import Competitor
 from prontosched.decision import Evidence, FleetEvidence, FleetSignal, Signal
 from prontosched.evaluation.windows import Mask
 from prontosched.signals.arithmetic import Many
@@ -100,6 +101,34 @@ class CurrentReady:
     def say(self, evidence: FleetEvidence, threshold: Array) -> Said:
         """Score by the present value."""
         return said(evidence.ready, _reaches(evidence.ready, threshold))
+
+
+# Rules that compare CPU Ready itself, or what it stands for, with a published limit.
+ON_READY = ("psi", "r15s", "r1m")
+
+
+class PublishedRule:
+    """A rule of another scheduler, from `prontosched.competitors`.
+
+    Utilisation is taken as a share of 1 on a node where it never was above 1. CPU Ready in a unit of its own
+    still ranks moments; the rule's published limit then means nothing.
+    """
+
+    def __init__(self, rule: Competitor, ready_unit: str, interval_seconds: float) -> None:
+        self.rule = rule
+        self._to_percent = 0.1 / interval_seconds if ready_unit == "ms" and interval_seconds > 0 else 1.0
+        self._demand = ready_unit == "other"
+        self._most: Array | None = None
+
+    def say(self, evidence: FleetEvidence, threshold: Array) -> Said:
+        """Let the rule decide."""
+        busy = evidence.utilisation
+        self._most = busy.copy() if self._most is None else np.fmax(self._most, busy)
+        with np.errstate(invalid="ignore"):
+            percent = np.where(self._most <= 1.0, 100.0 * busy, busy)
+        ready = evidence.ready * self._to_percent
+        verdict = self.rule.step(ready, percent, ready if self._demand else None, evidence.present)
+        return said(verdict.score, verdict.refuse)
 
 
 class SmoothedReady:

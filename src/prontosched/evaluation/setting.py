@@ -29,8 +29,6 @@ class Setting:
         Downtime at which methods are compared.
     tolerance
         What signals are told contention is; None for the truth itself.
-    quota
-        Signals may spend their whole budget, without a limit per hour.
     hourly_limit
         Downtime allowed in any one hour, whose price is reported.
     seed
@@ -47,7 +45,6 @@ class Setting:
     window: int = 10
     budget: float = 0.10
     tolerance: str | None = None
-    quota: bool = True
     hourly_limit: float = 0.4
     seed: int = 7
     with_ready: bool = False

@@ -20,7 +20,7 @@ from prontosched.evaluation.summary import FEWEST_SCORED, STATISTICS, NodeSummar
 from prontosched.subspace import Array
 from prontosched.telemetry.trace import TraceCounts
 
-VARIANTS = ("learned-policy", "learned-blind")
+VARIANTS = ("learned-blind",)
 NULL_STATISTICS = ("recall", "quiet", "success")
 
 
@@ -144,12 +144,6 @@ class Study:
         recall = np.stack([node.recall[k] for node in self.nodes])
         return _column_means(downtime), _column_means(recall)
 
-    def own(self, name: str) -> tuple[float, float, float]:
-        """Return downtime, decision recall and precision of a method's own decisions."""
-        k = self._at(name)
-        means = _column_means(np.stack([node.own[k] for node in self.nodes]))
-        return float(means[0]), float(means[1]), float(means[2])
-
     def paper(self, name: str, figure: str) -> Array:
         """Return one of the paper's figures for every node."""
         k = self._at(name)
@@ -161,17 +155,37 @@ class Study:
         total: Array = np.sum([node.leads[k, int(at_budget)] for node in self.nodes], axis=0)
         return total
 
-    def calibration(self, name: str) -> Array | None:
-        """Return probabilities against what followed, all nodes together; None without probabilities."""
+    def calibration(self, name: str, *, contended: bool = False) -> Array | None:
+        """Return probabilities against what followed, all nodes together; None without probabilities.
+
+        Parameters
+        ----------
+        contended
+            Only of moments that are contended already.
+        """
         k = self._at(name)
-        bins = [node.calibration[k] for node in self.nodes if node.calibration is not None]
+        bins = [
+            _moments(node.calibration[k], contended) for node in self.nodes if node.calibration is not None
+        ]
         total: Array | None = np.sum(bins, axis=0) if bins else None
         return total if total is not None and total[:, 0].sum() > 0 else None
 
-    def calibration_error(self, name: str) -> float:
-        """Return the expected calibration error over all nodes."""
-        bins = self.calibration(name)
+    def calibration_error(self, name: str, *, contended: bool = False) -> float:
+        """Return the expected calibration error over all nodes together."""
+        bins = self.calibration(name, contended=contended)
         return float("nan") if bins is None else calibration_error(bins)
+
+    def calibration_errors(self, name: str, *, contended: bool = False) -> Array:
+        """Return the expected calibration error of every node."""
+        k = self._at(name)
+        return np.array(
+            [
+                np.nan
+                if node.calibration is None
+                else calibration_error(_moments(node.calibration[k], contended))
+                for node in self.nodes
+            ]
+        )
 
     def cold_start(self, name: str) -> float:
         """Return average precision over the first steps, mean over nodes."""
@@ -202,6 +216,12 @@ def median_lead(leads: Array) -> float:
     if total <= 0:
         return float("nan")
     return float(np.searchsorted(np.cumsum(leads), total / 2.0) + 1)
+
+
+def _moments(bins: Array, contended: bool) -> Array:
+    """Return the bins of all moments, or only of those contended already."""
+    chosen: Array = bins[1] if contended else bins.sum(axis=0)
+    return chosen
 
 
 def _mean(values: Array) -> float:

@@ -35,18 +35,19 @@ SHIFTS = 3000
 FEWEST_SCORED = 50
 BINS = 128
 COLD = (20, 500)
-STATISTICS = (
+# Of a method's own decisions, whatever they cost.
+OWN = ("own_downtime", "own_recall", "own_precision", "own_contended_accepted", "own_changes_per_hour")
+COUNTED = (
+    *OWN,
     "recall_low",
     "recall",
     "precision_low",
     "precision",
     "exposure_cut",
     "onset_recall",
-    "average_precision",
-    "roc",
-    "quiet_average_precision",
-    "quiet_roc",
 )
+RANKED = ("average_precision", "roc", "quiet_average_precision", "quiet_roc")
+STATISTICS = (*COUNTED, *RANKED)
 # Latched downtime at which onset recall is read: with w steps per raise, less cannot be reached by many.
 LATCHED_AT = 0.3
 
@@ -80,7 +81,6 @@ class NodeSummary:
     draws: NDArray[np.float32]
     downtime: Array
     recall: Array
-    own: Array
     paper: dict[str, Array]
     leads: Array
     calibration: Array | None
@@ -159,11 +159,16 @@ def summarise_node(
     statistics = np.full((shape.methods, len(STATISTICS)), np.nan)
     draws = np.full((shape.methods, len(STATISTICS), DRAWS), np.nan)
     oracle = exposure_of_oracle(tape.future[tape.valid], targets[1])
-    for index, key in enumerate(STATISTICS[:6]):
-        statistics[:, index] = _counted(key, total, targets, oracle)
-        draws[:, index] = np.moveaxis(_counted(key, drawn, targets, oracle), 0, -1)
+    for index, key in enumerate(COUNTED):
+        if key in OWN:
+            statistics[:, index] = _of_own(key, total, steps_per_hour)
+            draws[:, index] = np.moveaxis(_of_own(key, drawn, steps_per_hour), 0, -1)
+        else:
+            statistics[:, index] = _counted(key, total, targets, oracle)
+            draws[:, index] = np.moveaxis(_counted(key, drawn, targets, oracle), 0, -1)
+    ranked = len(COUNTED)
     for method in range(shape.methods):
-        statistics[method, 6:], draws[method, 6:] = _ranked(tape, tape.score[:, method], weights)
+        statistics[method, ranked:], draws[method, ranked:] = _ranked(tape, tape.score[:, method], weights)
     shifts = draw_shifts(tape.label.size, SHIFTS, 5 * max(shape.horizon, shape.window), generator)
     nulls, seen = _shifted(tape, shifts, shape.window)
     downtime, recall = _curve(total)
@@ -179,7 +184,6 @@ def summarise_node(
         draws=draws.astype(np.float32),
         downtime=downtime[:, 1:],
         recall=recall[:, 1:],
-        own=np.stack([downtime[:, 0], recall[:, 0], _precision(total)[:, 0]], axis=1),
         paper=paper_scores({key[6:]: value for key, value in total.items() if key.startswith("paper_")}),
         leads=record.leads[:, node][:, [0, 1 + shape.chosen]],
         calibration=None if record.calibration is None else record.calibration[:, node],
@@ -214,6 +218,20 @@ def _curve(counts: dict[str, Array]) -> tuple[Array, Array]:
         downtime = counts["raised"] / counts["valid"][..., None, None]
         recall = counts["hits"] / counts["positive"][..., None, None]
     return downtime, recall
+
+
+def _of_own(key: str, counts: dict[str, Array], steps_per_hour: int) -> Array:
+    """Return one of the figures of the methods' own decisions, `(…, methods)`."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if key == "own_contended_accepted":
+            found = counts["contended_accepted"] / counts["contended"][..., None]
+        elif key == "own_changes_per_hour":
+            found = counts["changes"] / counts["steps_running"][..., None] * steps_per_hour
+        elif key == "own_precision":
+            found = _precision(counts)[..., 0]
+        else:
+            found = _curve(counts)[key == "own_recall"][..., 0]
+    return np.asarray(found, np.float64)
 
 
 def _precision(counts: dict[str, Array]) -> Array:

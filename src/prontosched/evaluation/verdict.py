@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prontosched.evaluation.methods import Method
-from prontosched.evaluation.study import Study
+from prontosched.evaluation.study import VARIANTS, Study
 
 
 def verdict(study: Study) -> str:
@@ -42,9 +42,7 @@ def anticipation(study: Study) -> str:
 
 def named(study: Study) -> list[Method]:
     """Return the methods a verdict names: no variants of another."""
-    return [
-        m for m in study.methods if m.family != "sweep" and m.name not in ("learned-policy", "learned-blind")
-    ]
+    return [m for m in study.methods if m.family != "sweep" and m.name not in VARIANTS]
 
 
 def _listed(names: Sequence[str]) -> str:
