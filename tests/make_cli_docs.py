@@ -14,6 +14,7 @@ SHAPE: dict[str, Any] = {
     "terminal_width": 100,
     "max_content_width": 100,
     "help_option_names": ["-h", "--help"],
+    "show_default": True,
 }
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from prontosched import __version__
+from prontosched.cli import COMMANDS, cli
 
 
 def pronto(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -69,9 +74,16 @@ def test_a_csv_with_a_node_column_is_replayed(tmp_path: Path) -> None:
     [
         (["replay", "missing.csv"], 2, "does not exist"),
         (["replay", "--signal", "psychic"], 1, "signal must be one of"),
-        (["replay", "--budget", "7"], 2, "7"),
+        (["replay", "--budget", "7"], 1, "budget must lie between 0 and 1, got 7.0"),
         (["replay", "--tolerance", "lots"], 1, "tolerance must be"),
         (["nonsense"], 2, "No such command"),
+        (["statsu"], 2, "No such command 'statsu': did you mean 'status'?"),
+        (["gate", "statsu"], 2, "No such command 'statsu'. Did you mean 'status'?"),
+        (["agent", "--budgte", "0.1"], 2, "Did you mean"),
+        (["agent", "--interval", "0"], 2, "a length of time must be at least 0.01s here, got '0'"),
+        (["up", "--budget", "1"], 1, "budget must lie between 0 and 1, got 1.0"),
+        (["gate", "watch", "--every", "often"], 2, "must look like 90s, 10m or 1h30m, got 'often'"),
+        (["run"], 2, "Missing argument 'COMMAND...'; see pronto run --help"),
     ],
 )
 def test_wrong_input_gets_one_clear_line(arguments: list[str], code: int, says: str) -> None:
@@ -80,6 +92,7 @@ def test_wrong_input_gets_one_clear_line(arguments: list[str], code: int, says: 
     assert ran.returncode == code
     assert says in ran.stderr
     assert "Traceback" not in ran.stderr
+    assert ran.stderr.count("\n") == 1 or "generated stream" in ran.stderr
     assert ran.stdout == ""
 
 
@@ -89,6 +102,98 @@ def test_a_trace_without_the_ready_column_says_what_there_is(tmp_path: Path) -> 
     assert ran.returncode == 1
     assert "cpu_ready" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_a_column_that_nearly_exists_is_named(tmp_path: Path) -> None:
+    columns = [f"metric_{i}" for i in range(300)] + ["cpu_ready_pct"]
+    rows = [",".join(columns), ",".join(["1"] * 301), ",".join(["2"] * 301)]
+    ran = pronto("replay", write(tmp_path / "t.csv", rows), "--ready", "cpu_redy_pct")
+
+    assert ran.returncode == 1
+    assert "no column 'cpu_redy_pct' among 'metric_0', 'metric_1' and 299 more" in ran.stderr
+    assert "did you mean 'cpu_ready_pct'?" in ran.stderr
+
+
+def test_a_replay_without_cpu_ready_says_that_nothing_can_be_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", ["memory,steal_percent,load_1", "1,2,1", "2,3,1"])
+    learned, paper = pronto("replay", path), pronto("replay", path, "--signal", "paper")
+
+    assert "no column of CPU Ready: nothing can be refused without it" in learned.stderr
+    assert "--ready COLUMN ('steal_percent', 'load_1' look right)" in learned.stderr
+    # The paper's signal judges by spikes of any metric.
+    assert "nothing can be refused" not in paper.stderr
+
+
+def test_an_evaluation_without_cpu_ready_names_the_columns_that_look_right(tmp_path: Path) -> None:
+    ran = pronto("evaluate", write(tmp_path / "t.csv", ["memory,cpu.ready.avg", "1,2", "2,3"]))
+
+    assert ran.returncode == 1
+    assert "name it with --ready COLUMN ('cpu.ready.avg' looks right)" in ran.stderr
+
+
+def leaves(command: click.Command, words: str) -> Iterator[tuple[str, click.Command]]:
+    yield words, command
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from leaves(inner, f"{words} {name}")
+
+
+def every_command() -> list[tuple[str, click.Command]]:
+    context = click.Context(cli)
+    found = [(name, cli.get_command(context, name)) for name in COMMANDS]
+    return [pair for name, command in found if command is not None for pair in leaves(command, name)]
+
+
+def test_every_option_that_has_a_default_shows_it() -> None:
+    silent = []
+    for words, command in every_command():
+        for option in command.params:
+            if not isinstance(option, click.Option) or option.default in (None, "", ()) or option.is_flag:
+                continue
+            if isinstance(option.default, str | int | float | Path):
+                shown = option.get_help_record(click.Context(command, show_default=True))
+                if shown is None or "default: " not in shown[1]:
+                    silent.append(f"{words} {option.opts[0]}")
+
+    assert silent == []
+
+
+def test_every_option_that_takes_a_time_is_spelled_alike() -> None:
+    others = []
+    for words, command in every_command():
+        # A simulated second is a timestep, not a length of time.
+        for option in command.params if words != "simulate" else ():
+            text = f"{option.opts[0]} {getattr(option, 'help', '') or ''}"
+            numbers = isinstance(option.type, click.types.FloatParamType | click.types.IntParamType)
+            if numbers and re.search(r"(?i)second|minute|hours\b|\bdays|-days", text):
+                others.append(f"{words} {option.opts[0]}")
+
+    assert others == []
+
+
+@pytest.mark.parametrize("command", ["agent", "up"])
+def test_the_agent_s_options_take_a_line_each_in_sections(command: str) -> None:
+    ran = pronto(command, "--help", env={**os.environ, "COLUMNS": "80"})
+    sections = re.findall(r"(?m)^(\w[\w ]+):$", ran.stdout)
+    options = [line for line in ran.stdout.splitlines() if line.startswith("  -")]
+    wrapped = [line for line in ran.stdout.splitlines() if line.startswith(" " * 20)]
+
+    assert sections[:2] == ["Telemetry", "Signal"]
+    assert len(options) >= 40
+    assert len(wrapped) <= 3, wrapped
+    assert "--likelihood SHARE" in ran.stdout
+    assert "[default: 0.5]" in ran.stdout
+
+
+def test_the_gates_tell_installed_engines_from_known_ones(tmp_path: Path) -> None:
+    bare = pronto("gate", "list", env={"PATH": str(tmp_path), "HOME": str(tmp_path)})
+    (tmp_path / "scontrol").write_text("#!/bin/sh\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    found = pronto("gate", "list", env={"PATH": str(tmp_path), "HOME": str(tmp_path)})
+
+    assert re.search(r"(?m)^slurm +known, engine not found here: scontrol must be on PATH", bare.stdout)
+    assert re.search(r"(?m)^slurm +engine found here$", found.stdout)
+    assert re.search(r"(?m)^htcondor +known, engine not found here: condor_startd must be", found.stdout)
 
 
 def test_an_empty_trace_is_an_error(tmp_path: Path) -> None:

@@ -1,32 +1,48 @@
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from prontosched.agent.assembly import signal_options
 from prontosched.cli import cli
 from prontosched.cli.agent import command as agent_command
+from prontosched.cli.shared_options import Duration
+from prontosched.cli.signal_options import signal_default
 from prontosched.cli.up import command as up_command
-from prontosched.errors import SettingsError
-from prontosched.settings import AgentSettings, default_map, find_file, pairs, read_file, seconds
+from prontosched.errors import ProntoError, SettingsError
+from prontosched.settings import (
+    SIGNAL_SETTINGS,
+    AgentSettings,
+    default_map,
+    find_file,
+    pairs,
+    read_file,
+    seconds,
+    unknown_variables,
+    with_durations,
+)
+from prontosched.signals import find_signal
 
 KNOWN = {
-    "agent": {"budget": "budget", "log_days": "log_days", "source": "source", "for": "seconds"},
-    "up": {"budget": "budget", "log_days": "log_days"},
+    "agent": {"budget": "budget", "log_age": "log_age", "source": "source", "for": "seconds"},
+    "up": {"budget": "budget", "log_age": "log_age"},
     "run": {"timeout": "timeout"},
 }
 
 
 def test_the_file_gives_defaults_per_command(tmp_path):
     path = tmp_path / "pronto.toml"
-    path.write_text('[agent]\nbudget = 0.05\nlog-days = 3\n[run]\ntimeout = "10m"\n')
+    path.write_text('[agent]\nbudget = 0.05\nlog-age = 3\n[run]\ntimeout = "10m"\n')
 
     found = default_map(read_file(path), KNOWN)
 
-    assert found["agent"] == {"budget": 0.05, "log_days": 3}
+    assert found["agent"] == {"budget": 0.05, "log_age": 3}
     assert found["run"] == {"timeout": "10m"}
 
 
@@ -126,15 +142,85 @@ def test_command_line_beats_environment_beats_file(tmp_path):
     assert isinstance(shown.exception, SettingsError)
     assert "source must be one of" in str(shown.exception)
     refused = CliRunner().invoke(cli, ["--config", str(path), "agent"], env={"PRONTO_AGENT_BUDGET": "7"})
-    assert refused.exit_code == 2
-    assert "7" in refused.output
+    assert "budget must lie between 0 and 1, got 7.0" in str(refused.exception)
 
 
-def test_the_settings_page_names_every_setting():
+def _settings_page():
+    """Return name and default of every row under `[agent]` and `[up]`."""
     page = (Path(__file__).parent.parent / "docs" / "settings.md").read_text()
+    table = page.partition("## `[agent]` and `[up]`")[2].partition("## ")[0]
+    rows = [re.match(r"\| `([a-z-]+)` \| ([^|]+) \|", line) for line in table.splitlines()]
+    return {row[1]: row[2].strip("` ") for row in rows if row}
 
-    for name in AgentSettings.__dataclass_fields__:
-        assert f"`{name.replace('_', '-')}`" in page, name
+
+@pytest.mark.parametrize("command", [agent_command, up_command])
+def test_the_settings_page_has_every_option_of_the_agent_and_no_other(command):
+    options = {param.opts[0].removeprefix("--") for param in command.params if param.opts[0] != "--json"}
+
+    assert set(_settings_page()) == options
+
+
+def test_the_settings_page_shows_the_defaults_that_hold():
+    page, wrong = _settings_page(), []
+    for option in agent_command.params:
+        name = option.opts[0].removeprefix("--")
+        if option.name in SIGNAL_SETTINGS:
+            expected = signal_default(option.name)
+        elif isinstance(option.default, bool):
+            expected = str(option.default).lower()
+        else:
+            expected = str(option.default) if isinstance(option.default, str | int | float) else None
+        if expected is not None and page[name] != expected:
+            wrong.append((name, page[name], expected))
+
+    assert wrong == []
+
+
+def test_every_setting_of_the_learned_signal_can_be_set():
+    # `enforcing` follows from --enforce; the seed only picks which refusals are lifted.
+    parameters = set(inspect.signature(find_signal("learned").one).parameters) - {"enforcing", "seed"}
+
+    assert parameters <= set(SIGNAL_SETTINGS) <= set(AgentSettings.__dataclass_fields__)
+
+
+def test_every_setting_in_the_signal_s_documentation_can_be_set():
+    page = (Path(__file__).parent.parent / "docs" / "signal.md").read_text()
+    table = page.partition("## What each setting does")[2].partition("## ")[0]
+    named = re.findall(r"(?m)^\| `(\w+)` \|", table)
+
+    assert len(named) >= 8
+    assert set(named) <= set(SIGNAL_SETTINGS)
+
+
+@pytest.mark.parametrize("name", ["hourly_limit", "likelihood", "hold", "explore"])
+def test_a_setting_of_the_signal_reaches_it_from_all_three_places(tmp_path, name):
+    value = {"hold": 4}.get(name, 0.25)
+    option = name.replace("_", "-")
+    path = tmp_path / "pronto.toml"
+    path.write_text(f"[agent]\n{option} = {value}\n")
+    known = signal_options(AgentSettings(**{name: value}))
+    command = [
+        "agent",
+        "--source",
+        "generated",
+        "--no-keep",
+        "--listen",
+        "127.0.0.1:0",
+        "--for",
+        "0.1s",
+        "--json",
+    ]
+    ways = (
+        (command, {f"PRONTO_AGENT_{name.upper()}": str(value)}),
+        ([*command, f"--{option}", str(value)], {}),
+        (["--config", str(path), *command], {}),
+    )
+
+    assert known == {name: value}
+    for arguments, environment in ways:
+        found = CliRunner().invoke(cli, arguments, env={"HOME": str(tmp_path), **environment})
+        assert found.exit_code == 0, found.output
+        assert json.loads(found.stdout)["signal"]["settings"][name] == value
 
 
 def test_the_json_of_a_result_is_one_object(tmp_path):
@@ -179,3 +265,130 @@ def test_the_unit_for_systemd_starts_a_command_that_exists():
     assert CliRunner().invoke(cli, [*words, "--help"]).exit_code == 0
     assert "Type=notify" in unit
     assert "StateDirectory=pronto" in unit
+
+
+AGENT = {"PRONTO_AGENT_BUDGET", "PRONTO_AGENT_GATE"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("PRONTO_AGENT_BUDGTE", "did you mean 'PRONTO_AGENT_BUDGET'"),
+        ("PRONTO_AGNET_BUDGET", "did you mean 'PRONTO_AGENT_"),
+        ("PRONTO_KUBERNETES_URLL", "did you mean 'PRONTO_KUBERNETES_URL'"),
+    ],
+)
+def test_a_variable_that_nearly_is_a_setting_is_refused(variable, words):
+    with pytest.raises(SettingsError, match=f"{variable} sets nothing: {words}"):
+        unknown_variables(AGENT, {"AGENT"}, {"AGENT", "RUN"}, {variable: "1"})
+
+
+def test_a_variable_like_no_setting_is_reported():
+    found = unknown_variables(AGENT, {"AGENT"}, {"AGENT", "RUN"}, {"PRONTO_FOO": "1"})
+
+    assert len(found) == 1
+    assert "PRONTO_FOO sets nothing" in found[0]
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "PRONTO_AGENT_BUDGET",
+        "PRONTO_RUN_ANYTHING",  # for `run` to check
+        "PRONTO_PROMETHEUS_TOKEN",
+        "PRONTO_REASON",  # a hook's command may call pronto
+        "PRONTO_TEST_DATA",
+        "PRONTO_SERVICE_HOST",  # Kubernetes, of a service called `pronto`
+        "PRONTO_AGENT_PORT_7077_TCP_ADDR",
+        "PRONTO_AGENT_SERVICE_PORT_HTTP",
+        "HOME",
+    ],
+)
+def test_a_variable_that_means_something_is_left_alone(variable):
+    assert unknown_variables(AGENT, {"AGENT"}, {"AGENT", "RUN"}, {variable: "1"}) == []
+
+
+@pytest.mark.parametrize("command", ["agent", "up"])
+def test_a_variable_of_the_agent_holds_for_up_too(tmp_path, command):
+    line = [command, "--source", "generated", "--no-keep", "--listen", "127.0.0.1:0", "--json"]
+    # Named after the option's own word, as in the file and on the command line.
+    environment = {"HOME": str(tmp_path), "PRONTO_AGENT_FOR": "0.1s", "PRONTO_AGENT_CAPACITY_FACTOR": "2.5"}
+    found = CliRunner().invoke(cli, line, env=environment)
+
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["capacity_factor"] == 2.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--budget", "0"], "budget must lie between 0 and 1, got 0.0"),
+        (["--budget", "1"], "budget must lie between 0 and 1, got 1.0"),
+        (["--tolerance", "lots"], "tolerance must be like 5%"),
+        (["--signal", "paper", "--budget", "0.1"], "signal paper has no budget"),
+        (["--preset", "papre"], "preset must be one of paper, default, got 'papre'"),
+        (["--gate", "slrum"], "no gate is called 'slrum': did you mean 'slurm'"),
+        (
+            ["--gate", "hook", "--gate-option", "comand=/bin/true"],
+            "no option 'comand': did you mean 'command'",
+        ),
+        (["--gate", "hook"], "gate hook needs the option command"),
+        (
+            ["--gate", "hook", "--gate-option", "command=/bin/true", "--gate-option", "min_hold_second=3"],
+            "no option 'min_hold_second': did you mean 'min_hold_seconds'",
+        ),
+        (
+            ["--gate", "hook", "--gate-option", "command=/no/such"],
+            "its command must be a program, got '/no/such'",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_anything_starts(tmp_path, arguments, words):
+    folder = tmp_path / "state"
+    command = [
+        "agent",
+        "--source",
+        "generated",
+        "--state",
+        str(folder),
+        "--listen",
+        "127.0.0.1:0",
+        "--for",
+        "1s",
+    ]
+    found = CliRunner().invoke(cli, [*command, *arguments], env={"HOME": str(tmp_path)})
+
+    assert isinstance(found.exception, ProntoError)
+    assert words in str(found.exception)
+    assert "\n" not in str(found.exception)
+    assert not folder.exists()
+
+
+def test_a_gate_whose_engine_is_not_here_is_refused_before_anything_starts(tmp_path):
+    command = ["agent", "--source", "generated", "--no-keep", "--listen", "127.0.0.1:0", "--for", "1s"]
+    for gate, words in (("slurm", "scontrol must be on PATH"), ("htcondor", "condor_startd must be on PATH")):
+        found = CliRunner().invoke(
+            cli, [*command, "--gate", gate], env={"HOME": str(tmp_path), "PATH": str(tmp_path)}
+        )
+        assert f"gate {gate}: {words}" in str(found.exception)
+
+
+@pytest.mark.parametrize("option", ["--interval", "--valid", "--log-age"])
+def test_a_time_of_zero_is_refused_in_words(option):
+    found = CliRunner().invoke(cli, ["agent", option, "0"])
+
+    assert found.exit_code == 2
+    assert f"Invalid value for '{option}': a length of time must be" in found.output
+
+
+@pytest.mark.parametrize("value", [True, float("inf"), float("nan"), -1, "-1s"])
+def test_what_is_no_length_of_time_is_refused_from_a_file_too(value):
+    with pytest.raises(click.BadParameter, match="a length of time must"):
+        Duration().convert(value, None, None)
+
+
+def test_gate_options_that_are_times_are_spelled_as_everywhere():
+    assert with_durations({"min_hold_seconds": "1m", "timeout": "2s"}) == {
+        "min_hold_seconds": "60",
+        "timeout": "2",
+    }

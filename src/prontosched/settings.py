@@ -9,7 +9,6 @@ then the file. `[agent]` also holds for `pronto up`.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -18,10 +17,45 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from prontosched.errors import SettingsError
+from prontosched.errors import SettingsError, nearest, suggestion
 
 MAX_FILE_BYTES = 1024 * 1024
 INHERITS = {"up": "agent"}
+# What is the signal's to check: options of the same names, passed on as they are.
+SIGNAL_SETTINGS = (
+    "budget",
+    "tolerance",
+    "horizon",
+    "quota",
+    "likelihood",
+    "reopen",
+    "calm",
+    "hold",
+    "hourly_limit",
+    "explore",
+)
+# Variables that are no options: credentials of sources and gates, and what a hook's command is told.
+OTHER_VARIABLES = frozenset(
+    f"PRONTO_{name}"
+    for name in (
+        "PROMETHEUS_TOKEN",
+        "VSPHERE_USER",
+        "VSPHERE_PASSWORD",
+        "VSPHERE_CREDENTIALS",
+        "KUBERNETES_URL",
+        "KUBERNETES_TOKEN",
+        "KUBERNETES_TOKEN_FILE",
+        "KUBERNETES_CA",
+        "HTCONDOR_FOLDER",
+        "EVENT",
+        "NODE",
+        "REASON",
+        "SCORE",
+        "VALID_UNTIL",
+    )
+)
+# Kubernetes gives every pod the addresses of services in such variables, as of one called `pronto`.
+_SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
 _DURATION = re.compile(
     r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?"
 )
@@ -39,8 +73,10 @@ class AgentSettings:
         Seconds between two timesteps; None takes the source's own.
     name
         The node's name, `site/row/rack/node` in a federation; None takes the host's.
-    preset, signal, budget, tolerance, horizon, quota
-        How the node decides; None leaves it to the preset.
+    preset, signal
+        How the node decides; None leaves the signal to the preset.
+    budget, tolerance, horizon, quota, likelihood, reopen, calm, hold, hourly_limit, explore
+        The signal's own settings, `SIGNAL_SETTINGS`; None leaves each to the signal.
     valid, when_silent
         How long a decision counts in seconds (None: ten intervals, at least 10 s), and what is
         answered after that.
@@ -50,8 +86,9 @@ class AgentSettings:
         The scheduler to tell, and whether it is to obey.
     nats
         Address of the federation's bus; None stays alone.
-    state, keep, log_days, log_megabytes
-        Folder for what survives a restart (None: the user's), whether anything does, and its bounds.
+    state, keep, log_age, log_megabytes
+        Folder for what survives a restart (None: the user's), whether anything does, and its bounds
+        in seconds and size.
     listen, token_file, tls_cert, tls_key
         Where and how to answer.
     """
@@ -71,6 +108,12 @@ class AgentSettings:
     tolerance: str | None = None
     horizon: int | None = None
     quota: bool | None = None
+    likelihood: float | None = None
+    reopen: float | None = None
+    calm: int | None = None
+    hold: int | None = None
+    hourly_limit: float | None = None
+    explore: float | None = None
     valid: float | None = None
     when_silent: Literal["accept", "reject"] = "accept"
     cpus: float | None = None
@@ -82,7 +125,7 @@ class AgentSettings:
     nats: str | None = None
     state: Path | None = None
     keep: bool = True
-    log_days: float = 7.0
+    log_age: float = 604800.0
     log_megabytes: int = 64
     listen: str = "127.0.0.1:7077"
     token_file: Path | None = None
@@ -103,6 +146,20 @@ def seconds(text: str) -> float:
         raise SettingsError(f"a length of time must look like 90s, 10m or 1h30m, got {text!r}")
     days, hours, minutes, rest = (float(part or 0) for part in found.groups())
     return days * 86400 + hours * 3600 + minutes * 60 + rest
+
+
+def with_durations(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with every length of time as a number: of `timeout` and of all that end in `_seconds`.
+
+    Examples
+    --------
+    >>> with_durations({"min_hold_seconds": "1m30s", "conf": "1m"})
+    {'min_hold_seconds': '90', 'conf': '1m'}
+    """
+    return {
+        key: f"{seconds(value):g}" if key == "timeout" or key.endswith("_seconds") else value
+        for key, value in options.items()
+    }
 
 
 def pairs(given: Collection[str], option: str) -> dict[str, str]:
@@ -148,6 +205,54 @@ def find_file(environment: Mapping[str, str] = os.environ) -> Path | None:
     return None
 
 
+def unknown_variables(
+    known: Collection[str],
+    checked: Collection[str],
+    commands: Collection[str],
+    environment: Mapping[str, str] = os.environ,
+) -> list[str]:
+    """Return a line for every variable `PRONTO_*` that sets nothing.
+
+    Parameters
+    ----------
+    known
+        The variables of the commands in `checked`.
+    checked, commands
+        Words that follow `PRONTO_`: of the command that runs, and of all. Those of commands that
+        do not run are left to them.
+
+    Raises
+    ------
+    SettingsError
+        One looks like a setting: of the command that runs, or of one that is nearly called so.
+
+    Examples
+    --------
+    >>> names = {"PRONTO_AGENT_BUDGET"}
+    >>> unknown_variables(names, {"AGENT"}, {"AGENT"}, {"PRONTO_AGENT_BUDGTE": "0.1"})
+    Traceback (most recent call last):
+    prontosched.errors.SettingsError: PRONTO_AGENT_BUDGTE sets nothing: did you mean 'PRONTO_AGENT_BUDGET'?
+    """
+    found = []
+    others = {name.split("_")[1] for name in OTHER_VARIABLES}
+    for name in sorted(environment):
+        word = name.removeprefix("PRONTO_").partition("_")[0]
+        ours = name.startswith("PRONTO_") and not (
+            name.startswith("PRONTO_TEST_") or _SERVICE_LINK.search(name)
+        )
+        if not ours or name in known or name in OTHER_VARIABLES or word in set(commands) - set(checked):
+            continue
+        if word in checked or word in others:
+            raise SettingsError(f"{name} sets nothing{suggestion(name, {*known, *OTHER_VARIABLES})}")
+        near = nearest(word, [*commands, *others])
+        if near and name != f"PRONTO_{word}":
+            raise SettingsError(f"{name} sets nothing: did you mean 'PRONTO_{near[0]}_…'?")
+        found.append(
+            f"{name} sets nothing: a variable is PRONTO_, a command and its option (PRONTO_AGENT_BUDGET)"
+        )
+    return found
+
+
 def read_file(path: Path) -> dict[str, dict[str, Any]]:
     """Read a settings file: tables of plain values."""
     try:
@@ -187,18 +292,18 @@ def default_map(
 
     Examples
     --------
-    >>> default_map({"run": {"log-days": 3}}, {"run": {"log_days": "days"}})
-    {'run': {'days': 3}}
+    >>> default_map({"run": {"time-out": 3}}, {"run": {"time_out": "limit"}})
+    {'run': {'limit': 3}}
     """
     found: dict[str, dict[str, Any]] = {}
     for command, table in tables.items():
         if command not in known:
-            raise SettingsError(f"{path}: no command for table [{command}]{_nearest(command, known)}")
+            raise SettingsError(f"{path}: no command for table [{command}]{suggestion(command, known)}")
         for key, value in table.items():
             option = key.replace("-", "_")
             if option not in known[command]:
                 raise SettingsError(
-                    f"{path}: [{command}] has no setting {key!r}{_nearest(option, known[command])}"
+                    f"{path}: [{command}] has no setting {key!r}{suggestion(option, known[command])}"
                 )
             found.setdefault(command, {})[known[command][option]] = value
     for command, parent in INHERITS.items():
@@ -207,8 +312,3 @@ def default_map(
         if inherited or command in found:
             found[command] = {**inherited, **found.get(command, {})}
     return found
-
-
-def _nearest(name: str, among: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, list(among), n=1, cutoff=0.5)
-    return f": did you mean {near[0]!r}?" if near else f": known are {', '.join(sorted(among))}"

@@ -23,7 +23,7 @@ def resident():
         return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
 
 async def go(folder):
-    settings = AgentSettings(source=source, state=Path(folder), interval=0.001, log_megabytes=1, log_days=0.01)
+    settings = AgentSettings(source=source, state=Path(folder), interval=0.001, log_megabytes=1, log_age=864.0)
     agent = make_agent(settings, source_of(settings))
     agent.disk.log.max_bytes = 150_000  # full, and pruned, before the warm-up ends
     sizes = []

@@ -66,7 +66,7 @@ def test_trace_of_one_row_is_one_line_and_exit_code_1(
 def test_generated_traces_can_be_read_back(
     tmp_path: Path, kind: str, metrics: int, ready: str, suffix: str
 ) -> None:
-    arguments = ["generate", kind, str(tmp_path), "--nodes", "3", "--days", "0.05", "--format", suffix]
+    arguments = ["generate", kind, str(tmp_path), "--nodes", "3", "--length", "72m", "--format", suffix]
     done = CliRunner().invoke(cli, [*arguments, "--clusters", "2", "--json"])
     files = [Path(file["path"]) for file in json.loads(done.stdout)["files"]]
     source = open_trace(files[0], ready=ready)
@@ -84,7 +84,7 @@ def test_generated_traces_can_be_read_back(
 def test_generating_does_not_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "vms-000.csv").write_text("mine", encoding="utf-8")
     with pytest.raises(SystemExit, match="1"):
-        main(["generate", "vms", str(tmp_path), "--days", "0.01", "--format", "csv"])
+        main(["generate", "vms", str(tmp_path), "--length", "15m", "--format", "csv"])
 
     assert "the file must not exist yet" in capsys.readouterr().err
     assert (tmp_path / "vms-000.csv").read_text(encoding="utf-8") == "mine"

@@ -76,7 +76,7 @@ def carried(
                 break
         loads = [
             subprocess.Popen(
-                [*pronto, "federation", "load", "--nats", address, "--agents", str(agents), "--seconds", str(seconds),
+                [*pronto, "federation", "load", "--nats", address, "--agents", str(agents), "--for", str(seconds),
                  "--every", str(every), "--prefix", f"load{index}", "--json"],
                 cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )

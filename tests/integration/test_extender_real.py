@@ -127,7 +127,7 @@ def test_extender_command_hears_agents_refuses_and_leaves_nothing_behind(
         with started(
             *("extender", "--listen", f"127.0.0.1:{kubernetes.extender_port}", "--enforce"),
             *("--agents-file", str(tmp_path / "agents"), "--interval", "0.2"),
-            *("--min-hold-seconds", "0", "--min-accept-seconds", "0"),
+            *("--min-hold", "0s", "--min-accept", "0s"),
             PRONTO_KUBERNETES_URL=kubernetes.url,
             PRONTO_KUBERNETES_TOKEN="extender-token",
             PRONTO_KUBERNETES_CA=str(kubernetes.folder / "cert" / "apiserver.crt"),

@@ -10,7 +10,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prontosched.agent.access import Access, read_token, split_address, tls_context
 from prontosched.agent.answer import Silence
@@ -25,15 +25,19 @@ from prontosched.agent.reading import Reader
 from prontosched.agent.service import ServiceManager
 from prontosched.agent.state import default_folder
 from prontosched.agent.watched import Watched
-from prontosched.errors import SettingsError, StateError
+from prontosched.errors import IntegrationError, SettingsError, StateError
 from prontosched.fleet import Fleet
 from prontosched.node import Node
 from prontosched.node_fleet import NodeFleet
 from prontosched.presets import PRESETS, make_fleet, make_node
-from prontosched.settings import AgentSettings, pairs
+from prontosched.settings import SIGNAL_SETTINGS, AgentSettings, pairs, with_durations
 from prontosched.signals import find_signal
 from prontosched.signals.policy import read_tolerance
 from prontosched.telemetry.source import Source
+
+if TYPE_CHECKING:
+    from prontosched.integration.gate import Gate
+    from prontosched.integration.policy import Rules
 
 LOG = logging.getLogger("prontosched.agent")
 SHORTEST_TIMEOUT_SECONDS = 0.5
@@ -43,8 +47,6 @@ HORIZON = 5
 
 def node_builder(settings: AgentSettings) -> Callable[[tuple[str, ...]], Node]:
     """Return what makes a cold node for a list of metrics."""
-    if settings.preset not in PRESETS:
-        raise SettingsError(f"preset must be one of {', '.join(PRESETS)}, got {settings.preset!r}")
     options = signal_options(settings)
 
     def build(metrics: tuple[str, ...]) -> Node:
@@ -57,14 +59,39 @@ def node_builder(settings: AgentSettings) -> Callable[[tuple[str, ...]], Node]:
 
 
 def signal_options(settings: AgentSettings) -> dict[str, Any]:
-    """Return the options of the signal that were given."""
-    given = {name: getattr(settings, name) for name in ("budget", "tolerance", "horizon", "quota")}
+    """Return the options of the signal that were given, once the signal itself has taken them.
+
+    Raises
+    ------
+    SettingsError
+        The signal has no such option, or does not take the value.
+    """
+    if settings.preset not in PRESETS:
+        raise SettingsError(f"preset must be one of {', '.join(PRESETS)}, got {settings.preset!r}")
+    given = {name: getattr(settings, name) for name in SIGNAL_SETTINGS}
     chosen = {name: value for name, value in given.items() if value is not None}
     name = settings.signal or PRESETS[settings.preset].signal
-    accepted = inspect.signature(find_signal(name).one).parameters
+    make = find_signal(name).one
+    accepted = inspect.signature(make).parameters
     if unknown := [option for option in chosen if option not in accepted]:
         raise SettingsError(f"signal {name} has no {unknown[0]}, got {chosen[unknown[0]]!r}: leave it out")
+    try:
+        make(**chosen)
+    except ValueError as error:
+        raise SettingsError(f"signal {name}: {error}") from error
     return chosen
+
+
+def check(settings: AgentSettings) -> None:
+    """Refuse settings that cannot work: of the signal, and of the gate and its engine."""
+    signal_options(settings)
+    if settings.gate is None:
+        return
+    from prontosched.integration.registry import missing_engine
+
+    _, options, _ = _made_gate(settings)
+    if words := missing_engine(settings.gate, **options):
+        raise IntegrationError(f"gate {settings.gate}: {words}")
 
 
 def make_access(settings: AgentSettings) -> Access:
@@ -87,6 +114,8 @@ def make_agent(settings: AgentSettings, source: Source, *, embed: bool = False) 
     StateError
         Another agent uses the same state, or it is from a newer version.
     """
+    # What cannot work is refused before anything is opened.
+    check(settings)
     # A trace of an hour apart is still to be looked at today.
     interval = settings.interval or (1.0 if source.name == "trace" else source.interval_seconds)
     pace = Pace(interval)
@@ -96,7 +125,7 @@ def make_agent(settings: AgentSettings, source: Source, *, embed: bool = False) 
         disk = Disk(
             folder,
             source.name,
-            log_seconds=settings.log_days * 86400.0,
+            log_seconds=settings.log_age,
             log_bytes=settings.log_megabytes * 1024 * 1024,
         )
     watched = make_watched(settings, source)
@@ -163,25 +192,33 @@ def place_of(settings: AgentSettings, node: str) -> str:
 
 def _gate(settings: AgentSettings, link: Any) -> Follower:
     from prontosched.agent.gating import GateFollower
-    from prontosched.integration.policy import take_rules
-    from prontosched.integration.registry import make_gate
 
-    assert settings.gate is not None
-    options = pairs(settings.gate_option, "--gate-option")
-    at_scheduler = options.pop("node", None)
+    at_scheduler = pairs(settings.gate_option, "--gate-option").get("node")
+    gate, _, rules = _made_gate(settings)
     leases = None
     if link is not None:
         from prontosched.federation.census import Census
         from prontosched.federation.leases import RefusalLeases
 
         leases = RefusalLeases(link, share=settings.max_refusing, nodes=Census(link))
-    rules = take_rules(options, enforce=settings.enforce, max_refusing=settings.max_refusing)
     return GateFollower(
-        make_gate(settings.gate, **options),
+        gate,
         rules,
         name_of=lambda name: at_scheduler or name.rpartition("/")[2],
         leases=leases,
     )
+
+
+def _made_gate(settings: AgentSettings) -> tuple[Gate, dict[str, str], Rules]:
+    """Return the gate, its own options and the rules that hold for any."""
+    from prontosched.integration.policy import take_rules
+    from prontosched.integration.registry import make_gate
+
+    assert settings.gate is not None
+    options = with_durations(pairs(settings.gate_option, "--gate-option"))
+    options.pop("node", None)
+    rules = take_rules(options, enforce=settings.enforce, max_refusing=settings.max_refusing)
+    return make_gate(settings.gate, **options), options, rules
 
 
 def make_watched(settings: AgentSettings, source: Source) -> Watched:

@@ -185,7 +185,7 @@ class Agent:
         if node is None:
             names = self.nodes.names
             if len(names) > 1:
-                raise KeyError(f"name one of the {len(names)} nodes")
+                raise KeyError(f"name one of the {len(names)} nodes: --node NAME, or ?node=NAME in a request")
             if not names:
                 return Known(self.nodes.fallback_name, self.started_at, self.started_at)
             node = names[0]

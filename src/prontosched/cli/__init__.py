@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from prontosched.errors import ProntoError
+from prontosched.errors import ProntoError, suggestion
 from prontosched.threads import use_one_thread
 
 # In the order of the story that `pronto --help` tells.
@@ -53,7 +53,16 @@ class Story(click.Group):
             return None
         module = importlib.import_module(f"prontosched.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
+        name_variables(command, cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; of an unknown one say what was probably meant."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise click.UsageError(f"No such command {args[0]!r}{suggestion(args[0], COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Tell the story in one screen, importing nothing."""
@@ -66,11 +75,13 @@ class Story(click.Group):
 
 
 @click.command(
-    cls=Story, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "PRONTO"}
+    cls=Story,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100},
 )
 @click.version_option(package_name="prontosched", prog_name="pronto")
 @click.option(
     "--config",
+    envvar="PRONTO_CONFIG",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Settings file.  [default: ~/.config/pronto/pronto.toml, /etc/pronto/pronto.toml]",
 )
@@ -83,6 +94,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
     """
     from prontosched import settings
 
+    _check_variables(ctx)
     path = config or settings.find_file()
     if path is not None:
         tables = settings.read_file(path)
@@ -103,11 +115,65 @@ def _options(ctx: click.Context, tables: set[str]) -> dict[str, dict[str, str]]:
     return found
 
 
+def name_variables(command: click.Command, name: str) -> None:
+    """Give every option its environment variable: `PRONTO_`, the command, the option's own word.
+
+    What a command inherits in the settings file it inherits in the environment.
+    """
+    from prontosched.settings import INHERITS
+
+    words = [name, INHERITS[name]] if name in INHERITS else [name]
+    for path, inner in _leaves(command, ()):
+        for option in inner.params:
+            if isinstance(option, click.Option) and (own := _word(option)):
+                option.envvar = ["_".join(("PRONTO", word, *path, own)).upper() for word in words]
+
+
+def _check_variables(ctx: click.Context) -> None:
+    """Refuse variables that look like settings of the command and are none; report others that set nothing."""
+    from prontosched.settings import INHERITS, unknown_variables
+
+    called = ctx.invoked_subcommand or ""
+    known = {"PRONTO_CONFIG"}
+    for name in {called, INHERITS.get(called, called)} & set(COMMANDS):
+        command = cli.get_command(ctx, name)
+        for _, inner in _leaves(command, ()) if command is not None else ():
+            known.update(variable for option in inner.params for variable in option.envvar or ())
+    checked = {name.upper() for name in (called, INHERITS.get(called, called)) if name}
+    for message in unknown_variables(known, checked, {name.upper() for name in COMMANDS}):
+        click.echo(f"pronto: {message}", err=True)
+
+
+def _leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield a command and all under it, each with the words that lead there."""
+    yield path, command
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from _leaves(inner, (*path, name.replace("-", "_")))
+
+
+def _word(option: click.Option) -> str | None:
+    """Return an option's own word as files and variables have it: `--log-age` is `log_age`."""
+    return next((word[2:].replace("-", "_") for word in option.opts if word.startswith("--")), None)
+
+
 def main(arguments: Sequence[str] | None = None) -> Any:
-    """Run the command; a `ProntoError` becomes one line and exit code 1."""
+    """Run the command; what a user can mend becomes one line, exit code 1, or 2 for the command line itself."""
     use_one_thread()
     try:
-        return cli.main(args=None if arguments is None else list(arguments), standalone_mode=True)
+        ended = cli.main(
+            args=None if arguments is None else list(arguments), prog_name="pronto", standalone_mode=False
+        )
+        sys.exit(ended if isinstance(ended, int) else 0)
+    except click.ClickException as error:
+        if isinstance(error, click.exceptions.NoArgsIsHelpError):
+            error.show()
+        else:
+            click.echo(f"pronto: {_one_line(error)}", err=True)
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("pronto: stopped", err=True)
+        sys.exit(1)
     except ProntoError as error:
         click.echo(f"pronto: {error}", err=True)
         sys.exit(1)
@@ -115,3 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         # The reader of our output has gone (`pronto replay | head`): not our error.
         sys.stderr.close()
         sys.exit(0)
+
+
+def _one_line(error: click.ClickException) -> str:
+    text = " ".join(error.format_message().split()).removesuffix(".")
+    context = getattr(error, "ctx", None)
+    return text if context is None else f"{text}; see {context.command_path} --help"

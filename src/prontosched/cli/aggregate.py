@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from prontosched.cli.shared_options import Duration
+
 
 @click.command()
 @click.option("--nats", metavar="ADDRESS", required=True, help="Bus: nats://host:port/group?creds=FILE.")
@@ -31,10 +33,10 @@ import click
 )
 @click.option(
     "--expiry",
-    type=click.FloatRange(1),
-    default=180.0,
-    show_default=True,
-    help="Seconds until a child is gone.",
+    type=Duration(1.0),
+    default="3m",
+    metavar="TIME",
+    help="Silence after which a child is gone.",
 )
 @click.option(
     "--epsilon",
@@ -45,10 +47,10 @@ import click
 )
 @click.option(
     "--max-age",
-    type=click.FloatRange(0.1),
-    default=60.0,
-    show_default=True,
-    help="Longest silence in seconds.",
+    type=Duration(0.1),
+    default="1m",
+    metavar="TIME",
+    help="Longest time between two messages.",
 )
 @click.option(
     "--trigger",
@@ -59,12 +61,14 @@ import click
 )
 @click.option(
     "--takeover",
-    type=click.FloatRange(0.1),
-    default=5.0,
-    show_default=True,
-    help="Seconds without a sign of life after which a standby takes over.",
+    type=Duration(0.1),
+    default="5s",
+    metavar="TIME",
+    help="Silence after which a standby takes over.",
 )
-@click.option("--seconds", type=click.FloatRange(0.1), help="Stop after so many seconds.")
+@click.option(
+    "--for", "seconds", type=Duration(0.1), metavar="TIME", help="Stop after this long.  [default: never]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as one JSON object.")
 def command(nats: str, names: tuple[str, ...], as_json: bool, seconds: float | None, **options: Any) -> None:
     """Run aggregators: merge what nodes know and publish the global view.

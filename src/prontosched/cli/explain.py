@@ -239,7 +239,7 @@ def _nothing(status: dict[str, Any], at: float) -> str:
         return "the agent must keep a decision log, got one started with --no-keep: leave that out"
     return (
         f"a decision must have been recorded within {SPAN_SECONDS:.0f} s of {shown}, got none: "
-        "the agent did not run then, or its log is no longer that long (see --log-days)"
+        "the agent did not run then, or its log is no longer that long (see --log-age)"
     )
 
 

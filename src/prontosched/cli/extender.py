@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from prontosched.cli.shared_options import FILE
+from prontosched.cli.shared_options import FILE, Duration
 from prontosched.errors import IntegrationError
 
 if TYPE_CHECKING:
@@ -41,15 +41,16 @@ REFRESH_SECONDS = 15.0
 @click.option(
     "--agents-server-name",
     default="",
+    show_default=False,
     metavar="NAME",
     help="Name in the certificate of every agent, where it is not their address.",
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
-    default=2.0,
-    show_default=True,
-    help="Seconds between two questions to one agent.",
+    type=Duration(0.1),
+    default="2s",
+    metavar="TIME",
+    help="Time between two questions to one agent.",
 )
 @click.option(
     "--enforce/--shadow",
@@ -65,24 +66,27 @@ REFRESH_SECONDS = 15.0
     help="Largest share of the nodes that may refuse at once.",
 )
 @click.option(
-    "--valid-seconds",
-    type=click.FloatRange(min=2.0),
-    default=60.0,
-    show_default=True,
+    "--valid",
+    "valid_seconds",
+    type=Duration(2.0),
+    default="60s",
+    metavar="TIME",
     help="Longest time that one answer of an agent counts.",
 )
 @click.option(
-    "--min-hold-seconds",
-    type=click.FloatRange(min=0.0),
-    default=20.0,
-    show_default=True,
+    "--min-hold",
+    "min_hold_seconds",
+    type=Duration(0.0),
+    default="20s",
+    metavar="TIME",
     help="Shortest time that a node refuses.",
 )
 @click.option(
-    "--min-accept-seconds",
-    type=click.FloatRange(min=0.0),
-    default=20.0,
-    show_default=True,
+    "--min-accept",
+    "min_accept_seconds",
+    type=Duration(0.0),
+    default="20s",
+    metavar="TIME",
     help="Shortest time that a node accepts.",
 )
 @click.option(

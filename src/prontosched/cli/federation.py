@@ -12,6 +12,7 @@ import click
 
 from prontosched.cli.asking import asking_options, find
 from prontosched.cli.federation_words import from_bus, words
+from prontosched.cli.shared_options import Duration
 
 
 @click.group(invoke_without_command=True)
@@ -21,7 +22,7 @@ from prontosched.cli.federation_words import from_bus, words
     "--top", type=click.IntRange(0), default=20, show_default=True, help="Nodes shown, outliers first."
 )
 @click.option(
-    "--wait", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds for the bus."
+    "--wait", type=Duration(0.1), default="5s", metavar="TIME", help="How long to wait for the bus."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
@@ -129,10 +130,8 @@ def worth(smd: Path | None, quick: bool, as_json: bool) -> None:
 @click.option(
     "--agents", type=click.IntRange(1, 5000), default=100, show_default=True, help="Agents to simulate."
 )
-@click.option("--seconds", type=click.FloatRange(1, 3600), default=30.0, show_default=True, help="How long.")
-@click.option(
-    "--every", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between messages."
-)
+@click.option("--for", "seconds", type=Duration(1.0), default="30s", metavar="TIME", help="How long.")
+@click.option("--every", type=Duration(0.1), default="2s", metavar="TIME", help="Time between two messages.")
 @click.option("--prefix", default="load", show_default=True, help="Beginning of the agents' names.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def load(nats: str, agents: int, seconds: float, every: float, prefix: str, as_json: bool) -> None:

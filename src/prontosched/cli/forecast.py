@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from prontosched.cli.shared_options import Duration
+
 if TYPE_CHECKING:
     from prontosched.evaluation.forecast.run import ForecastSettings
 
 PATH = click.Path(path_type=Path)
+DAY_SECONDS = 86400.0
 
 
 @click.command()
@@ -28,9 +31,7 @@ PATH = click.Path(path_type=Path)
     type=click.Choice(["ms", "percent", "other"]),
     help="What that column is measured in: ms per interval, percent per CPU, or something else.",
 )
-@click.option(
-    "--interval", type=click.FloatRange(min=0.001), metavar="SECONDS", help="Time between two rows."
-)
+@click.option("--interval", type=Duration(0.001), metavar="TIME", help="Time between two rows.")
 @click.option("--report", type=PATH, metavar="OUT.html", help="Write a report, its figures and a JSON file.")
 @click.option(
     "--targets",
@@ -45,11 +46,11 @@ PATH = click.Path(path_type=Path)
     help="Windows of each length to forecast, per cluster.",
 )
 @click.option(
-    "--alarm-days",
-    type=click.IntRange(min=1),
-    default=7,
-    show_default=True,
-    help="Days whose spikes to forecast, the last ones.",
+    "--alarm-length",
+    type=Duration(DAY_SECONDS),
+    default="7d",
+    metavar="TIME",
+    help="Last days whose spikes to forecast.",
 )
 @click.option(
     "--clusters",
@@ -62,11 +63,11 @@ PATH = click.Path(path_type=Path)
     "--vms", type=click.IntRange(min=4), default=40, show_default=True, help="VMs per generated cluster."
 )
 @click.option(
-    "--days",
-    type=click.IntRange(min=17),
-    default=28,
-    show_default=True,
-    help="Days of the generated data set.",
+    "--length",
+    type=Duration(17 * DAY_SECONDS),
+    default="28d",
+    metavar="TIME",
+    help="Length of the generated data set.",
 )
 @click.option(
     "--full", is_flag=True, help="As much as the paper: 350 VMs per cluster, every window and day. Hours."
@@ -117,10 +118,10 @@ def _settings(
     traces: tuple[Path, ...],
     targets: int | None,
     windows: int,
-    alarm_days: int,
+    alarm_length: float,
     clusters: int,
     vms: int,
-    days: int,
+    length: float,
     full: bool,
     seed: int,
     no_generated: bool,
@@ -138,8 +139,10 @@ def _settings(
 
     if no_generated and not traces:
         raise click.UsageError("--no-generated needs TRACES: there is nothing else to forecast")
-    study = StudySettings(targets, windows, alarm_days, seed)
-    shape = PaperShape(clusters, hosts=max(1, vms // 20), vms=vms, days=days, seed=seed)
+    study = StudySettings(targets, windows, round(alarm_length / DAY_SECONDS), seed)
+    shape = PaperShape(
+        clusters, hosts=max(1, vms // 20), vms=vms, days=round(length / DAY_SECONDS), seed=seed
+    )
     if full:
         study = StudySettings(100_000 if traces else 3, None, None, seed)
         shape = PaperShape(clusters, hosts=14, vms=350, days=28, seed=seed)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from prontosched.cli.shared_options import together
+from prontosched.cli.shared_options import Duration, together
 from prontosched.errors import IntegrationError, SettingsError
+from prontosched.settings import pairs, with_durations
 
 if TYPE_CHECKING:
     from prontosched.integration.gate import Gate, Observed
@@ -46,20 +47,26 @@ def command() -> None:
 @command.command(name="list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def list_gates(as_json: bool) -> None:
-    """List the gates that are installed, and which have their scheduler here.
+    """List the gates, and which of them have their scheduler on this machine.
 
     \b
     Example:
         pronto gate list
     """
-    from prontosched.integration.registry import gate_names, present_gates
+    from prontosched.integration.registry import gate_names, missing_engine
 
-    present = set(present_gates())
-    if as_json:
-        click.echo(json.dumps({name: name in present for name in gate_names()}))
-        return
+    lacking: dict[str, str | None] = {}
     for name in gate_names():
-        click.echo(f"{name:<16}{'found on this machine' if name in present else 'installed'}")
+        try:
+            lacking[name] = missing_engine(name)
+        except IntegrationError as error:  # its package cannot be imported
+            lacking[name] = str(error)
+    if as_json:
+        click.echo(json.dumps({name: not words for name, words in lacking.items()}))
+        return
+    for name, words in lacking.items():
+        here = "needs no engine" if words is None else "engine found here"
+        click.echo(f"{name:<16}{f'known, engine not found here: {words}' if words else here}")
 
 
 @command.command()
@@ -114,10 +121,10 @@ def release(names: tuple[str, ...], options: tuple[str, ...], as_json: bool) -> 
 @click.option("--node", help="Watch only this node; without it, all that the gate reaches.")
 @click.option(
     "--every",
-    type=click.FloatRange(min=0.2),
-    default=10.0,
-    show_default=True,
-    help="Seconds between two looks.",
+    type=Duration(0.2),
+    default="10s",
+    metavar="TIME",
+    help="Time between two looks.",
 )
 @click.option("--once", is_flag=True, help="Look once and end, for a health check or cron.")
 def watch(
@@ -134,7 +141,7 @@ def watch(
 
     \b
     Example:
-        pronto gate watch --gate slurm --every 10
+        pronto gate watch --gate slurm --every 10s
     """
     from prontosched.integration.sweep import sweep
 
@@ -159,12 +166,7 @@ def watch(
 def _gates(names: tuple[str, ...], options: tuple[str, ...]) -> list[Gate]:
     from prontosched.integration.registry import make_gate, present_gates
 
-    given = {}
-    for text in options:
-        key, sign, value = text.partition("=")
-        if not sign or not key:
-            raise click.BadParameter(f"must be KEY=VALUE, got {text!r}", param_hint="--option")
-        given[key.replace("-", "_")] = value
+    given = with_durations(pairs(options, "--option"))
     if given and len(names) != 1:
         raise click.UsageError("--option belongs to one gate: name it with --gate")
     if names:

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from prontosched.cli.shared_options import Duration
+
 STEPS_PER_DAY = 4320
 
 
@@ -19,7 +21,7 @@ STEPS_PER_DAY = 4320
 @click.option(
     "--nodes", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Nodes per cluster."
 )
-@click.option("--days", type=click.FloatRange(0.001, 400), default=1.0, show_default=True, help="Length.")
+@click.option("--length", type=Duration(60.0), default="1d", metavar="TIME", help="Time that is covered.")
 @click.option(
     "--format",
     "suffix",
@@ -33,7 +35,7 @@ STEPS_PER_DAY = 4320
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    kind: str, folder: Path, clusters: int, nodes: int, days: float, suffix: str, seed: int, as_json: bool
+    kind: str, folder: Path, clusters: int, nodes: int, length: float, suffix: str, seed: int, as_json: bool
 ) -> None:
     """Write generated traces to FOLDER, one file per cluster, never holding more than an hour.
 
@@ -43,13 +45,13 @@ def command(
 
     \b
     Example:
-        pronto generate vms made --clusters 3 --nodes 50 --days 28
+        pronto generate vms made --clusters 3 --nodes 50 --length 28d
         pronto evaluate made --ready cpu_ready_ms
     """
     from prontosched.evaluation.trace_writer import TraceWriter
 
     folder.mkdir(parents=True, exist_ok=True)
-    steps = max(1, round(days * STEPS_PER_DAY))
+    steps = max(1, round(length / 86400.0 * STEPS_PER_DAY))
     written: list[dict[str, Any]] = []
     for cluster in range(clusters):
         feed = _feed(kind, clusters, cluster, nodes, steps, seed)

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import click
 
-from prontosched.cli.agent_options import Duration
+from prontosched.cli.shared_options import Duration
 
 
 @click.command()
-@click.option(
-    "--for", "seconds", type=Duration(), default=600.0, show_default="10m", help="How long it lasts."
-)
+@click.option("--for", "seconds", type=Duration(above=True), default="10m", help="How long it lasts.")
 @click.option(
     "--share",
     type=click.FloatRange(0, 1, min_open=True),

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from prontosched.cli.agent_options import Duration
+from prontosched.cli.shared_options import Duration
 
 
 @click.command()
@@ -23,9 +23,7 @@ from prontosched.cli.agent_options import Duration
     default=None,
     help="How long, e.g. 90s, 45m, 2h.  [default: until Ctrl-C]",
 )
-@click.option(
-    "--interval", type=Duration(), default=1.0, show_default="1s", help="Time between two readings."
-)
+@click.option("--interval", type=Duration(above=True), default="1s", help="Time between two readings.")
 @click.option("--source", "name", default="linux", show_default=True, help="linux, prometheus or vsphere.")
 @click.option(
     "--target", "targets", multiple=True, help="Address of an exporter or a vCenter; may be repeated."
@@ -34,9 +32,7 @@ from prontosched.cli.agent_options import Duration
     "--root", type=click.Path(path_type=Path), default=None, help="Folder with the machine's proc and sys."
 )
 @click.option("--node", default=None, help="Name of the node.  [default: the host name]")
-@click.option(
-    "--part", "part_seconds", type=Duration(), default=60.0, show_default="60s", help="Age of a part file."
-)
+@click.option("--part", "part_seconds", type=Duration(above=True), default="60s", help="Age of a part file.")
 @click.option("--single", is_flag=True, help="Store metrics as 32-bit numbers (Parquet).")
 @click.option("--join", is_flag=True, help="Record nothing: join the parts of a recording that was cut off.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

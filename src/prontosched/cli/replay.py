@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Iterator
@@ -11,9 +12,11 @@ from typing import Any
 
 import click
 
-from prontosched.cli.signal_options import policy, signal_options
+from prontosched.cli.signal_options import policy, policy_options
 from prontosched.decision import Decision
 from prontosched.node import Node
+from prontosched.settings import SIGNAL_SETTINGS
+from prontosched.signals import SIGNALS, find_signal
 from prontosched.telemetry.source import Sample, Source, samples
 
 GENERATED_STEPS = 600
@@ -44,13 +47,23 @@ class Tally:
 
 @click.command("replay")
 @click.argument("trace", nargs=-1, type=click.Path(exists=True, path_type=Path))
-@signal_options
+@click.option(
+    "--signal",
+    default="learned",
+    metavar="NAME",
+    help=f"Rejection signal: {', '.join(sorted(SIGNALS))}, or one of an installed package.",
+)
+@policy_options
 @click.option("--ready", metavar="COLUMN", help="Column that holds CPU Ready.  [default: ready]")
 @click.option(
     "--utilisation", metavar="COLUMN", help="Column that holds CPU utilisation.  [default: utilisation]"
 )
 @click.option(
-    "--exclude", metavar="A,B", default="", help="Columns to leave out of the metrics; * matches anything."
+    "--exclude",
+    metavar="A,B",
+    default="",
+    show_default=False,
+    help="Columns to leave out of the metrics; * matches anything.",
 )
 @click.option(
     "--preset", type=click.Choice(["default", "paper"]), help="How nodes are set up.  [default: the signal's]"
@@ -76,11 +89,14 @@ def command(trace: tuple[Path, ...], as_json: bool, every: bool, **options: Any)
     Example:
         pronto replay host.parquet --signal paper --json | head
     """
-    chosen = policy(
-        options["signal"], **{name: options[name] for name in ("budget", "tolerance", "horizon", "quota")}
-    )
+    chosen = policy(options["signal"], **{name: options[name] for name in SIGNAL_SETTINGS})
     source = _source(trace, options)
     tallies: dict[str, Tally] = {}
+    if trace and getattr(source, "ready_column", "") is None and _needs_ready(options["signal"]):
+        from prontosched.telemetry.trace_layout import ready_wanted
+
+        wanted = ready_wanted(source.metrics)  # type: ignore[attr-defined]
+        click.echo(f"pronto: no column of CPU Ready: nothing can be refused without it: {wanted}", err=True)
     for timestep, sample, decision in decisions(source, options, chosen):
         changed = tallies.setdefault(sample.node, Tally()).add(decision, sample.ready)
         if as_json:
@@ -135,6 +151,11 @@ def _source(trace: tuple[Path, ...], options: dict[str, Any]) -> Source:
     click.echo("pronto: no trace given: replaying a generated stream with planted contention", err=True)
     fleet = SyntheticFleet(options["nodes"], 64, seed=options["seed"])
     return SyntheticSource(fleet, steps=options["steps"] or GENERATED_STEPS)
+
+
+def _needs_ready(signal: str) -> bool:
+    """Tell whether a signal judges by CPU Ready; one with a tolerance does."""
+    return "tolerance" in inspect.signature(find_signal(signal).one).parameters
 
 
 def _warnings(source: Source) -> list[str]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from prontosched.cli.agent_options import Duration
 from prontosched.cli.asking import asking_options, find
+from prontosched.cli.shared_options import Duration
 from prontosched.threads import given_environment
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from prontosched.cli.agent_options import agent_options, settings_of
+from prontosched.cli.shared_options import SectionedCommand
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @agent_options
 def command(seconds: float | None, verbose: bool, as_json: bool, **options: Any) -> None:
     """Watch this machine now: agent, API and dashboard in one, no root and no configuration.

@@ -18,6 +18,7 @@ from prontosched.errors import TelemetryError
 from prontosched.evaluation.datasets import open_dataset, recognise
 from prontosched.telemetry.trace import Chunk, TraceCounts, TraceSource, open_trace
 from prontosched.telemetry.trace_files import name_some
+from prontosched.telemetry.trace_layout import ready_wanted
 
 MOST_NODES = 128
 FEWEST_NODES = 4
@@ -101,7 +102,7 @@ class TracePart:
         if source.ready_column is None:
             known = name_some(source.metrics, most=2)
             raise TelemetryError(
-                f"{self.paths[0]}: no column of CPU Ready among {known}: name it with --ready"
+                f"{self.paths[0]}: no column of CPU Ready among {known}: {ready_wanted(source.metrics)}"
             )
         return source, unit
 

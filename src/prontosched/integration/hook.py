@@ -11,11 +11,12 @@ import json
 import math
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from prontosched.errors import IntegrationError, SettingsError
 from prontosched.integration.gate import Observed, Verdict, label, read_label
@@ -65,6 +66,14 @@ class HookGate:
     def present() -> bool:
         """Tell whether marks of this gate lie in their standard place."""
         return marks_folder("hook").is_dir()
+
+    @staticmethod
+    def missing(**options: Any) -> str | None:
+        """Return what is missing to run the command, empty where nothing is, None where none is named."""
+        program = (shlex.split(str(options.get("command") or "")) or [""])[0]
+        if not program:
+            return None
+        return "" if shutil.which(program) else f"its command must be a program, got {program!r}: name one"
 
     def observe(self, node: str) -> Observed:
         """Return whether the command was last run to refuse."""

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 from prontosched.integration.gate import Observed, Verdict, label, read_label
 from prontosched.integration.marks import Marks, marks_folder
@@ -23,6 +25,8 @@ ACCEPTING = "ProntoReject = false\n-\n"
 START = (
     "((MY.ProntoReject =?= true && time() < MY.ProntoValidUntil) =!= true || TARGET.ProntoOptOut =?= true)"
 )
+# Programs of HTCondor, one of which any machine of a pool has.
+PROGRAMS = ("condor_startd", "condor_master", "condor_status")
 _REASON = re.compile(r'^ProntoReason = "(.*)"$', re.MULTILINE)
 
 
@@ -71,6 +75,16 @@ class HTCondorGate:
     def present() -> bool:
         """Tell whether marks of this gate lie in their standard place."""
         return marks_folder("htcondor").is_dir()
+
+    @staticmethod
+    def missing(**options: Any) -> str:
+        """Return what is missing here for HTCondor, empty where nothing is or the folder was named."""
+        if options.get("folder") or any(shutil.which(program) for program in PROGRAMS):
+            return ""
+        return (
+            f"{PROGRAMS[0]} must be on PATH, got none: install HTCondor, "
+            "or name the folder that its startd reads (folder=FOLDER)"
+        )
 
     def observe(self, node: str) -> Observed:
         """Return what the file says; others' doings are beside ours and not seen here."""

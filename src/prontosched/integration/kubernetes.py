@@ -91,6 +91,13 @@ class KubernetesGate:
         """Tell whether this runs in a pod with an account, or is told of an API server."""
         return ApiServer.named()
 
+    @staticmethod
+    def missing(**options: Any) -> str:
+        """Return what is missing to reach an API server, empty where nothing is."""
+        if options.get("url") or ApiServer.named():
+            return ""
+        return "an API server must be named, got none: run in a pod with an account, or give url=URL"
+
     def observe(self, node: str) -> Observed:
         """Return whether `node` is open, ours, or closed by an administrator or by Kubernetes."""
         return observed(self.api.node(node))

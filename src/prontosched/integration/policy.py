@@ -15,6 +15,14 @@ from prontosched.errors import SettingsError
 from prontosched.integration.gate import Observed, Verdict
 
 Action = Literal["refuse", "renew", "accept", "leave"]
+# Options that hold for every gate, in seconds.
+RULE_OPTIONS = (
+    "valid_seconds",
+    "min_hold_seconds",
+    "min_accept_seconds",
+    "override_seconds",
+    "observe_seconds",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +81,13 @@ def take_rules(options: dict[str, str], *, enforce: bool, max_refusing: float) -
     (5.0, {'conf': '/etc/slurm.conf'})
     """
     given = {}
-    for name in ("valid", "min_hold", "min_accept", "override", "observe"):
-        text = options.pop(f"{name}_seconds", None)
+    for name in RULE_OPTIONS:
+        text = options.pop(name, None)
         if text is not None:
             try:
-                given[f"{name}_seconds"] = float(text)
+                given[name] = float(text)
             except ValueError as error:
-                raise SettingsError(f"{name}_seconds must be a number of seconds, got {text!r}") from error
+                raise SettingsError(f"{name} must be a number of seconds, got {text!r}") from error
     return Rules(enforce=enforce, max_refusing=max_refusing, **given)
 
 

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any
 
-from prontosched.errors import IntegrationError, SettingsError
+from prontosched.errors import IntegrationError, SettingsError, suggestion
 from prontosched.integration.gate import Gate
+from prontosched.integration.policy import RULE_OPTIONS
 
 GROUP = "prontosched.gates"
 # Imported only when asked for: some need an extra to be installed.
@@ -52,10 +53,26 @@ def make_gate(name: str, **options: Any) -> Gate:
     'slurm'
     """
     maker = _maker(name)
+    parameters = inspect.signature(maker).parameters
+    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
+        for option in options.keys() - parameters.keys():
+            known = {*parameters, *RULE_OPTIONS, "node"} - {"api"}
+            raise SettingsError(f"gate {name} has no option {option!r}{suggestion(option, known)}")
     try:
         return maker(**_typed(maker, options))
     except TypeError as error:
-        raise SettingsError(f"gate {name} does not take the options {sorted(options)}: {error}") from error
+        needed = [p.name for p in parameters.values() if p.default is p.empty and p.name not in options]
+        what = f"needs the option {needed[0]}" if needed else f"does not take the options {sorted(options)}"
+        raise SettingsError(f"gate {name} {what}: {error}") from error
+
+
+def missing_engine(name: str, **options: Any) -> str | None:
+    """Return what a gate's engine lacks on this machine, empty where it is here, None where a gate cannot tell.
+
+    A gate says so by a static method `missing` that takes the gate's options.
+    """
+    ask: Callable[..., str | None] | None = getattr(_maker(name), "missing", None)
+    return None if ask is None else ask(**options)
 
 
 def present_gates() -> list[str]:
@@ -107,4 +124,4 @@ def _maker(name: str) -> Callable[..., Gate]:
         raise IntegrationError(
             f"gate {name} cannot be imported ({error}): install the package that it needs"
         ) from error
-    raise SettingsError(f"no gate is called {name!r}: choose from {', '.join(gate_names())}")
+    raise SettingsError(f"no gate is called {name!r}{suggestion(name, gate_names())}")

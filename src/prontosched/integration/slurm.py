@@ -36,6 +36,7 @@ class SlurmGate:
         self.commands = SlurmCommands(conf=conf, timeout=timeout)
 
     present = staticmethod(SlurmCommands.present)
+    missing = staticmethod(SlurmCommands.missing)
 
     def observe(self, node: str) -> Observed:
         """Return whether the node is drained, and by whom."""

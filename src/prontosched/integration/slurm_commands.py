@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from prontosched.errors import IntegrationError
 
@@ -113,6 +114,13 @@ class SlurmCommands:
     def present() -> bool:
         """Tell whether Slurm's commands are installed."""
         return shutil.which("scontrol") is not None
+
+    @staticmethod
+    def missing(**options: Any) -> str:
+        """Return what is missing here to speak to Slurm, empty where nothing is."""
+        if SlurmCommands.present():
+            return ""
+        return "scontrol must be on PATH, got none: install Slurm's client commands"
 
     def node(self, name: str) -> SlurmNode:
         """Return one node."""

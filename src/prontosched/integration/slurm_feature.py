@@ -42,6 +42,7 @@ class SlurmFeatureGate:
         self.commands = SlurmCommands(conf=conf, timeout=timeout)
 
     present = staticmethod(SlurmCommands.present)
+    missing = staticmethod(SlurmCommands.missing)
 
     def observe(self, node: str) -> Observed:
         """Return whether the feature is on, and who took it off."""

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prontosched.errors import TelemetryError
+from prontosched.errors import TelemetryError, nearest
 from prontosched.telemetry.trace_files import TraceFile, name_some
 
 READY_NAMES = ("ready", "cpu_ready", "cpu_ready_percent", "cpu_ready_ms")
 UTILISATION_NAMES = ("utilisation", "utilization", "cpu_utilisation")
 TIMESTAMP_NAMES = ("timestamp", "time")
 NODE_NAMES = ("node",)
+# Signs of CPU Ready in the name of a column, the surest first.
+_SIGNS = tuple(
+    re.compile(sign, re.IGNORECASE)
+    for sign in (
+        r"ready|rdy",
+        r"steal|stolen",
+        r"cpu.*(wait|delay)|run.?queue",
+        r"cpu.*(psi|pressure)|(psi|pressure).*cpu",
+        r"load",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +47,30 @@ def require_column(column: str, files: list[TraceFile]) -> None:
     """Refuse files that lack a column."""
     for file in files:
         if column not in file.names:
-            others = name_some(file.names, most=2)
-            raise TelemetryError(f"{file.path}: no column '{column}' among {others}: name one that is there")
+            near = nearest(column, file.names)
+            what = f"did you mean {name_some(near)}?" if near else "name one that is there"
+            raise TelemetryError(
+                f"{file.path}: no column '{column}' among {name_some(file.names, most=2)}: {what}"
+            )
+
+
+def like_ready(names: Sequence[str]) -> list[str]:
+    """Return the columns that may hold CPU Ready or what stands for it, the likeliest first.
+
+    Examples
+    --------
+    >>> like_ready(["load_1", "memory", "cpu.ready.summation"])
+    ['cpu.ready.summation', 'load_1']
+    """
+    found = ((next((i for i, sign in enumerate(_SIGNS) if sign.search(name)), None), name) for name in names)
+    return [name for _, name in sorted((place, name) for place, name in found if place is not None)]
+
+
+def ready_wanted(names: Sequence[str]) -> str:
+    """Return what to do about a trace without CPU Ready: which option, and the columns that look right."""
+    likely = like_ready(names)
+    looks = "looks" if len(likely) == 1 else "look"
+    return "name it with --ready COLUMN" + (f" ({name_some(likely, most=3)} {looks} right)" if likely else "")
 
 
 def lay_out(

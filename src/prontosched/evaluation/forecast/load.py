@@ -19,6 +19,7 @@ from prontosched.evaluation.forecast.panel import Cluster, Panel, PanelBuilder
 from prontosched.evaluation.inputs import ready_unit
 from prontosched.evaluation.paper_shape import CHUNK_STEPS, INTERVAL_SECONDS, PaperShape
 from prontosched.subspace import Array
+from prontosched.telemetry.trace_layout import ready_wanted
 
 PAPER_INTERVAL_SECONDS = 20.0
 MS_PER_PERCENT = 10.0 * PAPER_INTERVAL_SECONDS
@@ -115,7 +116,7 @@ def _read_one(path: Path, ready: str | None, unit: str | None, interval: float |
     if source.ready_column is None:
         raise TelemetryError(
             f"{path}: no column of CPU Ready among {len(source.metrics)} columns such as "
-            f"'{source.metrics[0]}': name the one to forecast with --ready"
+            f"'{source.metrics[0]}': {ready_wanted(source.metrics)}"
         )
     step = interval or source.interval_seconds
     chosen = unit or (ready_unit(source.ready_column) if own_unit == "other" else own_unit)
