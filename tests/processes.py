@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 
 def free_port() -> int:
     """A port of the loopback that nothing listens on."""
@@ -27,6 +29,17 @@ def wait_for(condition: Callable[[], Any], *, seconds: float = 20.0, what: str =
             return found
         time.sleep(0.02)
     raise AssertionError(f"not within {seconds} s: {what or condition}")
+
+
+def at_normal_priority(process: int) -> None:
+    """Give a process normal priority, whatever the tests themselves run at; skip where that is not allowed.
+
+    Waiting below normal priority is not in CPU Ready, so a load that inherits `nice` would not count.
+    """
+    try:
+        os.setpriority(os.PRIO_PROCESS, process, min(0, os.getpriority(os.PRIO_PROCESS, process)))
+    except PermissionError:
+        pytest.skip("a load must run at normal priority: run the tests without nice, or as root")
 
 
 @contextmanager

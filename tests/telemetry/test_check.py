@@ -40,6 +40,8 @@ def test_the_command_explains_a_frozen_machine() -> None:
     assert "Can be measured" in result.stdout
     assert "interrupt pressure  (proc/pressure/irq absent)" in result.stdout
     assert "% of a core at one a second" in result.stdout
+    assert "not counted: 0.0 held back by quotas, 0.0 background" in result.stdout
+    assert "vsphere: what a virtual machine's own limit held back" in result.stdout
 
 
 def test_the_command_prints_json() -> None:
@@ -50,6 +52,7 @@ def test_the_command_prints_json() -> None:
     assert facts["metrics"] >= 120
     assert facts["cost"]["milliseconds"] > 0
     assert facts["node_exporter"] is None
+    assert set(facts["ready_parts"]) == {"normal", "unseen", "steal", "throttled", "background"}
 
 
 @pytest.mark.skipif(shutil.which("prometheus-node-exporter") is None, reason="node_exporter is not installed")

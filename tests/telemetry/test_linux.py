@@ -17,8 +17,10 @@ import pytest
 
 from prontosched.errors import TelemetryError
 from prontosched.telemetry.linux import LinuxSource
+from prontosched.telemetry.linux_ready import PARTS_NOTE
 from prontosched.telemetry.linux_threads import ThreadScanner
-from prontosched.telemetry.source import Sample
+from prontosched.telemetry.source import MIXED_NOTE, Sample
+from tests.processes import at_normal_priority
 from tests.telemetry.machines import FROZEN, value
 
 LIVE = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs /proc with schedstat")
@@ -289,6 +291,20 @@ def test_the_cgroup_of_a_container_shows_its_throttling_and_its_memory(machine: 
 
 
 class TestReady:
+    def test_steal_is_part_of_it(self, machine: Machine) -> None:
+        """Of 793 + 80 ticks of all CPUs, 80 were given to another guest."""
+        source = machine.source()
+        source.read()
+        machine.advance()
+        machine.edit("proc/stat", lambda text: text.replace("0 506 881 0 0", "0 506 961 0 0", 1))
+
+        sample = read(source)
+
+        waited = 2972715 + 210312463 + 185277218 + 194901202
+        assert source.ready.steal == pytest.approx(100 * 80 / 873)
+        assert source.ready.normal == pytest.approx(100 * waited / 1e9 / 4 / 2)
+        assert sample.ready == pytest.approx(source.ready.normal + source.ready.steal)
+
     def test_a_thread_that_exits_gives_no_negative_waiting(self, machine: Machine) -> None:
         source = machine.source()
         source.read()
@@ -316,8 +332,8 @@ class TestReady:
         sample = read(source)
 
         assert sample.ready == pytest.approx(100 * 3.0 / 4 * 417 / 793)
-        assert sample.notes == (
-            "ready from PSI: threads too short-lived to be seen waited longer than those seen",
+        assert sample.notes[0] == (
+            "ready from run_delay and PSI: threads too short-lived to be seen waited as well"
         )
 
     def test_schedstat_is_the_second_choice(self, machine: Machine) -> None:
@@ -333,13 +349,14 @@ class TestReady:
         sample = read(source)
 
         assert sample.ready == pytest.approx(100 * 0.8 / 2 / 2)
-        assert sample.notes == ("ready from /proc/schedstat: threads absent",)
+        assert sample.notes == ("ready from /proc/schedstat: threads absent", MIXED_NOTE)
 
     def test_pressure_is_the_third_choice(self, machine: Machine) -> None:
         sample = second(machine, machine.source(threads=False))
 
         assert sample.ready == pytest.approx(100 * 0.362756 / 4 * 417 / 793)
-        assert sample.notes == ("ready from PSI, a lower bound: threads not wanted, /proc/schedstat absent",)
+        where = "ready from PSI, a lower bound: threads not wanted, /proc/schedstat absent"
+        assert sample.notes == (where, MIXED_NOTE)
 
     def test_without_any_of_them_ready_is_unknown_and_says_why(self, machine: Machine) -> None:
         source = machine.source(threads=False)
@@ -358,6 +375,7 @@ class TestReady:
 
         assert sample.notes == (
             "ready from run_delay of the threads that we may see, and PSI: others are hidden",
+            PARTS_NOTE,
         )
 
 
@@ -384,7 +402,7 @@ def live() -> Iterator[LinuxSource]:
 
 @LIVE
 def test_this_machine_says_where_ready_comes_from(live: LinuxSource) -> None:
-    assert len(read(live).notes) == 1
+    assert len(read(live).notes) == 2
     assert read(live).notes[0].startswith("ready from")
 
 
@@ -406,6 +424,8 @@ def test_waiting_threads_show_up_as_ready_beyond_one_cpu(live: LinuxSource) -> N
     spin = "import time\nend = time.monotonic() + 2.5\nwhile time.monotonic() < end: pass"
     processes = [subprocess.Popen([sys.executable, "-S", "-c", spin]) for _ in range(3 * cpus)]
     try:
+        for process in processes:
+            at_normal_priority(process.pid)
         time.sleep(0.7)
         live.read()
         time.sleep(1.0)
@@ -422,7 +442,8 @@ def test_waiting_threads_show_up_as_ready_beyond_one_cpu(live: LinuxSource) -> N
 @pytest.mark.skipif(not Path("/proc/pressure/cpu").exists(), reason="needs PSI")
 def test_a_storm_of_processes_of_50_ms_is_seen_as_ready(live: LinuxSource) -> None:
     cpus = len(os.sched_getaffinity(0))
-    worker = "import os, time\nprint(flush=True)\nend = time.monotonic() + 2.5\nchildren = set()\n"
+    worker = "import os, sys, time\nsys.stdin.readline()\nprint(flush=True)\n"
+    worker += "end = time.monotonic() + 2.5\nchildren = set()\n"
     worker += "while time.monotonic() < end:\n"
     worker += f"    while len(children) < {4 * cpus}:\n"
     worker += "        child = os.fork()\n"
@@ -432,8 +453,14 @@ def test_a_storm_of_processes_of_50_ms_is_seen_as_ready(live: LinuxSource) -> No
     worker += "            os._exit(0)\n"
     worker += "        children.add(child)\n"
     worker += "    children.discard(os.wait()[0])\n"
-    with subprocess.Popen([sys.executable, "-S", "-c", worker], stdout=subprocess.PIPE) as storm:
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", worker], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as storm:
         assert storm.stdout is not None
+        assert storm.stdin is not None
+        at_normal_priority(storm.pid)
+        storm.stdin.write(b"go\n")
+        storm.stdin.flush()
         storm.stdout.readline()
         live.read()
         time.sleep(1.5)

@@ -14,6 +14,7 @@ import pytest
 from prontosched.errors import TelemetryError
 from prontosched.telemetry.prometheus import PrometheusSource
 from prontosched.telemetry.prometheus_page import Page, parse_page
+from prontosched.telemetry.source import MIXED_NOTE
 from tests.processes import free_port
 from tests.telemetry.exporters import Exporter, exporters, find_node_exporter, node_exporter
 
@@ -27,13 +28,19 @@ def exporter() -> Iterator[Exporter]:
 
 
 def cpu_page(
-    seconds: float, *, busy: float, waiting: float | None = None, pressure: float | None = None
+    seconds: float,
+    *,
+    busy: float,
+    waiting: float | None = None,
+    pressure: float | None = None,
+    steal: float = 0.0,
 ) -> str:
     """A page of two CPUs that have been up for some seconds, a share of it busy."""
     lines = ["# TYPE node_cpu_seconds_total counter"]
     for cpu in (0, 1):
         lines.append(f'node_cpu_seconds_total{{cpu="{cpu}",mode="user"}} {seconds * busy}')
         lines.append(f'node_cpu_seconds_total{{cpu="{cpu}",mode="idle"}} {seconds * (1 - busy)}')
+        lines.append(f'node_cpu_seconds_total{{cpu="{cpu}",mode="steal"}} {steal / 2}')
     if waiting is not None:
         lines.append("# TYPE node_schedstat_waiting_seconds_total counter")
         lines += [f'node_schedstat_waiting_seconds_total{{cpu="{cpu}"}} {waiting / 2}' for cpu in (0, 1)]
@@ -87,7 +94,7 @@ class TestPage:
 
         assert reading.ready == pytest.approx(100 * 4.0 / 10 / 2)
         assert reading.utilisation == pytest.approx(50.0)
-        assert reading.notes == ("ready from node_schedstat_waiting_seconds_total",)
+        assert reading.notes == ("ready from node_schedstat_waiting_seconds_total", MIXED_NOTE)
         assert not any("schedstat_waiting" in name for name in page.metrics)
 
     def test_ready_comes_from_pressure_where_there_is_no_schedstat(self) -> None:
@@ -97,7 +104,17 @@ class TestPage:
         reading = page.read(cpu_page(110, busy=0.5, pressure=5.0), now=10.0)
 
         assert reading.ready == pytest.approx(100 * 0.4 * 0.5)
-        assert reading.notes == ("ready from node_pressure_cpu_waiting_seconds_total, a lower bound",)
+        where = "ready from node_pressure_cpu_waiting_seconds_total, a lower bound"
+        assert reading.notes == (where, MIXED_NOTE)
+
+    def test_steal_is_part_of_it(self) -> None:
+        """Of ten seconds, two CPUs gave half a second each to another guest."""
+        page = Page()
+        page.read(cpu_page(100, busy=0.5, waiting=10.0, steal=6.0), now=0.0)
+
+        reading = page.read(cpu_page(110, busy=0.5, waiting=14.0, steal=7.0), now=10.0)
+
+        assert reading.ready == pytest.approx(100 * (4.0 / 10 / 2 + 0.05))
 
     def test_a_named_metric_can_be_ready(self) -> None:
         reading = Page(ready="vm_ready_percent").read("vm_ready_percent 12\nother 1\n", now=0.0)

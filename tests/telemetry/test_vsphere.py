@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from prontosched.errors import TelemetryError
+from prontosched.telemetry.source import SEPARATION
 from prontosched.telemetry.vsphere import VSphereSource, find_credentials
 from prontosched.telemetry.vsphere_counters import Counter, metric_names, newest, ready_percent, to_values
 from tests.processes import free_port
@@ -160,7 +161,7 @@ def test_every_machine_of_the_simulator_is_a_node(
     assert all(sample.metrics is first[0].metrics for sample in first + second)
     assert all(0.0 < sample.ready < 1000.0 and 0.0 < sample.utilisation < 100.0 for sample in first)
     assert all(sample.timestamp > 1e9 for sample in first)
-    assert first[0].notes == ("ready from cpu.ready.summation",)
+    assert first[0].notes == ("ready from cpu.ready.summation", SEPARATION["vsphere"])
 
 
 @NEEDS_VCSIM

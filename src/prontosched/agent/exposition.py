@@ -19,6 +19,7 @@ from prontosched.agent.crowd import Crowd
 from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import OneNode
 from prontosched.agent.views import signal_standing
+from prontosched.telemetry.linux_ready import Ready
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _PROCESS = CollectorRegistry()
@@ -42,6 +43,7 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("pronto", "This agent.", {"version": version("prontosched")})
         yield from _nodes(self._agent)
+        yield from _waiting(self._agent)
         yield from _loop(self._agent)
         yield from _tally(self._agent)
         if isinstance(self._agent.nodes, OneNode) and self._agent.nodes.names:
@@ -91,6 +93,18 @@ def _nodes(agent: Agent) -> Iterator[Metric]:
             if not math.isnan(value):
                 family.add_metric(label, value)
     yield from (accepting, raised, score, threshold, ready, expected, used, age, stale, announced)
+
+
+def _waiting(agent: Agent) -> Iterator[Metric]:
+    """Yield the parts of CPU Ready and what is not in it; only this machine itself can be told apart."""
+    ready = getattr(agent.reader.source, "ready", None)
+    if isinstance(ready, Ready):
+        text = "Waiting for CPUs, percent per CPU. CPU Ready is normal, unseen and steal."
+        family = GaugeMetricFamily("pronto_waiting_percent", text, labels=["part"])
+        for part, value in ready.parts().items():
+            if not math.isnan(value):
+                family.add_metric([part], value)
+        yield family
 
 
 def _loop(agent: Agent) -> Iterator[Metric]:

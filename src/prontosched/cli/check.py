@@ -41,6 +41,7 @@ def command(root: Path, compare: bool, as_json: bool) -> None:
         pronto check --json
     """
     from prontosched.telemetry.linux_check import inspect_machine, node_exporter_cost
+    from prontosched.telemetry.source import SEPARATION
 
     report = inspect_machine(root)
     other = node_exporter_cost(progress=lambda line: click.echo(line, err=True)) if compare else None
@@ -52,6 +53,12 @@ def command(root: Path, compare: bool, as_json: bool) -> None:
     click.echo(f"Linux {report.kernel}, {report.cpus} CPUs, {report.metrics} metrics from {report.root}")
     click.echo(
         f"CPU Ready {_number(report.ready_percent)} % per CPU, utilisation {_number(report.utilisation_percent)} %"
+    )
+    parts = report.ready_parts
+    click.echo(
+        f"  {_number(parts['normal'])} waiting at normal priority, {_number(parts['unseen'])} of threads not seen, "
+        f"{_number(parts['steal'])} steal; not counted: {_number(parts['throttled'])} held back by quotas, "
+        f"{_number(parts['background'])} background"
     )
     click.echo(f"  {report.ready_note}")
     good = [finding for finding in report.findings if finding.state == "ok"]
@@ -74,6 +81,9 @@ def command(root: Path, compare: bool, as_json: bool) -> None:
         )
     elif compare:
         click.echo("node_exporter is not installed: nothing to compare with")
+    click.echo("\nWhat CPU Ready of each source tells apart:")
+    for name, words in SEPARATION.items():
+        click.echo(f"  {name}: {words}")
     missing = [name for name, there in extras.items() if not there]
     click.echo(
         f"Extras not installed: {', '.join(missing)} (pip install '.[{','.join(missing)}]')"
@@ -87,4 +97,6 @@ def _number(value: float) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -20,15 +20,23 @@ from prontosched.telemetry.counters import Rates
 from prontosched.telemetry.linux_devices import device_sections
 from prontosched.telemetry.linux_files import Files
 from prontosched.telemetry.linux_metrics import Metric, Section, Stat, machine_sections
-from prontosched.telemetry.linux_ready import ReadyReader
+from prontosched.telemetry.linux_ready import Ready, ReadyReader
+from prontosched.telemetry.linux_waiting import Consumer
 from prontosched.telemetry.source import Sample
 
 NOT_UNDERSTOOD = "not understood"
 # Places of modes among the ten numbers of the line `cpu` in /proc/stat, which come first.
-IDLE, IOWAIT, FIRST_GUEST = 3, 4, 8
+USER, NICE, IDLE, IOWAIT, STEAL, FIRST_GUEST = 0, 1, 3, 4, 7, 8
 # The kernel counts all threads in /proc/loadavg, also those of other namespaces.
 LOAD_SECTION, THREADS_PLACE = 1, 4
-THREAD_METRICS = [Metric("processes"), Metric("threads_seen"), Metric("threads_born_per_second")]
+THREAD_METRICS = [
+    Metric("processes"),
+    Metric("threads_seen"),
+    Metric("threads_born_per_second"),
+    # Waiting that is not in CPU Ready; what is would put the answer into the question.
+    Metric("waiting_throttled_percent"),
+    Metric("waiting_background_percent"),
+]
 
 
 class LinuxSource:
@@ -133,6 +141,20 @@ class LinuxSource:
         """The part that measures CPU Ready."""
         return self._ready
 
+    @property
+    def ready(self) -> Ready:
+        """CPU Ready as of the last reading, with its parts."""
+        return self._ready.last
+
+    @property
+    def consumers(self) -> tuple[Consumer, ...]:
+        """Who used CPUs and who waited for them over the last seconds."""
+        return self._ready.consumers
+
+    def exclude_thread(self) -> None:
+        """Leave the calling thread out of CPU Ready from now on."""
+        self._ready.exclude_thread()
+
     def read(self) -> list[Sample]:
         """Read the machine once, now."""
         if self._closed:
@@ -142,13 +164,15 @@ class LinuxSource:
         seconds = now - self._last_seconds
         self._last_seconds = now
         parsed = [self._parse(section) for section in self._sections]
-        busy = self._busy(parsed[0])
+        busy, steal, nice = self._shares(parsed[0])
         load = parsed[LOAD_SECTION]
         ready = self._ready.read(
             seconds=seconds,
             cpus=max(1, self._stat.cpus),
             busy=busy,
             threads=load[THREADS_PLACE] if load else math.nan,
+            steal=steal,
+            nice=nice,
         )
         vector = self._vector(parsed, self._thread_numbers(seconds), seconds)
         self.cost_seconds = time.thread_time() - started
@@ -183,23 +207,28 @@ class LinuxSource:
             return None
         return values
 
-    def _busy(self, stat: list[float] | None) -> float:
-        """Return the busy share of all CPUs since the last reading."""
+    def _shares(self, stat: list[float] | None) -> tuple[float, float, float]:
+        """Return since the last reading the busy and stolen share of all CPUs, and that of programs at low priority."""
         modes = stat[:FIRST_GUEST] if stat else []
         last, self._last_modes = self._last_modes, modes
         if not modes or not last:
-            return math.nan
+            return math.nan, math.nan, math.nan
         # Counters of idle and iowait are corrected downwards now and then.
         deltas = [max(0.0, new - old) for new, old in zip(modes, last, strict=True)]
         total = math.fsum(delta for delta in deltas if delta == delta)
-        return 1.0 - (deltas[IDLE] + deltas[IOWAIT]) / total if total > 0.0 else math.nan
+        if not total > 0.0:
+            return math.nan, math.nan, math.nan
+        programs = deltas[USER] + deltas[NICE]
+        nice = deltas[NICE] / programs if programs > 0.0 else 0.0
+        return 1.0 - (deltas[IDLE] + deltas[IOWAIT]) / total, deltas[STEAL] / total, nice
 
     def _thread_numbers(self, seconds: float) -> list[float]:
         waiting = self._ready.waiting
         if not waiting.threads:
             return [math.nan] * len(THREAD_METRICS)
         born = waiting.born / seconds if seconds > 0 else math.nan
-        return [float(waiting.processes), float(waiting.threads), born]
+        last = self._ready.last
+        return [float(waiting.processes), float(waiting.threads), born, last.throttled, last.background]
 
     def _vector(self, parsed: list[list[float] | None], threads: list[float], seconds: float) -> Array:
         changed = False

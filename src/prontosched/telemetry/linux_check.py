@@ -87,6 +87,7 @@ class MachineReport:
     metrics: int
     threads: int
     ready_percent: float
+    ready_parts: dict[str, float]
     ready_note: str
     utilisation_percent: float
     findings: tuple[Finding, ...]
@@ -108,6 +109,7 @@ def inspect_machine(root: str | os.PathLike[str] = "/", *, seconds: float = 1.0)
         source.read()
         time.sleep(seconds)
         (sample,) = source.read()
+        parts = source.ready.parts()
         costs = []
         for _ in range(COST_READS):
             source.read()
@@ -125,6 +127,7 @@ def inspect_machine(root: str | os.PathLike[str] = "/", *, seconds: float = 1.0)
         metrics=len(sample.metrics),
         threads=scanned,
         ready_percent=sample.ready,
+        ready_parts=parts,
         ready_note="; ".join(sample.notes),
         utilisation_percent=sample.utilisation,
         findings=findings,
@@ -144,6 +147,13 @@ def _findings(source: LinuxSource) -> tuple[Finding, ...]:
     threads = source.ready_reader.scanner.trouble or "ok"
     remedy = "" if threads == "ok" else "mount /proc without hidepid, or run in the host's PID namespace"
     found = [Finding("CPU Ready, thread by thread", "proc/*/task/*/schedstat", threads, remedy)]
+    told = source.ready_reader.sorter.cgroups.told_apart
+    remedy = (
+        "" if told else "mount the host's /sys as well: what quotas held back counts as contention without it"
+    )
+    found.append(
+        Finding("quotas, to be told from contention", "sys/fs/cgroup", "ok" if told else "absent", remedy)
+    )
     paths = [*source.paths, "proc/schedstat"]
     for path in paths:
         what, remedy = next((m for end, m in MEANINGS.items() if path.endswith(end)), (path, ""))

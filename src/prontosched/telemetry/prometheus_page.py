@@ -16,13 +16,15 @@ import numpy as np
 from prontosched.errors import TelemetryError
 from prontosched.subspace import Array
 from prontosched.telemetry.counters import Rates
+from prontosched.telemetry.source import MIXED_NOTE
 
 # About the exporter itself rather than the machine, or no measurement.
 EXCLUDED = ("go_*", "promhttp_*", "python_*", "*_info", "*_created", "*_boot_time_seconds", "*_time_seconds")
 METRICS_LIMIT = 10_000
 IDLE_MODES = ('mode="idle"', 'mode="iowait"')
-SCHEDSTAT_NOTE = ("ready from node_schedstat_waiting_seconds_total",)
-PRESSURE_NOTE = ("ready from node_pressure_cpu_waiting_seconds_total, a lower bound",)
+STEAL_MODE = 'mode="steal"'
+SCHEDSTAT_NOTE = ("ready from node_schedstat_waiting_seconds_total", MIXED_NOTE)
+PRESSURE_NOTE = ("ready from node_pressure_cpu_waiting_seconds_total, a lower bound", MIXED_NOTE)
 NO_NOTE = ("ready unknown: the target exposes neither schedstat nor pressure",)
 
 
@@ -135,6 +137,7 @@ class Page:
         self._groups = {
             "cpu": cpu,
             "idle": [p for p in cpu if any(mode in names[p] for mode in IDLE_MODES)],
+            "steal": [p for p in cpu if STEAL_MODE in names[p]],
             "waiting": [
                 p for p, n in enumerate(names) if n.startswith("node_schedstat_waiting_seconds_total")
             ],
@@ -154,8 +157,15 @@ class Page:
         if places := self._groups["ready"]:
             return float(rates[places[0]]), (f"ready from {self._ready_name}",)
         if places := self._groups["waiting"]:
-            return 100.0 * float(rates[places].mean()), SCHEDSTAT_NOTE
+            return 100.0 * (float(rates[places].mean()) + self._steal(rates)), SCHEDSTAT_NOTE
         if places := self._groups["pressure"]:
             share = min(1.0, float(rates[places[0]]))
-            return 100.0 * share * (busy if busy == busy else 1.0), PRESSURE_NOTE
+            waiting = share * (busy if busy == busy else 1.0)
+            return 100.0 * (waiting + self._steal(rates)), PRESSURE_NOTE
         return math.nan, NO_NOTE
+
+    def _steal(self, rates: Array) -> float:
+        """Return the share of all CPUs that the hypervisor gave to others; 0 where that is unknown."""
+        places = self._groups["steal"]
+        stolen = float(rates[places].mean()) if places else 0.0
+        return stolen if stolen > 0.0 else 0.0

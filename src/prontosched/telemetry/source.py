@@ -13,6 +13,17 @@ from typing import Protocol
 from prontosched.subspace import Array
 
 NAN = float("nan")
+MIXED_NOTE = "waiting for quotas and at low priority cannot be told apart and is in CPU Ready, with steal"
+# What of CPU Ready each source can tell apart, for people.
+SEPARATION = {
+    "linux": "waiting at normal priority and steal; held back by quotas and background waiting are counted apart",
+    "prometheus": f"{MIXED_NOTE}; use an agent on the machine to tell them apart",
+    "vsphere": (
+        "what a virtual machine's own limit held back (cpu.maxlimited) is in cpu.ready; inside of the guest nothing "
+        "is seen: neither its run queue nor quotas or priorities"
+    ),
+    "trace": "whatever its recording could tell: the column ready is taken as it is",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prontosched.errors import TelemetryError
-from prontosched.telemetry.source import Sample
+from prontosched.telemetry.source import SEPARATION, Sample
 from prontosched.telemetry.vsphere_counters import (
     INTERVAL_SECONDS,
     Counter,
@@ -35,7 +35,7 @@ REFRESH_READINGS = 15
 TIMEOUT_SECONDS = 15.0
 # Only the newest: older ones were read before.
 QUERY_SAMPLES = 1
-NOTE = ("ready from cpu.ready.summation",)
+NOTE = ("ready from cpu.ready.summation", SEPARATION["vsphere"])
 
 
 class Credentials(NamedTuple):
