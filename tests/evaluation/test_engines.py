@@ -141,16 +141,17 @@ def fill(steps: int) -> Record:
     record = Record(Shape(1, 2, (0.1,), 0, 5, 10), segment=64, tape_bytes=50_000)
     generator = np.random.default_rng(1)
     ready = generator.random((steps, 2))
-    for step in range(steps):
-        record.put(
-            ready=ready[step],
-            threshold=np.full(2, 0.95),
-            known=np.ones(2, bool),
-            gap=np.zeros(2, bool),
-            score=ready[step][None],
-            probability=np.full((1, 2), np.nan),
-            own=ready[step][None] > 0.9,
-            at_budgets=(ready[step] > 0.9)[None, :, None],
+    for start in range(0, steps, 100):
+        part = ready[start : start + 100]
+        record.extend(
+            ready=part,
+            threshold=np.full(part.shape, 0.95),
+            known=np.ones(part.shape, bool),
+            gap=np.zeros(part.shape, bool),
+            score=part[:, None],
+            probability=np.full((len(part), 1, 2), np.nan),
+            own=part[:, None] > 0.9,
+            at_budgets=(part > 0.9)[:, None, :, None],
         )
     record.finish()
     return record

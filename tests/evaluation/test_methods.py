@@ -12,6 +12,7 @@ from prontosched.evaluation import methods as registry
 from prontosched.evaluation.limits import hours_above, limit_hours, worst_hour
 from prontosched.evaluation.methods import Chunked, choose
 from prontosched.evaluation.runners import make_runners
+from prontosched.evaluation.scorers import Rows
 from prontosched.evaluation.setting import Setting
 from prontosched.signals import SIGNALS, RejectJob, RejectJobFleet, SignalKind
 
@@ -28,24 +29,18 @@ def play(name: str, vectors: np.ndarray, ready: np.ndarray) -> np.ndarray:
     setting = Setting(methods=(name,), truth="5")
     chunk = Chunked(NODES, FEATURES, 20.0, "5", setting)
     (runner,) = make_runners(choose((name,)), chunk, tuple("abcdef"))
-    threshold = np.full(ready.shape, 5.0)
-    present = np.ones(len(NODES), bool)
     scores = []
     for start in range(0, STEPS, 140):
         block = slice(start, start + 140)
-        clock = np.repeat(20.0 * np.arange(start, start + 140)[:, None], len(NODES), axis=1)
-        runner.prepare(ready[block], ready[block] * 10, threshold[block], clock)
-        for step in range(start, start + 140):
-            (said,) = runner.step(
-                vectors[step],
-                ready=ready[step],
-                utilisation=ready[step] * 10,
-                time=np.full(len(NODES), 20.0 * step),
-                present=present,
-                threshold=threshold[step],
-            )
-            scores.append(np.where(np.isfinite(said.score), said.score, -1e9))
-    return np.stack(scores)
+        step = np.repeat(np.arange(start, start + 140)[:, None], len(NODES), axis=1)
+        rows = Rows(
+            ready=ready[block], utilisation=ready[block] * 10, time=20.0 * step, present=np.ones(step.shape, bool),
+            timestep=step, threshold=np.full(step.shape, 5.0), vectors=vectors[block],
+            t_squared=np.zeros((0, 0)), spe=np.zeros((0, 0)), scaled=np.zeros((0, 0)),
+        )  # fmt: skip
+        (said,) = runner.run(rows)
+        scores.append(np.where(np.isfinite(said.score), said.score, -1e9))
+    return np.concatenate(scores)
 
 
 @pytest.mark.parametrize("name", sorted(registry.methods()))
@@ -105,8 +100,8 @@ def test_random_numbers_of_a_node_do_not_depend_on_its_neighbours(rng: np.random
 
     def draws(nodes: tuple[str, ...]) -> list[float]:
         coin = Coin(nodes, 0.1, 7)
-        evidence = type("E", (), {})()
-        return [float(coin.say(evidence, np.zeros(0)).score[nodes.index("b")]) for _ in range(5)]
+        rows = type("R", (), {"ready": np.zeros((5, len(nodes)))})()
+        return coin.score(rows).score[:, nodes.index("b")].tolist()
 
     assert draws(("a", "b", "c")) == draws(("b",))
 

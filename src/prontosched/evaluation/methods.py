@@ -9,12 +9,13 @@ import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from prontosched.competitors import COMPETITORS, SOURCES
 from prontosched.errors import SettingsError
 from prontosched.evaluation import scorers
-from prontosched.evaluation.scorers import Scorer, SeparateSignals, SignalScorer
+from prontosched.evaluation.scorers import Scorer, Signals
 from prontosched.evaluation.setting import Setting
 from prontosched.signals import all_signals, find_signal
 
@@ -30,7 +31,7 @@ FEW = 8
 WITHOUT_SINGULAR_VALUES = ("frequent-directions", "power-method")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chunked:
     """What a method is told of the nodes it runs for."""
 
@@ -45,6 +46,11 @@ class Chunked:
     def few(self) -> bool:
         """Tell whether the nodes are so few that each on its own is faster than all as arrays."""
         return len(self.nodes) <= FEW
+
+    @cached_property
+    def distances(self) -> scorers.DistanceMeans:
+        """T² and SPE relative to their means, for all methods that score by them."""
+        return scorers.DistanceMeans(len(self.nodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class Method:
     label: str
     family: str
     about: str
-    make: Callable[[Chunked], Scorer]
+    make: Callable[[Chunked], Scorer | Signals]
     preset: str = "paper"
     embedding: str = ""
     options: tuple[tuple[str, Any], ...] = field(default=())
@@ -83,8 +89,8 @@ class Method:
     percent_only: bool = False
 
 
-def _signal(name: str, **given: Any) -> Callable[[Chunked], Scorer]:
-    def make(chunk: Chunked) -> Scorer:
+def _signal(name: str, **given: Any) -> Callable[[Chunked], Signals]:
+    def make(chunk: Chunked) -> Signals:
         kind, setting = find_signal(name), chunk.setting
         known = {
             "horizon": setting.horizon,
@@ -95,9 +101,7 @@ def _signal(name: str, **given: Any) -> Callable[[Chunked], Scorer]:
         }
         accepted = inspect.signature(kind.one).parameters
         options = {**{key: value for key, value in known.items() if key in accepted}, **given}
-        if chunk.few:
-            return SeparateSignals([kind.one(**options) for _ in chunk.nodes])
-        return SignalScorer(kind.fleet(len(chunk.nodes), **options))
+        return Signals(lambda: kind.one(**options), lambda nodes: kind.fleet(nodes, **options))
 
     return make
 
@@ -135,17 +139,17 @@ def _plain() -> list[Method]:
     s = scorers
     return [
         Method("t2", "T²", "subspace", "how unusual a vector is within the subspace",
-               lambda c: s.SubspaceDistance(len(c.nodes), inside=True, outside=False), embedding="fpca"),
+               lambda c: s.SubspaceDistance(c.distances, inside=True, outside=False), embedding="fpca"),
         Method("spe", "SPE", "subspace", "how far a vector lies outside the subspace",
-               lambda c: s.SubspaceDistance(len(c.nodes), inside=False, outside=True), embedding="fpca"),
+               lambda c: s.SubspaceDistance(c.distances, inside=False, outside=True), embedding="fpca"),
         Method("t2+spe", "T² + SPE", "subspace", "both, each relative to its recent mean",
-               lambda c: s.SubspaceDistance(len(c.nodes), inside=True, outside=True), embedding="fpca"),
+               lambda c: s.SubspaceDistance(c.distances, inside=True, outside=True), embedding="fpca"),
         Method("ewma", "EWMA(0.3) of CPU Ready", "plain", "refuse while its smoothed value is high",
                lambda c: s.SmoothedReady(len(c.nodes))),
         Method("zscore", "z-score of CPU Ready", "plain", "deviations above its recent mean",
                lambda c: s.ReadyZScore(len(c.nodes))),
         Method("utilisation", "CPU utilisation", "plain", "refuse while utilisation is high",
-               lambda c: s.Utilisation(len(c.nodes))),
+               lambda c: s.Utilisation()),
         Method("random", "random", "null", "a coin", lambda c: s.Coin(c.nodes, c.setting.budget, c.setting.seed)),
         Method("clock", "clock", "null", "every tenth timestep, looking at nothing", lambda c: s.Clock()),
         Method("accept", "always accept", "null", "never refuse", lambda c: s.AlwaysAccept()),

@@ -115,27 +115,26 @@ class Record:
         self._raised = np.zeros((steps, methods, nodes, 1 + len(shape.budgets)), bool)
         self._filled = self._past
 
-    def put(
+    def extend(
         self, *, ready: Array, threshold: Array, known: Mask, gap: Mask, score: Array, probability: Array,
         own: Mask, at_budgets: Mask,
     ) -> None:  # fmt: skip
-        """Take in one timestep: arrays `(nodes,)`, `(methods, nodes)` and `(methods, nodes, budgets)`."""
-        at = self._filled
-        self._ready[at] = ready
-        self._threshold[at] = threshold
-        self._known[at] = known
-        self._gap[at] = gap
-        self._score[at] = score
-        self._probability[at] = probability
-        self._raised[at, :, :, 0] = own
-        self._raised[at, :, :, 1:] = at_budgets
-        self._filled = at + 1
-        if self._filled == self._ready.shape[0]:
-            self._settle(self._past + self.segment)
-            kept = self._past + self._ahead
-            for held in self._held():
-                held[:kept] = held[self.segment : self.segment + kept]
-            self._filled = kept
+        """Take in some timesteps: `(steps, nodes)`, `(steps, methods, nodes)` and with budgets as last axis."""
+        raised = np.concatenate([own[..., None], at_budgets], axis=-1)
+        given = (ready, threshold, known, gap, score, probability, raised)
+        taken, steps = 0, ready.shape[0]
+        while taken < steps:
+            at = self._filled
+            size = min(steps - taken, self._ready.shape[0] - at)
+            for held, new in zip(self._held(), given, strict=True):
+                held[at : at + size] = new[taken : taken + size]
+            self._filled, taken = at + size, taken + size
+            if self._filled == self._ready.shape[0]:
+                self._settle(self._past + self.segment)
+                kept = self._past + self._ahead
+                for held in self._held():
+                    held[:kept] = held[self.segment : self.segment + kept]
+                self._filled = kept
 
     def finish(self) -> None:
         """Settle what is left; nothing can be put in afterwards."""

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.decision import FleetEvidence
 from prontosched.errors import SettingsError
-from prontosched.evaluation.scorers import PastPercentile, Said, said
+from prontosched.evaluation.scorers import Rows, Said
 from prontosched.signals.arithmetic import One
 from prontosched.signals.history import OFFSET, History
 from prontosched.signals.profiles import Clock, Profiles
@@ -39,18 +38,18 @@ class HalfSpaceTrees:
             Forest(n_trees=10, height=8, window_size=250, seed=(seed + zlib.crc32(node.encode())) % 2**31)
             for node in nodes
         ]
-        self._limit = PastPercentile(len(nodes))
 
-    def say(self, evidence: FleetEvidence, threshold: Array) -> Said:
+    def score(self, rows: Rows) -> Said:
         """Score each vector, then learn it."""
-        score = np.full(len(self._forests), np.nan)
+        score = np.full(rows.ready.shape, np.nan)
         # The scaled metrics lie within ±8; the forest wants them between 0 and 1.
-        unit = np.clip(evidence.vectors / 16.0 + 0.5, 0.0, 1.0)
-        for node in np.flatnonzero(evidence.present):
-            inputs = dict(enumerate(unit[node].tolist()))
-            score[node] = self._forests[node].score_one(inputs)
-            self._forests[node].learn_one(inputs)
-        return said(score, self._limit.raises(score))
+        unit = np.clip(rows.scaled / 16.0 + 0.5, 0.0, 1.0)
+        for node, forest in enumerate(self._forests):
+            for step in np.flatnonzero(rows.present[:, node]).tolist():
+                inputs = dict(enumerate(unit[step, node].tolist()))
+                score[step, node] = forest.score_one(inputs)
+                forest.learn_one(inputs)
+        return Said(score, None)
 
 
 class Boosting:
@@ -70,23 +69,13 @@ class Boosting:
         except ImportError as error:
             raise SettingsError("method boosting needs scikit-learn: pip install '.[evaluation]'") from error
         self._nodes = [_Boosted(horizon, seed) for _ in range(nodes)]
-        self._said = np.zeros((nodes, 0))
-        self._at = 0
 
-    def prepare(self, ready: Array, utilisation: Array, threshold: Array, time: Array) -> None:
-        """Score the next steps, `(steps, nodes)`: each from the past and itself, by the model of now."""
-        columns = zip(ready.T, utilisation.T, threshold.T, time.T, strict=True)
-        self._said = np.stack(
-            [node.scores(*column) for node, column in zip(self._nodes, columns, strict=True)]
-        )
-        self._at = 0
-
-    def say(self, evidence: FleetEvidence, threshold: Array) -> Said:
-        """Return what was prepared for this step."""
-        score = np.where(evidence.present, self._said[:, self._at], np.nan)
-        self._at += 1
-        with np.errstate(invalid="ignore"):
-            return Said(score, score > 0.5, np.where(score >= 0.0, score, np.nan))
+    def score(self, rows: Rows) -> Said:
+        """Score the next rows: each from the past and itself, by the model of now."""
+        columns = zip(rows.ready.T, rows.utilisation.T, rows.threshold.T, rows.time.T, strict=True)
+        found = [node.scores(*column) for node, column in zip(self._nodes, columns, strict=True)]
+        score = np.where(rows.present, np.stack(found, axis=1), np.nan)
+        return Said(score, score > 0.5, np.where(score >= 0.0, score, np.nan))
 
 
 class _Boosted:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from prontosched.errors import TelemetryError
-from prontosched.evaluation.budget import BudgetThresholds
+from prontosched.evaluation.budget import BudgetThresholds, PastPercentile
 from prontosched.evaluation.inputs import Feed, Part, TracePart
 from prontosched.evaluation.methods import Chunked, Method, choose
 from prontosched.evaluation.nulls import NullTotal
 from prontosched.evaluation.record import Record, Shape
 from prontosched.evaluation.runners import Runner, make_runners
+from prontosched.evaluation.scorers import Rows
 from prontosched.evaluation.setting import Setting
 from prontosched.evaluation.summary import FEWEST_SCORED, OWN, SHIFTS, STATISTICS, NodeSummary, summarise_node
 from prontosched.evaluation.truth import Learner, Truth
@@ -62,18 +63,6 @@ class PartResult:
     thinning: int = 1
     node_steps: int = 0
     seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The next rows of all nodes of a chunk, side by side: `(steps, nodes, …)`."""
-
-    vectors: Array
-    ready: Array
-    utilisation: Array
-    time: Array
-    present: Mask
-    gap: Mask
 
 
 def evaluate_part(part: Part, setting: Setting, progress: Progress | None = None) -> PartResult:
@@ -186,99 +175,111 @@ def _stream(
     learner: Learner,
     progress: Progress | None,
 ) -> tuple[Record, int]:
-    runners = make_runners(methods, chunk, metrics)
-    place = {method.name: k for k, method in enumerate(methods)}
-    order = [np.array([place[method.name] for method in runner.methods]) for runner in runners]
-    loop = _Loop(chunk, len(methods), runners, order)
-    last_time = np.full(len(chunk.nodes), np.nan)
-    index = {name: k for k, name in enumerate(chunk.nodes)}
-    steps = 0
+    loop = _Loop(chunk, methods, make_runners(methods, chunk, metrics))
+    layout = _Layout(chunk, feed.metrics, with_ready=chunk.setting.with_ready)
     for chunks in feed.aligned(ROWS, nodes=chunk.nodes):
-        block = _block(chunks, index, chunk.features, last_time, chunk.interval_seconds)
-        threshold = np.empty(block.ready.shape)
-        for step, ready in enumerate(block.ready):
-            threshold[step] = learner.threshold()
+        rows, gap = layout.rows(chunks)
+        for step, ready in enumerate(rows.ready):
+            rows.threshold[step] = learner.threshold()
             learner.learn(ready)
-        for runner in runners:
-            runner.prepare(block.ready, block.utilisation, threshold, block.time)
-        for step in range(block.ready.shape[0]):
-            loop.step(block, step, threshold[step])
-        done = int(block.present.sum())
-        steps += done
+        loop.run(rows, gap)
         if progress is not None:
-            progress(done)
-    return loop.record, steps
+            progress(int(rows.present.sum()))
+    return loop.record, int(layout.timestep.sum())
+
+
+class _Layout:
+    """Puts the next rows of all nodes side by side; nodes that have ended are absent."""
+
+    def __init__(self, chunk: Chunked, metrics: tuple[str, ...], *, with_ready: bool) -> None:
+        self._index = {name: k for k, name in enumerate(chunk.nodes)}
+        self._features = chunk.features
+        self._interval = chunk.interval_seconds
+        self._with_ready = with_ready
+        self._last = np.full(len(chunk.nodes), np.nan)
+        self.timestep = np.zeros(len(chunk.nodes), np.int64)
+
+    def rows(self, chunks: list[Chunk]) -> tuple[Rows, Mask]:
+        """Return the rows, and where time is missing before one."""
+        steps, nodes = max(len(chunk) for chunk in chunks), len(self._index)
+        vectors = np.full((steps, nodes, self._features), np.nan)
+        ready, utilisation, clock, threshold = (np.full((steps, nodes), np.nan) for _ in range(4))
+        present, gap = np.zeros((steps, nodes), bool), np.zeros((steps, nodes), bool)
+        for chunk in chunks:
+            node, size = self._index[chunk.node], len(chunk)
+            given = chunk.vectors.shape[1]
+            vectors[:size, node, :given] = chunk.vectors
+            if self._with_ready:
+                vectors[:size, node, given] = chunk.ready
+            ready[:size, node] = chunk.ready
+            utilisation[:size, node] = chunk.utilisation
+            clock[:size, node] = chunk.timestamps
+            present[:size, node] = True
+            line = np.concatenate([[self._last[node]], chunk.timestamps])
+            with np.errstate(invalid="ignore"):
+                gap[:size, node] = np.diff(line) > 1.5 * self._interval
+            self._last[node] = line[-1]
+        timestep = self.timestep + np.cumsum(present, axis=0) - present
+        self.timestep = self.timestep + present.sum(axis=0)
+        unseen = np.zeros((0, 0))
+        return Rows(
+            ready, utilisation, clock, present, timestep, threshold, vectors, unseen, unseen, unseen
+        ), gap
 
 
 class _Loop:
-    """What is carried from step to step."""
+    """What is carried from rows to rows."""
 
-    def __init__(self, chunk: Chunked, methods: int, runners: list[Runner], order: list[Array]) -> None:
+    def __init__(self, chunk: Chunked, methods: list[Method], runners: list[Runner]) -> None:
         setting, nodes = chunk.setting, len(chunk.nodes)
         budgets = setting.budgets
-        shape = Shape(methods, nodes, budgets, budgets.index(setting.budget), setting.horizon, setting.window)
+        self._shape = (len(methods), nodes)
+        shape = Shape(*self._shape, budgets, budgets.index(setting.budget), setting.horizon, setting.window)
         self.record = Record(shape)
         self._runners = runners
-        self._order = order
-        self._thresholds = BudgetThresholds(methods * nodes, budgets)
+        place = {method.name: k for k, method in enumerate(methods)}
+        self._order = [[place[method.name] for method in runner.methods] for runner in runners]
+        self._thresholds = BudgetThresholds(len(methods) * nodes, budgets)
+        self._percentiles: PastPercentile | None = None
         self._generator = np.random.default_rng([setting.seed, 5, zlib.crc32(chunk.nodes[0].encode())])
-        self._shape = (methods, nodes)
-        self._score = np.full(self._shape, np.nan)
-        self._probability = np.full(self._shape, np.nan)
-        self._own = np.zeros(self._shape, bool)
 
-    def step(self, block: Block, step: int, threshold: Array) -> None:
-        present = block.present[step]
+    def run(self, rows: Rows, gap: Mask) -> None:
+        """Let all methods speak of the next rows, and record them."""
+        present = rows.present[:, None, :]
+        steps = rows.ready.shape[0]
+        score, probability = (np.full((steps, *self._shape), np.nan) for _ in range(2))
+        own = np.zeros(score.shape, bool)
+        without_own: list[int] = []
         for runner, order in zip(self._runners, self._order, strict=True):
-            heard = runner.step(
-                block.vectors[step],
-                ready=block.ready[step],
-                utilisation=block.utilisation[step],
-                time=block.time[step],
-                present=present,
-                threshold=threshold,
-            )
-            for place, said in zip(order, heard, strict=True):
-                self._score[place] = said.score
-                self._own[place] = said.raised
-                self._probability[place] = said.probability
-        score = self._score if present.all() else np.where(present, self._score, np.nan)
+            for place, said in zip(order, runner.run(rows), strict=True):
+                score[:, place] = said.score
+                if said.probability is not None:
+                    probability[:, place] = said.probability
+                if said.raised is None:
+                    without_own.append(place)
+                else:
+                    own[:, place] = said.raised
+        score[~np.broadcast_to(present, score.shape)] = np.nan
+        if without_own:
+            own[:, without_own] = self._highest_tenth(score[:, without_own])
         # Equal scores are told apart by chance, or a rule that mostly says 0 could not be held to a budget.
-        chance = self._generator.random(self._shape)
-        at_budgets = self._thresholds.decide((score + (np.abs(score) * 1e-9 + 1e-12) * chance).ravel())
-        ready = block.ready[step]
-        self.record.put(
-            ready=ready,
-            threshold=threshold,
-            known=present & np.isfinite(ready),
-            gap=block.gap[step],
+        chance = self._generator.random(score.shape)
+        apart = (score + (np.abs(score) * 1e-9 + 1e-12) * chance).reshape(steps, -1)
+        at_budgets = np.stack([self._thresholds.decide(now) for now in apart])
+        self.record.extend(
+            ready=rows.ready,
+            threshold=rows.threshold,
+            known=rows.present & np.isfinite(rows.ready),
+            gap=gap,
             score=score,
-            probability=self._probability,
-            own=self._own & present,
-            at_budgets=at_budgets.reshape(*self._shape, -1),
+            probability=probability,
+            own=own & present,
+            at_budgets=at_budgets.reshape(*score.shape, -1),
         )
 
-
-def _block(
-    chunks: list[Chunk], index: dict[str, int], features: int, last_time: Array, interval: float
-) -> Block:
-    """Put the next rows of all nodes side by side; nodes that have ended are absent."""
-    steps, nodes = max(len(chunk) for chunk in chunks), len(index)
-    vectors = np.full((steps, nodes, features), np.nan)
-    ready, utilisation, clock = (np.full((steps, nodes), np.nan) for _ in range(3))
-    present, gap = np.zeros((steps, nodes), bool), np.zeros((steps, nodes), bool)
-    for chunk in chunks:
-        node, size = index[chunk.node], len(chunk)
-        given = chunk.vectors.shape[1]
-        vectors[:size, node, :given] = chunk.vectors
-        if given < features:
-            vectors[:size, node, given] = chunk.ready
-        ready[:size, node] = chunk.ready
-        utilisation[:size, node] = chunk.utilisation
-        clock[:size, node] = chunk.timestamps
-        present[:size, node] = True
-        line = np.concatenate([[last_time[node]], chunk.timestamps])
-        with np.errstate(invalid="ignore"):
-            gap[:size, node] = np.diff(line) > 1.5 * interval
-        last_time[node] = line[-1]
-    return Block(vectors, ready, utilisation, clock, present, gap)
+    def _highest_tenth(self, score: Array) -> Mask:
+        streams = score.reshape(score.shape[0], -1)
+        if self._percentiles is None:
+            self._percentiles = PastPercentile(streams.shape[1])
+        raised: Mask = np.stack([self._percentiles.raises(now) for now in streams]).reshape(score.shape)
+        return raised

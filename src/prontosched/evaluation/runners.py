@@ -1,8 +1,9 @@
-"""Carry many nodes through stages 1 to 4 and let every method see the same evidence."""
+"""Carry the rows of many nodes through stages 1 to 4 and let every method see the same evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence
 from prontosched.embedding import EMBEDDINGS
 from prontosched.evaluation.methods import Chunked, Method
-from prontosched.evaluation.scorers import Prepared, Said, Scorer, SeparateSignals
+from prontosched.evaluation.references import HalfSpaceTrees
+from prontosched.evaluation.scorers import Rows, Said, Scorer, Signals, SubspaceDistance
 from prontosched.evaluation.windows import Mask
 from prontosched.fleet import Fleet
 from prontosched.node import Node
@@ -20,134 +22,40 @@ from prontosched.spikes import SpikeDetector
 from prontosched.subspace import Array
 from prontosched.telemetry.scaling import Scaling
 
-
-class Panel:
-    """A signal that asks several methods and keeps what each said."""
-
-    name = "panel"
-
-    def __init__(self, asked: list[Scorer]) -> None:
-        self.asked = asked
-        self.threshold: Array = np.zeros(0)
-        self.heard: list[Said] = []
-
-    def decide(self, evidence: FleetEvidence, seen: list[Evidence | None] | None = None) -> FleetDecision:
-        """Ask all; answer with what the first said. `seen` is the evidence node by node, where there is such."""
-        self.heard = [
-            scorer.say(evidence, self.threshold)
-            if seen is None or not isinstance(scorer, SeparateSignals)
-            else scorer.say_each(seen, evidence.present)
-            for scorer in self.asked
-        ]
-        first = self.heard[0]
-        nothing = np.full(first.score.shape, np.nan)
-        return FleetDecision(
-            first.raised,
-            first.score,
-            nothing,
-            evidence.timestep,
-            first.probability,
-            nothing,
-            first.raised,
-        )
-
-    def reason(self, node: int) -> str:
-        """Say why; a panel has no reason of its own."""
-        return "several methods were asked"
+ACCEPTING = Decision(False, 0.0, 0.0, "accepting: only listening")
 
 
 class Track(Protocol):
-    """Stages 1 to 4 for many nodes; the panel is asked at every step."""
+    """The signals of some methods, for all nodes of a chunk, with the stages they look through."""
 
-    def step(self, Y: Array, *, ready: Array, utilisation: Array, time: Array, present: Mask) -> Any:
-        """Take one vector per node."""
+    def run(self, rows: Rows) -> list[Said]:
+        """Let every signal decide on the next rows, and fill in what the embedding shows of them."""
         ...
 
 
-class Plain:
-    """No embedding: methods that look at CPU Ready, utilisation or nothing need none."""
-
-    def __init__(self, nodes: int, panel: Panel) -> None:
-        self._panel = panel
-        self._timestep = np.zeros(nodes, np.int64)
-
-    def step(self, Y: Array, *, ready: Array, utilisation: Array, time: Array, present: Mask) -> None:
-        """Show the panel what needs no embedding."""
-        nodes = present.shape[0]
-        none, never = np.zeros((nodes, 0)), np.zeros(nodes, bool)
-        self._panel.decide(
-            FleetEvidence(
-                present=present, timestep=self._timestep, ready=ready, utilisation=utilisation, time=time,
-                vectors=none, projections=none, spikes=none.astype(np.int8), singular_values=none,
-                basis=np.zeros((nodes, 0, 0)), embedded=never, warm=never, samples=np.zeros(nodes),
-                metrics=None,
-            )
-        )  # fmt: skip
-        self._timestep += present
-
-
-class Nodes:
-    """Separate nodes, their evidence put side by side: for few nodes, and embeddings without arrays."""
-
-    def __init__(self, nodes: list[Node], panel: Panel, rank: int) -> None:
-        self._nodes = nodes
-        self._panel = panel
-        self._rank = rank
-
-    def step(self, Y: Array, *, ready: Array, utilisation: Array, time: Array, present: Mask) -> None:
-        """Let every present node step, then show the panel what they saw."""
-        for place in np.flatnonzero(present):
-            self._nodes[place].step(
-                Y[place], ready=float(ready[place]), utilisation=float(utilisation[place]), time=float(time[place])
-            )  # fmt: skip
-        seen = [node.evidence for node in self._nodes]
-        self._panel.decide(self._evidence(seen, Y, ready, utilisation, time, present), seen)
-
-    def _evidence(
-        self,
-        seen: list[Evidence | None],
-        Y: Array,
-        ready: Array,
-        utilisation: Array,
-        time: Array,
-        present: Mask,
-    ) -> FleetEvidence:
-        nodes, features, rank = *Y.shape, self._rank
-        projections, strengths = np.zeros((nodes, rank)), np.zeros((nodes, rank))
-        spikes = np.zeros((nodes, rank), np.int8)
-        basis, vectors = np.zeros((nodes, features, rank)), np.zeros((nodes, features))
-        embedded, warm = np.zeros(nodes, bool), np.zeros(nodes, bool)
-        samples, timestep = np.zeros(nodes), np.zeros(nodes, np.int64)
-        for place, evidence in enumerate(seen):
-            if evidence is None:
-                continue
-            timestep[place], samples[place] = evidence.timestep, evidence.samples
-            vectors[place] = evidence.vector
-            if evidence.subspace is None:
-                continue
-            held = min(rank, len(evidence.projections))
-            embedded[place] = True
-            projections[place, :held] = evidence.projections[:held]
-            strengths[place, :held] = evidence.subspace.singular_values[:held]
-            basis[place, :, :held] = evidence.subspace.basis[:, :held]
-            if evidence.spikes is not None:
-                warm[place] = True
-                spikes[place, :held] = evidence.spikes[:held]
-        return FleetEvidence(
-            present=present, timestep=timestep, ready=ready, utilisation=utilisation, time=time, vectors=vectors,
-            projections=projections, spikes=spikes, singular_values=strengths, basis=basis, embedded=embedded,
-            warm=warm, samples=samples, metrics=None,
-        )  # fmt: skip
-
-
-class Listener:
-    """A node's signal that decides nothing: the panel decides from the evidence."""
+class NodeListener:
+    """The signal of one node: asks several signals and keeps what each said, and what there was to see."""
 
     name = "listener"
 
+    def __init__(self, signals: list[Any], *, distances: bool, vectors: bool) -> None:
+        self.signals = signals
+        self.distances = distances
+        self.vectors = vectors
+        self.said: list[list[tuple[float, bool, float]]] = [[] for _ in signals]
+        self.seen: list[tuple[float, float]] = []
+        self.scaled: list[Array] = []
+
     def decide(self, evidence: Evidence) -> Decision:
-        """Accept."""
-        return Decision(False, 0.0, 0.0, "accepting: only listening", evidence.timestep)
+        """Ask all; accept."""
+        for signal, said in zip(self.signals, self.said, strict=True):
+            decision = signal.decide(evidence)
+            said.append((decision.score, decision.raised, decision.probability))
+        if self.distances:
+            self.seen.append((evidence.t_squared, evidence.spe))
+        if self.vectors and evidence.vector is not None:
+            self.scaled.append(evidence.vector)
+        return ACCEPTING
 
     def settings(self) -> dict[str, Any]:
         """Return no settings."""
@@ -160,12 +68,150 @@ class Listener:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over no state."""
 
+    def put(self, rows: Rows, place: int, present: Mask, said: list[tuple[Array, Mask, Array]]) -> None:
+        """Hand over what was kept of one node, and begin anew."""
+        for kept, (score, raised, probability) in zip(self.said, said, strict=True):
+            score[present, place], raised[present, place], probability[present, place] = zip(
+                *kept, strict=True
+            )
+            kept.clear()
+        if self.distances:
+            rows.t_squared[present, place], rows.spe[present, place] = zip(*self.seen, strict=True)
+            self.seen.clear()
+        if self.vectors:
+            rows.scaled[present, place] = self.scaled
+            self.scaled.clear()
 
-def make_track(method: Method, chunk: Chunked, metrics: tuple[str, ...], panel: Panel) -> Track:
-    """Return the stages a method looks through, for all nodes of a chunk."""
+
+class SeparateNodes:
+    """Every node on its own: for few nodes, and for embeddings without a form for many."""
+
+    def __init__(self, nodes: list[Node] | None, listeners: list[NodeListener]) -> None:
+        self._nodes = nodes
+        self._listeners = listeners
+
+    def run(self, rows: Rows) -> list[Said]:
+        """Carry every node through its rows, one after the other."""
+        shape = rows.ready.shape
+        said = [
+            (np.full(shape, np.nan), np.zeros(shape, bool), np.full(shape, np.nan))
+            for _ in self._listeners[0].signals
+        ]
+        for place, listener in enumerate(self._listeners):
+            present = rows.present[:, place]
+            if not present.any():
+                continue
+            columns = (rows.ready, rows.utilisation, rows.time)
+            values = zip(*(column[present, place].tolist() for column in columns), strict=True)
+            if self._nodes is None:
+                steps = rows.timestep[present, place].tolist()
+                for step, (ready, busy, time) in zip(steps, values, strict=True):
+                    listener.decide(Evidence(step, ready, busy, time))
+            else:
+                step_on = self._nodes[place].step
+                for y, (ready, busy, time) in zip(rows.vectors[present, place], values, strict=True):
+                    step_on(y, ready=ready, utilisation=busy, time=time)
+            listener.put(rows, place, present, said)
+        return [Said(*columns) for columns in said]
+
+
+class FleetListener:
+    """The signal of a fleet: asks several signals and keeps what each said, and what there was to see."""
+
+    def __init__(self, signals: list[Any], *, distances: bool, vectors: bool) -> None:
+        self.signals = signals
+        self.distances = distances
+        self.vectors = vectors
+        self.step = 0
+        self.rows: Rows | None = None
+        self.said: list[tuple[Array, Mask, Array]] = []
+
+    def begin(self, rows: Rows) -> None:
+        """Begin with the next rows."""
+        shape = rows.ready.shape
+        self.step, self.rows = 0, rows
+        self.said = [(np.empty(shape), np.empty(shape, bool), np.empty(shape)) for _ in self.signals]
+
+    def decide(self, evidence: FleetEvidence) -> FleetDecision:
+        """Ask all; accept."""
+        step, rows = self.step, self.rows
+        assert rows is not None
+        for signal, (score, raised, probability) in zip(self.signals, self.said, strict=True):
+            decision = signal.decide(evidence)
+            score[step], raised[step], probability[step] = (
+                decision.score,
+                decision.raised,
+                decision.probability,
+            )
+        if self.distances:
+            rows.t_squared[step], rows.spe[step] = _distances(evidence)
+        if self.vectors:
+            rows.scaled[step] = evidence.vectors
+        self.step += 1
+        nothing = np.zeros(evidence.ready.shape)
+        return FleetDecision(nothing > 0, nothing, nothing, evidence.timestep, nothing, nothing, nothing > 0)
+
+    def reason(self, node: int) -> str:
+        """Say why; a listener has no reason of its own."""
+        return ACCEPTING.reason
+
+
+class ManyNodes:
+    """All nodes as arrays, step by step."""
+
+    def __init__(self, fleet: Fleet | None, listener: FleetListener) -> None:
+        self._fleet = fleet
+        self._listener = listener
+
+    def run(self, rows: Rows) -> list[Said]:
+        """Carry all nodes through the next rows."""
+        self._listener.begin(rows)
+        columns = (rows.vectors, rows.ready, rows.utilisation, rows.time, rows.present, rows.timestep)
+        for Y, ready, utilisation, time, present, timestep in zip(*columns, strict=True):
+            if self._fleet is not None:
+                self._fleet.step(Y, ready=ready, utilisation=utilisation, time=time, present=present)
+            else:
+                self._listener.decide(_unseen(ready, utilisation, time, present, timestep))
+        present = rows.present
+        return [
+            Said(np.where(present, score, np.nan), raised & present, np.where(present, probability, np.nan))
+            for score, raised, probability in self._listener.said
+        ]
+
+
+def _unseen(ready: Array, utilisation: Array, time: Array, present: Mask, timestep: Any) -> FleetEvidence:
+    """Return the evidence of a step that no embedding has looked at."""
+    nodes = present.shape[0]
+    none, never = np.zeros((nodes, 0)), np.zeros(nodes, bool)
+    return FleetEvidence(
+        present=present, timestep=timestep, ready=ready, utilisation=utilisation, time=time, vectors=none,
+        projections=none, spikes=none.astype(np.int8), singular_values=none, basis=np.zeros((nodes, 0, 0)),
+        embedded=never, warm=never, samples=np.zeros(nodes), metrics=None,
+    )  # fmt: skip
+
+
+def _distances(evidence: FleetEvidence) -> tuple[Array, Array]:
+    """Return T² and SPE of every node, as `Evidence` does."""
+    strengths, squares = evidence.singular_values, evidence.projections**2
+    usable = evidence.embedded & (evidence.samples > 0)
+    per_sample = np.maximum(evidence.samples, 1.0)[:, None]
+    inside = np.where(strengths > 0, squares * per_sample / np.maximum(strengths, 1e-150) ** 2, 0.0).sum(1)
+    outside = np.maximum(0.0, (evidence.vectors**2).sum(1) - squares.sum(1))
+    return np.where(usable, inside, np.nan), np.where(evidence.embedded, outside, np.nan)
+
+
+def make_track(
+    method: Method, chunk: Chunked, metrics: tuple[str, ...], signals: list[Signals], **seen: bool
+) -> Track:
+    """Return the stages a method looks through, with signals at their end, for all nodes of a chunk."""
     nodes = len(chunk.nodes)
+    arrays = not chunk.few and (not method.embedding or method.embedding == "fpca")
+    if arrays:
+        listener = FleetListener([signal.fleet(nodes) for signal in signals], **seen)
+    else:
+        listeners = [NodeListener([signal.one() for signal in signals], **seen) for _ in range(nodes)]
     if not method.embedding:
-        return Plain(nodes, panel)
+        return ManyNodes(None, listener) if arrays else SeparateNodes(None, listeners)
     preset = PRESETS[method.preset]
     options = dict(method.options)
     lag = int(options.pop("lag", preset.lag))
@@ -174,14 +220,15 @@ def make_track(method: Method, chunk: Chunked, metrics: tuple[str, ...], panel: 
     if "block_size" in settings:
         settings["block_size"] = max(int(settings["block_size"]), settings["rank"])
     kind = EMBEDDINGS[method.embedding]
-    if method.embedding == "fpca" and not chunk.few:
+    if arrays:
         every = kind(**settings).settings()
-        return Fleet(nodes, chunk.features, panel, lag=lag, scaling=Scaling(), metrics=metrics, **every)
+        fleet = Fleet(nodes, chunk.features, listener, lag=lag, scaling=Scaling(), metrics=metrics, **every)
+        return ManyNodes(fleet, listener)
     made = [
-        Node(kind(**settings), Listener(), scaling=Scaling(), projector=Projector(lag), detector=SpikeDetector(lag))
-        for _ in range(nodes)
+        Node(kind(**settings), listener, scaling=Scaling(), projector=Projector(lag), detector=SpikeDetector(lag))
+        for listener in listeners
     ]  # fmt: skip
-    return Nodes(made, panel, settings["rank"])
+    return SeparateNodes(made, listeners)
 
 
 class Runner:
@@ -189,22 +236,29 @@ class Runner:
 
     def __init__(self, methods: list[Method], chunk: Chunked, metrics: tuple[str, ...]) -> None:
         self.methods = methods
-        self.panel = Panel([method.make(chunk) for method in methods])
-        self._track = make_track(methods[0], chunk, metrics, self.panel)
+        made: list[Scorer | Signals] = [method.make(chunk) for method in methods]
+        self._scorers = [scorer if not isinstance(scorer, Signals) else None for scorer in made]
+        signals = [scorer for scorer in made if isinstance(scorer, Signals)]
+        self._track: Track | None = None
+        self._distances = any(isinstance(scorer, SubspaceDistance) for scorer in made)
+        self._vectors = any(isinstance(scorer, HalfSpaceTrees) for scorer in made)
+        if signals or methods[0].embedding:
+            self._track = make_track(
+                methods[0], chunk, metrics, signals, distances=self._distances, vectors=self._vectors
+            )
 
-    def prepare(self, ready: Array, utilisation: Array, threshold: Array, time: Array) -> None:
-        """Show the next steps, `(steps, nodes)`, to methods that would rather score several at a time."""
-        for scorer in self.panel.asked:
-            if isinstance(scorer, Prepared):
-                scorer.prepare(ready, utilisation, threshold, time)
-
-    def step(
-        self, Y: Array, *, ready: Array, utilisation: Array, time: Array, present: Mask, threshold: Array
-    ) -> list[Said]:
-        """Carry one vector per node through, and return what each method says."""
-        self.panel.threshold = threshold
-        self._track.step(Y, ready=ready, utilisation=utilisation, time=time, present=present)
-        return self.panel.heard
+    def run(self, rows: Rows) -> list[Said]:
+        """Return what each method says of the next rows."""
+        # What is seen through this embedding belongs to the methods that look through it alone.
+        if self._distances:
+            rows = replace(
+                rows, t_squared=np.full(rows.ready.shape, np.nan), spe=np.full(rows.ready.shape, np.nan)
+            )
+        if self._vectors:
+            rows = replace(rows, scaled=np.zeros(rows.vectors.shape))
+        signals = iter([] if self._track is None else self._track.run(rows))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return [next(signals) if scorer is None else scorer.score(rows) for scorer in self._scorers]
 
 
 def make_runners(methods: list[Method], chunk: Chunked, metrics: tuple[str, ...]) -> list[Runner]:

@@ -293,18 +293,23 @@ def _shifted(
     anticipated = (tape.label & tape.valid & tape.quiet).astype(np.float64)
     calm = (~tape.label & tape.valid & tape.quiet).astype(np.float64)
     spikes = tape.spike.astype(np.float64)
-    here = np.zeros(1)
+
+    def both(name: str, method: int, signal: Array, target: Array, less: Array | None = None) -> None:
+        nulls[name][method] = shifted_means(signal, target, shifts)
+        seen[name][method] = _mean_at(signal, target)
+        if less is not None:
+            nulls[name][method] -= shifted_means(signal, less, shifts)
+            seen[name][method] -= _mean_at(signal, less)
+
     for method in range(methods):
-        chosen = tape.chosen[:, method].astype(np.float64)
-        ranks = middle_ranks(tape.score[:, method].astype(np.float64))
-        latched = any_within(tape.own[:, method], first=-window, last=0).astype(np.float64)
-        for moments, key in ((shifts, "null"), (here, "seen")):
-            recall = shifted_means(chosen, positive, moments)
-            quiet = shifted_means(ranks, anticipated, moments) - shifted_means(ranks, calm, moments)
-            success = shifted_means(latched, spikes, moments)
-            for name, found in (("recall", recall), ("quiet", quiet), ("success", success)):
-                if key == "null":
-                    nulls[name][method] = found
-                else:
-                    seen[name][method] = found[0]
+        both("recall", method, tape.chosen[:, method].astype(np.float64), positive)
+        both("quiet", method, middle_ranks(tape.score[:, method].astype(np.float64)), anticipated, calm)
+        latched = any_within(tape.own[:, method], first=-window, last=0)
+        both("success", method, latched.astype(np.float64), spikes)
     return nulls, seen
+
+
+def _mean_at(signal: Array, target: Array) -> float:
+    """Return the mean of `signal` over the moments that `target` marks."""
+    moments = float(target.sum())
+    return float(signal @ target) / moments if moments > 0 else float("nan")

@@ -153,17 +153,23 @@ class PercentileThreshold:
         self._past = ManySamples(Many(nodes), 4096, WHOLE_PAST)
         self._share = share
         self._lowest = np.full(nodes, np.inf)
+        self._threshold = np.full(nodes, np.nan)
 
     def threshold(self) -> Array:
         """Return the percentile of all values so far."""
-        level = self._past.quantile(self._share)
-        level = np.where(level <= self._lowest, np.nextafter(level, np.inf), level)
-        return np.where(self._past.seen >= FEWEST_VALUES, level, np.nan)
+        return self._threshold
 
     def learn(self, ready: Array) -> None:
         """Take in one value per node."""
-        self._past.add(ready)
-        np.fmin(self._lowest, ready, out=self._lowest)
+        changed = self._past.add(ready)
+        lower = ready < self._lowest  # never so where CPU Ready is unknown
+        if lower.any():
+            np.fmin(self._lowest, ready, out=self._lowest)
+        elif not changed.any():
+            return
+        level = self._past.quantile(self._share)
+        level = np.where(level <= self._lowest, np.nextafter(level, np.inf), level)
+        self._threshold = np.where(self._past.seen >= FEWEST_VALUES, level, np.nan)
 
 
 class ChartThreshold:
