@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from prontosched.cli import cli
 from prontosched.errors import TelemetryError
 from prontosched.recording import Recorder, join_parts, parts_folder, record
+from prontosched.telemetry.probe import Probed
 from prontosched.telemetry.source import Sample
 from prontosched.telemetry.trace import open_trace
 
@@ -279,3 +280,43 @@ def test_options_that_do_not_fit_the_source_are_refused(
     assert result.exit_code == 2
     assert message in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+class Found:
+    """A probe that finds something at every third reading."""
+
+    def __init__(self) -> None:
+        self.polls = 0
+
+    def poll(self, now: float, *, ready: float) -> Probed | None:
+        self.polls += 1
+        return Probed(2.5, "", 0.05) if self.polls % 3 == 0 else None
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_what_a_probe_suffered_is_a_column_and_no_metric(tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"host.{suffix}"
+    recorder = Recorder(out, part_seconds=3600)
+    state = record(Steps(end=9), recorder, probe=Found())  # type: ignore[arg-type]
+    recorder.finish()
+
+    plain, probed = open_trace(out), open_trace(out, ready="probe_slowdown")
+
+    assert state.probes == 2
+    assert "probe_slowdown" not in plain.metrics
+    assert plain.metrics == ("a", "b")
+    assert [float(v) for chunk in probed.chunks() for v in chunk.ready if v == v] == [2.5, 2.5]
+
+
+def test_the_command_probes_this_machine_and_can_be_told_not_to(tmp_path: Path) -> None:
+    out = [tmp_path / "with.csv", tmp_path / "without.csv"]
+    runner = CliRunner()
+
+    facts = [
+        json.loads(runner.invoke(cli, ["record", str(path), "--for", "3", "--json", *more]).stdout)
+        for path, more in zip(out, ([], ["--no-probe"]), strict=True)
+    ]
+
+    assert [found["probes"] for found in facts] == [1, 0]
+    assert "probe_slowdown" in out[0].read_text().splitlines()[0]
+    assert "probe_slowdown" not in out[1].read_text().splitlines()[0]

@@ -34,6 +34,12 @@ from prontosched.cli.shared_options import Duration
 @click.option("--node", default=None, help="Name of the node.  [default: the host name]")
 @click.option("--part", "part_seconds", type=Duration(above=True), default="60s", help="Age of a part file.")
 @click.option("--single", is_flag=True, help="Store metrics as 32-bit numbers (Parquet).")
+@click.option(
+    "--probe/--no-probe",
+    "probing",
+    default=True,
+    help="Record what a piece of CPU work suffers, every 15 s (source linux).",
+)
 @click.option("--join", is_flag=True, help="Record nothing: join the parts of a recording that was cut off.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -46,6 +52,7 @@ def command(
     node: str | None,
     part_seconds: float,
     single: bool,
+    probing: bool,
     join: bool,
     as_json: bool,
 ) -> None:
@@ -67,16 +74,25 @@ def command(
         return
     source = _open(name, interval, targets, root, node)
     recorder = Recorder(out, part_seconds=part_seconds, single_precision=single)
+    probe = None
+    if probing and name == "linux":
+        from prontosched.telemetry.probe import Probe, runs_on
+
+        machine = root or Path("/")
+        probe = Probe(machine, prepare=source.exclude_thread) if runs_on(machine) else None
     stop = _Stop()
     try:
         state = record(
             source,
             recorder,
             seconds=math.inf if seconds is None else seconds,
+            probe=probe,
             stopped=stop.asked,
             progress=_Meter(seconds, interval).show,
         )
     finally:
+        if probe is not None:
+            probe.close()
         source.close()
     rows = recorder.finish()
     facts = {
@@ -85,6 +101,7 @@ def command(
         "timesteps": state.timesteps,
         "metrics": state.metrics,
         "late": state.late,
+        "probes": state.probes,
         "seconds": round(state.seconds, 1),
         "bytes": out.stat().st_size if rows else 0,
     }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prontosched.recording.parts import Recorder, finite_mean
+from prontosched.telemetry.probe import Probe
 from prontosched.telemetry.source import Source
 
 POLL_SECONDS = 0.1
@@ -27,6 +28,8 @@ class Progress:
         Readings that started more than half an interval late.
     seconds
         Time since the start.
+    probes
+        Probes whose slowdown was recorded.
     ready
         CPU Ready of the last reading, the mean over nodes; NaN if unknown.
     """
@@ -36,6 +39,7 @@ class Progress:
     parts: int = 0
     metrics: int = 0
     late: int = 0
+    probes: int = 0
     seconds: float = 0.0
     ready: float = math.nan
 
@@ -45,13 +49,14 @@ def record(
     recorder: Recorder,
     *,
     seconds: float = math.inf,
+    probe: Probe | None = None,
     stopped: Callable[[], bool] = lambda: False,
     progress: Callable[[Progress], None] = lambda now: None,
 ) -> Progress:
     """Record until the time is over, the source ends, or `stopped`; the recorder is left to be finished.
 
     Readings keep to a grid: a late one does not shift those after it. The first reading only sets the
-    counters and is not recorded.
+    counters and is not recorded. With a `probe`, what it finds goes to the reading after it.
     """
     state = Progress()
     begun = time.monotonic()
@@ -72,6 +77,11 @@ def record(
             samples = source.read()
         except EOFError:
             break
+        if probe is not None and samples:
+            found = probe.poll(time.monotonic(), ready=samples[0].ready)
+            if found is not None:
+                samples = [replace(samples[0], probe_slowdown=found.slowdown), *samples[1:]]
+                state.probes += 1
         recorder.write(samples)
         state.timesteps += 1
         state.rows, state.parts = recorder.rows, recorder.parts

@@ -15,7 +15,7 @@ import numpy as np
 
 from prontosched.errors import TelemetryError
 from prontosched.recording.formats import LEADING, Format, choose_format, synchronise
-from prontosched.telemetry.source import Sample
+from prontosched.telemetry.source import PROBE_COLUMN, Sample
 
 PART_SECONDS = 60.0
 # Bounds the memory of an open part, however many nodes and metrics there are.
@@ -132,6 +132,9 @@ def _table(samples: list[Sample]) -> dict[str, Any]:
         "ready": np.array([sample.ready for sample in samples]),
         "utilisation": np.array([sample.utilisation for sample in samples]),
     }
+    probed = np.array([sample.probe_slowdown for sample in samples])
+    if np.isfinite(probed).any():
+        table[PROBE_COLUMN] = probed
     start = 0
     while start < len(samples):
         metrics, end = samples[start].metrics, start + 1
@@ -140,7 +143,7 @@ def _table(samples: list[Sample]) -> dict[str, Any]:
         vectors = np.array([sample.vector for sample in samples[start:end]])
         for place, name in enumerate(metrics):
             # A metric of a leading column's name would hide it.
-            column = f"metric_{name}" if name in LEADING else name
+            column = f"metric_{name}" if name in (*LEADING, PROBE_COLUMN) else name
             if column not in table:
                 table[column] = np.full(len(samples), np.nan)
             table[column][start:end] = vectors[:, place]

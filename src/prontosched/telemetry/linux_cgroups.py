@@ -174,6 +174,19 @@ class Cgroups:
         cgroup.seen = self._now
         return cgroup
 
+    def weight(self, cgroup: Cgroup) -> float:
+        """Return how much a cgroup weighs against its neighbours, 1 being usual; the product up to the root."""
+        version, _, path = cgroup.path.partition(":")
+        root, name, usual = (
+            (self._v1, "cpu.shares", 1024) if version == "1" else (self._v2, "cpu.weight", 100)
+        )
+        folder, weight = self._folder(root, path) if root else "", 1.0
+        while len(folder) > len(root):
+            content = _read(f"{folder}/{name}") or b""
+            weight *= int(content) / usual if content.strip().isdigit() else 1.0
+            folder = os.path.dirname(folder)
+        return weight
+
     def _check(self, cgroup: Cgroup) -> None:
         cgroup.checked = self._now
         version, _, path = cgroup.path.partition(":")

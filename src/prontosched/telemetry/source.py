@@ -13,6 +13,8 @@ from typing import Protocol
 from prontosched.subspace import Array
 
 NAN = float("nan")
+# Column of a recording that says what a probe suffered; an outcome, and never among the metrics.
+PROBE_COLUMN = "probe_slowdown"
 MIXED_NOTE = "waiting for quotas and at low priority cannot be told apart and is in CPU Ready, with steal"
 # What of CPU Ready each source can tell apart, for people.
 SEPARATION = {
@@ -47,6 +49,8 @@ class Sample:
         CPU utilisation in percent of all CPUs; NaN where unknown.
     notes
         What a person should know of this sample, e.g. which fallback gave `ready`.
+    probe_slowdown
+        How many times longer than alone a probe took that ended just before; NaN where none did.
     """
 
     node: str
@@ -56,6 +60,7 @@ class Sample:
     ready: float = NAN
     utilisation: float = NAN
     notes: tuple[str, ...] = field(default=())
+    probe_slowdown: float = NAN
 
 
 class Source(Protocol):

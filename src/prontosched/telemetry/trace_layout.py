@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prontosched.errors import TelemetryError, nearest
+from prontosched.telemetry.source import PROBE_COLUMN
 from prontosched.telemetry.trace_files import TraceFile, name_some
 
 READY_NAMES = ("ready", "cpu_ready", "cpu_ready_percent", "cpu_ready_ms")
@@ -85,7 +86,8 @@ def lay_out(
     }
     roles = {role: (name,) if (name := given[role]) else defaults[role] for role in defaults}
     reserved = {name for role, names in roles.items() if role != "utilisation" for name in names}
-    reserved |= set(UTILISATION_NAMES)
+    # What happened to a probe is an outcome: read it as `ready` where it is wanted.
+    reserved |= {*UTILISATION_NAMES, PROBE_COLUMN}
     columns: dict[str, str] = {}
     metrics: dict[str, int] = {}
     for file in files:
