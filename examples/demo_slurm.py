@@ -164,8 +164,9 @@ class Demo:
 
     @contextmanager
     def running_agents(self) -> Iterator[None]:
-        say("starting one agent per node, with the gate slurm and --enforce")
-        rules = {"valid_seconds": VALID_SECONDS, "min_hold_seconds": 2, "min_accept_seconds": 2}
+        say("starting one agent per node, with the gate slurm, --enforce and a veto")
+        rules = {"veto": "true", "valid_seconds": VALID_SECONDS, "prefer_seconds": VALID_SECONDS}
+        rules |= {"min_hold_seconds": 2, "min_accept_seconds": 2}
         with ExitStack() as stack:
             for node in self.slurm.nodes:
                 options = {"conf": self.slurm.conf, "node": node, "observe_seconds": 2, **rules}

@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
+from prontosched.agent.assembly import closes_nodes, make_followers, node_builder
 from prontosched.agent.assembly import make_agent as assemble
-from prontosched.agent.assembly import make_followers
 from prontosched.agent.federating import FederationFollower
 from prontosched.agent.gating import GateFollower
 from prontosched.agent.service import ServiceManager
@@ -67,6 +67,17 @@ def test_a_node_that_left_is_opened_and_stays_counted():
     assert follower.status()["refusals"] == refused == 1
     assert follower.status()["nodes"] == []
     asyncio.run(agent.abandon())
+
+
+def test_nodes_beyond_what_one_agent_gates_are_said_and_counted(monkeypatch, caplog):
+    monkeypatch.setattr("prontosched.agent.gating.MOST", 0)
+    agent, follower = gated(MemoryGate("n1"), enforce=True, ticks=5)
+    asyncio.run(agent.abandon())
+
+    assert follower.status()["nodes_beyond"] == 1
+    assert [r.message for r in caplog.records if "without a gate" in r.message] == [
+        "1 nodes go without a gate: one agent gates at most 0, run several"
+    ]
 
 
 def test_in_shadow_mode_nothing_is_changed_but_all_is_counted():
@@ -236,3 +247,22 @@ def test_enforcement_is_told_to_the_signal(tmp_path):
 
     assert agent.nodes.node.signal.enforcing
     assert os.path.isdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("gate", "options", "enforce", "closes"),
+    [
+        ("slurm", (), True, False),
+        ("slurm", ("veto=true",), True, True),
+        ("slurm", ("veto=true",), False, False),
+        ("hook", ("command=/bin/true",), True, True),
+        ("hook", ("command=/bin/true", "veto=false"), True, False),
+        (None, (), True, False),
+    ],
+)
+def test_signal_counts_as_obeyed_only_where_refusals_close_the_node(gate, options, enforce, closes):
+    """A gate that only ranks nodes keeps no job away: then what follows a refusal is still to be learned from."""
+    settings = AgentSettings(gate=gate, gate_option=options, enforce=enforce)
+
+    assert closes_nodes(settings) == closes
+    assert node_builder(settings)(("cpu_user",)).signal.enforcing == closes

@@ -45,6 +45,12 @@ class Harness:
         Undoes `close`.
     shown
         Returns the text that users of the scheduler see for a node.
+    preference
+        Returns what makes the scheduler prefer one node to another, such as its weight;
+        None where the gate cannot prefer.
+    starve
+        Makes jobs wait that no open node can take, and waits until the scheduler says
+        so; returns what ends it. None where the gate cannot tell.
     """
 
     gate: Gate
@@ -54,6 +60,8 @@ class Harness:
     close: Callable[[str], None] | None
     reopen: Callable[[str], None] | None
     shown: Callable[[str], str]
+    preference: Callable[[str], object] | None = None
+    starve: Callable[[], Callable[[], None]] | None = None
 
 
 def harness_of(name: str) -> Callable[[Path], AbstractContextManager[Harness]]:

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from prontosched.errors import IntegrationError
-from prontosched.integration.gate import CountingGate, Verdict
+from prontosched.integration.gate import CountingGate, Gate, PreferringGate, QueueGate, Rank, Verdict
 from prontosched.integration.keeper import Keeper
 from prontosched.integration.policy import Rules
 from prontosched.integration.registry import BUILT_IN
 from prontosched.integration.sweep import release, sweep
 from tests.contract.gate_harness import HARNESSES, Harness, harness_of
 
-EAGER = Rules(enforce=True, min_hold_seconds=0, min_accept_seconds=0, observe_seconds=0, max_refusing=1.0)
+EAGER = Rules(
+    enforce=True, veto=True, min_hold_seconds=0, min_accept_seconds=0, observe_seconds=0, max_refusing=1.0
+)
 
 
 @pytest.fixture(scope="module", params=sorted(HARNESSES))
@@ -32,6 +34,18 @@ def harness(started: Harness) -> Iterator[Harness]:
             started.reopen(node)
     for node in started.nodes:
         started.gate.accept(node)
+        if isinstance(started.gate, PreferringGate):
+            started.gate.restore(node)
+
+
+def ranking(gate: Gate) -> PreferringGate:
+    if not isinstance(gate, PreferringGate):
+        pytest.skip("this gate cannot prefer")
+    return gate
+
+
+def rank(level: int, seconds: float = 300.0, *, refuse: bool = False) -> Rank:
+    return Rank(level, (0.05, 0.2, 0.4, 0.6, 0.9)[level], refuse, time.time() + seconds)
 
 
 def refusing(seconds: float = 60.0, reason: str = "cpu_user is rising", score: float = 0.75) -> Verdict:
@@ -175,7 +189,7 @@ def test_counting_gate_counts_what_it_refuses(harness: Harness) -> None:
 def test_keeper_in_shadow_mode_changes_nothing(harness: Harness) -> None:
     node = harness.nodes[0]
     before = harness.shown(node)
-    keeper = Keeper(harness.gate, node, rules=Rules(min_accept_seconds=0))
+    keeper = Keeper(harness.gate, node, rules=Rules(veto=True, min_accept_seconds=0))
     standing = keeper.settle(refusing(), time.time())
 
     assert (standing.mode, standing.state, standing.refusals) == ("shadow", "closed-by-us", 1)
@@ -191,6 +205,129 @@ def test_keeper_refuses_and_opens_when_it_is_closed(harness: Harness) -> None:
     assert (standing.state, standing.errors) == ("closed-by-us", 0)
     assert keeper.close()
     assert harness.gate.observe(node).state == "open"
+
+
+def test_rank_is_read_back_with_level_chance_word_and_expiry(harness: Harness) -> None:
+    gate, node = ranking(harness.gate), harness.nodes[0]
+    for given in (rank(2), rank(4, refuse=True)):
+        gate.prefer(node, given, refusing(reason="cpu_user is rising"))
+        seen = harness.gate.observe(node)
+
+        assert seen.state == "open"
+        assert seen.rank is not None
+        assert (seen.rank.level, seen.rank.refuse) == (given.level, given.refuse)
+        assert seen.rank.chance == pytest.approx(given.chance)
+        assert given.valid_until - 1 <= seen.rank.valid_until <= given.valid_until
+        assert harness.gate.owned() == [node]
+    assert harness.gate.observe(harness.nodes[1]).rank is None
+
+
+def test_contended_node_is_preferred_less_and_restoring_leaves_no_trace(harness: Harness) -> None:
+    gate, node = ranking(harness.gate), harness.nodes[0]
+    assert harness.preference is not None
+    before = harness.preference(node), harness.shown(node)
+    gate.prefer(node, rank(3), refusing())
+    assert harness.preference(node) != before[0]
+    gate.restore(node)
+
+    assert (harness.preference(node), harness.shown(node)) == before
+    assert harness.gate.owned() == []
+    gate.restore(node)
+    assert (harness.preference(node), harness.shown(node)) == before
+
+
+def test_level_nought_is_as_the_administrator_set_it(harness: Harness) -> None:
+    gate, node = ranking(harness.gate), harness.nodes[0]
+    assert harness.preference is not None
+    before = harness.preference(node)
+    gate.prefer(node, rank(3), refusing())
+    gate.prefer(node, rank(0), refusing())
+
+    assert harness.preference(node) == before
+    assert harness.gate.observe(node).rank is None
+
+
+def test_rank_outlives_a_veto_and_a_veto_a_rank(harness: Harness) -> None:
+    gate, node = ranking(harness.gate), harness.nodes[0]
+    gate.prefer(node, rank(3), refusing())
+    harness.gate.refuse(node, refusing())
+    seen = harness.gate.observe(node)
+    assert seen.ours
+    assert seen.rank is not None
+    harness.gate.accept(node)
+    after = harness.gate.observe(node)
+    assert (after.state, after.rank) == ("open", seen.rank)
+    harness.gate.refuse(node, refusing())
+    gate.restore(node)
+
+    assert harness.gate.observe(node).ours
+    assert harness.gate.observe(node).rank is None
+
+
+def test_watchdog_restores_lapsed_ranks_and_keeps_valid_ones(harness: Harness) -> None:
+    gate = ranking(harness.gate)
+    gate.prefer(harness.nodes[0], rank(3, 5), refusing())
+    gate.prefer(harness.nodes[1], rank(3, 300), refusing())
+    swept = sweep(harness.again(), now=time.time() + 10)
+
+    assert (swept.restored, swept.kept, swept.failed) == ([harness.nodes[0]], [harness.nodes[1]], {})
+    assert harness.gate.observe(harness.nodes[0]).rank is None
+    assert release(harness.again()).restored == [harness.nodes[1]]
+
+
+def test_counting_gate_counts_ranks_by_the_nodes_own_word(harness: Harness) -> None:
+    gate = ranking(harness.gate)
+    if not isinstance(harness.gate, CountingGate):
+        pytest.skip("this gate cannot count")
+    gate.prefer(harness.nodes[0], rank(3, refuse=True), refusing())
+    census = harness.gate.census()
+
+    assert {name: (one.level, one.refuse) for name, one in census.ranks.items()} == {
+        harness.nodes[0]: (3, True)
+    }
+    assert census.refusals == {}
+
+
+def test_keeper_without_a_veto_ranks_and_never_closes(harness: Harness) -> None:
+    ranking(harness.gate)
+    node = harness.nodes[0]
+    keeper = Keeper(harness.gate, node, rules=Rules(enforce=True, observe_seconds=0))
+    standing = keeper.settle(refusing(), time.time())
+    seen = harness.gate.observe(node)
+
+    assert (seen.state, standing.state, standing.level) == ("open", "open", 3)
+    assert seen.rank is not None
+    assert keeper.close()
+    assert harness.gate.observe(node).rank is None
+
+
+def test_keeper_in_shadow_mode_ranks_nothing(harness: Harness) -> None:
+    ranking(harness.gate)
+    assert harness.preference is not None
+    before = harness.preference(harness.nodes[0])
+    keeper = Keeper(harness.gate, harness.nodes[0])
+    standing = keeper.settle(refusing(), time.time())
+
+    assert (standing.mode, standing.level, standing.rankings) == ("shadow", 3, 1)
+    assert harness.preference(harness.nodes[0]) == before
+
+
+def test_no_veto_stands_while_jobs_wait_that_no_open_node_can_take(harness: Harness) -> None:
+    if harness.starve is None:
+        assert not isinstance(harness.gate, QueueGate)
+        pytest.skip("this gate cannot tell who waits")
+    node = harness.nodes[0]
+    keeper = Keeper(harness.gate, node, rules=EAGER)
+    assert keeper.settle(refusing(), time.time()).state == "closed-by-us"
+    relieve = harness.starve()
+    try:
+        standing = keeper.settle(refusing(), time.time())
+
+        assert standing.state == "open"
+        assert "jobs wait" in standing.why
+    finally:
+        relieve()
+    keeper.close()
 
 
 def test_every_gate_of_ours_is_in_the_suite() -> None:

@@ -80,7 +80,8 @@ def test_each_role_can_do_its_work(role: Callable[[str], NatsLink]) -> None:
     eventually(lambda: feed.ready)
 
     assert service.status()["speaking"]
-    assert RefusalLeases(node, share=0.5, nodes=2).try_refuse("n1", score=1.0, valid_until=9.0, now=0.0)
+    leases = RefusalLeases(node, lambda words, nodes: list(words), nodes=2)
+    assert leases.tell("n1", refuse=True, score=1.0, valid_until=9.0, now=0.0)
     assert look(role("viewer")).unreadable == 1
 
 

@@ -1,14 +1,14 @@
-"""The capacity floor: never more than the share refuse, the least certain give way."""
+"""The capacity floor on the bus: who may refuse is one rule over what all nodes told."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prontosched.federation.leases import Refusal, RefusalLeases, grant
+from prontosched.federation.leases import Claim, RefusalLeases, Rule, grant
 from prontosched.federation.link import LEASES, Board, LocalLink
 from prontosched.federation.seat import Seat
 
@@ -23,43 +23,85 @@ class Clock:
         return self.time
 
 
-asks = st.tuples(st.integers(0, 7).map(lambda n: f"n{n}"), st.floats(0, 1), st.floats(0.1, 30))
+asks = st.tuples(st.integers(0, 7).map(lambda n: f"n{n}"), st.booleans(), st.floats(0, 1), st.floats(0.1, 30))
+
+
+def shared(share: float) -> Rule:
+    """Let the worst of those that refuse be closed, up to a share of the nodes."""
+
+    def rule(words: Mapping[str, tuple[bool, float, bool]], nodes: int) -> list[str]:
+        worst = sorted(words, key=lambda name: (-words[name][1], name))
+        return [name for name in worst[: int(share * nodes)] if words[name][0]]
+
+    return rule
+
+
+def ask(leases: RefusalLeases, node: str, score: float, seconds: float = 60.0, now: float = 0.0) -> bool:
+    return leases.tell(node, refuse=True, score=score, valid_until=now + seconds, now=now)
 
 
 @settings(max_examples=60)
-@given(steps=st.lists(asks, max_size=60), allowed=st.integers(0, 4))
-def test_the_table_never_holds_more_than_allowed(steps: list[tuple[str, float, float]], allowed: int) -> None:
-    table: dict[str, Refusal] = {}
-    for now, (node, score, seconds) in enumerate(steps):
-        granted, table = grant(table, node, Refusal(score, now + seconds), allowed=allowed, now=float(now))
+@given(steps=st.lists(asks, max_size=60), share=st.floats(0, 1))
+def test_leave_is_given_by_the_rule_and_to_nobody_whose_word_has_ended(
+    steps: list[tuple[str, bool, float, float]], share: float
+) -> None:
+    table: dict[str, Claim] = {}
+    rule = shared(share)
+    for now, (node, refuse, score, seconds) in enumerate(steps):
+        claim = Claim(score, now + seconds, refuse)
+        table = grant(table, node, claim, rule, nodes=8, now=float(now))
+        granted = {name for name, one in table.items() if one.granted}
 
-        assert len(table) <= allowed
-        assert granted == (node in table)
+        assert all(one.valid_until > now for one in table.values())
+        assert granted == set(rule({n: (one.refuse, one.score, False) for n, one in table.items()}, 8))
 
 
-def test_the_least_certain_gives_way_first() -> None:
-    leases = RefusalLeases(LocalLink(Board()), share=0.5, nodes=4, margin=0.0)
+def test_the_calmest_gives_way_first() -> None:
+    leases = RefusalLeases(LocalLink(Board()), shared(0.5), nodes=4)
     for node, score in [("a", 0.3), ("b", 0.8), ("c", 0.6), ("d", 0.1)]:
-        leases.try_refuse(node, score=score, valid_until=60.0, now=0.0)
+        ask(leases, node, score)
 
     assert sorted(leases.refusing()) == ["b", "c"]
-    assert not leases.try_refuse("a", score=0.3, valid_until=60.0, now=0.0)
+    assert not ask(leases, "a", 0.3)
 
 
-def test_a_newcomer_barely_more_certain_does_not_take_a_lease() -> None:
-    leases = RefusalLeases(LocalLink(Board()), share=0.5, nodes=2, margin=0.05)
-    leases.try_refuse("a", score=0.50, valid_until=60.0, now=0.0)
+def test_the_rule_hears_who_holds_a_lease_and_of_nodes_that_stay_open() -> None:
+    heard: list[dict[str, tuple[bool, float, bool]]] = []
 
-    assert not leases.try_refuse("b", score=0.52, valid_until=60.0, now=0.0)
-    assert leases.try_refuse("b", score=0.60, valid_until=60.0, now=0.0)
+    def rule(words: Mapping[str, tuple[bool, float, bool]], nodes: int) -> list[str]:
+        heard.append(dict(words))
+        return [name for name, (refuse, _, _) in words.items() if refuse]
+
+    leases = RefusalLeases(LocalLink(Board()), rule, nodes=4)
+    assert ask(leases, "a", 0.5)
+    assert not leases.tell("b", refuse=False, score=0.9, valid_until=60.0, now=0.0)
+    assert ask(leases, "a", 0.5)
+
+    assert heard[-1] == {"a": (True, 0.5, True), "b": (False, 0.9, False)}
+
+
+def test_word_that_says_nothing_new_is_not_written_again() -> None:
+    clock = Clock()
+    link = LocalLink(Board(clock))
+    leases = RefusalLeases(link, shared(0.5), nodes=4)
+    ask(leases, "a", 0.5)
+    before = link.get(LEASES, leases.key)
+    for _ in range(20):
+        clock.time += 1.0
+        assert ask(leases, "a", 0.52)
+
+    assert link.get(LEASES, leases.key) == before
+    clock.time += 15.0
+    assert ask(leases, "a", 0.52)
+    assert leases.refusing()["a"].valid_until == clock.time + 60.0
 
 
 def test_a_lease_ends_by_itself_and_can_be_given_back() -> None:
     clock = Clock()
-    leases = RefusalLeases(LocalLink(Board(clock)), share=0.5, nodes=2)
-    leases.try_refuse("a", score=0.9, valid_until=10.0, now=0.0)
+    leases = RefusalLeases(LocalLink(Board(clock)), shared(0.5), nodes=2)
+    ask(leases, "a", 0.9, 10.0)
     clock.time += 11.0
-    assert leases.try_refuse("b", score=0.1, valid_until=10.0, now=0.0)
+    assert ask(leases, "b", 0.1, 10.0)
 
     leases.release("b")
     assert leases.refusing() == {}
@@ -67,66 +109,51 @@ def test_a_lease_ends_by_itself_and_can_be_given_back() -> None:
 
 def test_a_clock_an_hour_ahead_neither_keeps_nor_breaks_leases() -> None:
     clock = Clock()
-    leases = RefusalLeases(LocalLink(Board(clock)), share=0.5, nodes=2)
-    leases.try_refuse("right", score=0.9, valid_until=1030.0, now=1000.0)
+    leases = RefusalLeases(LocalLink(Board(clock)), shared(0.5), nodes=2)
+    ask(leases, "right", 0.9, 30.0, now=1000.0)
 
-    assert not leases.try_refuse("ahead", score=0.5, valid_until=4630.0, now=4600.0)
+    assert not ask(leases, "ahead", 0.5, 30.0, now=4600.0)
     clock.time += 31.0
-    assert leases.try_refuse("ahead", score=0.5, valid_until=4630.0, now=4600.0)
+    assert ask(leases, "ahead", 0.5, 30.0, now=4600.0)
     clock.time += 31.0
     assert leases.refusing() == {}
-
-
-def test_a_lone_node_may_refuse_unless_told_otherwise() -> None:
-    assert RefusalLeases(LocalLink(Board()), share=0.2, nodes=1).allowed() == 1
-    assert RefusalLeases(LocalLink(Board()), share=0.2, nodes=1, at_least=0).allowed() == 0
-    assert RefusalLeases(LocalLink(Board()), share=0.3, nodes=10).allowed() == 3
 
 
 def test_without_a_bus_no_new_refusal_but_a_held_one_lasts() -> None:
     clock = Clock()
     link = LocalLink(Board(clock))
-    leases = RefusalLeases(link, share=1.0, nodes=2)
-    leases.try_refuse("a", score=0.9, valid_until=10.0, now=0.0)
+    leases = RefusalLeases(link, shared(1.0), nodes=2)
+    ask(leases, "a", 0.9, 10.0)
     link.close()
 
-    assert leases.try_refuse("a", score=0.9, valid_until=10.0, now=0.0)
-    assert not leases.try_refuse("b", score=0.9, valid_until=10.0, now=0.0)
+    assert ask(leases, "a", 0.9, 10.0)
+    assert not ask(leases, "b", 0.9, 10.0)
     clock.time += 11.0
-    assert not leases.try_refuse("a", score=0.9, valid_until=10.0, now=0.0)
+    assert not ask(leases, "a", 0.9, 10.0)
 
 
 def test_a_damaged_table_is_begun_anew() -> None:
     link = LocalLink(Board())
-    leases = RefusalLeases(link, share=0.5, nodes=2)
+    leases = RefusalLeases(link, shared(0.5), nodes=2)
     link.put(LEASES, leases.key, b"not a table")
 
-    assert leases.try_refuse("a", score=0.9, valid_until=10.0, now=0.0)
+    assert ask(leases, "a", 0.9)
 
 
 def test_many_threads_never_break_the_floor() -> None:
     board = Board()
-    granted: list[str] = []
 
-    def ask(index: int) -> None:
-        leases = RefusalLeases(LocalLink(board), share=0.25, nodes=16, margin=10.0)
-        if leases.try_refuse(f"n{index}", score=0.5, valid_until=60.0, now=0.0):
-            granted.append(f"n{index}")
+    def claim(index: int) -> None:
+        ask(RefusalLeases(LocalLink(board), shared(0.25), nodes=16), f"n{index:02}", 0.5)
 
-    threads = [threading.Thread(target=ask, args=(index,)) for index in range(16)]
+    threads = [threading.Thread(target=claim, args=(index,)) for index in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
-    leases = RefusalLeases(LocalLink(board), share=0.25, nodes=16)
-    assert len(granted) == 4
-    assert sorted(leases.refusing()) == sorted(granted)
-
-
-def test_share_outside_nought_to_one_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"share must be from 0 to 1, got 1\.5"):
-        RefusalLeases(LocalLink(Board()), share=1.5, nodes=2)
+    leases = RefusalLeases(LocalLink(board), shared(0.25), nodes=16)
+    assert sorted(leases.refusing()) == ["n00", "n01", "n02", "n03"]
 
 
 def test_a_standby_is_seated_only_after_silence() -> None:

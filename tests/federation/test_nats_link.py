@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -101,13 +101,18 @@ def test_both_ends_share_the_clock_of_the_bus(pair: tuple[Link, Link]) -> None:
 
 
 def test_the_capacity_floor_holds_over_the_bus(pair: tuple[Link, Link]) -> None:
-    leases = [RefusalLeases(link, share=0.5, nodes=4) for link in pair]
-    answers = [leases[i % 2].try_refuse(f"n{i}", score=0.5, valid_until=60.0, now=0.0) for i in range(4)]
+    def rule(words: Mapping[str, tuple[bool, float, bool]], nodes: int) -> list[str]:
+        return sorted(words)[: nodes // 2]
+
+    leases = [RefusalLeases(link, rule, nodes=4) for link in pair]
+    told = {"refuse": True, "score": 0.5, "valid_until": 60.0, "now": 0.0}
+    answers = [leases[i % 2].tell(f"n{i}", **told) for i in range(4)]
 
     assert answers == [True, True, False, False]
     assert sorted(leases[1].refusing()) == ["n0", "n1"]
     leases[1].release("n0")
-    assert leases[0].try_refuse("n3", score=0.5, valid_until=60.0, now=0.0)
+    leases[1].release("n2")
+    assert leases[0].tell("n3", **told)
 
 
 def test_a_seat_passes_on_when_its_holder_falls_silent(pair: tuple[Link, Link]) -> None:

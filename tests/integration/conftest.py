@@ -33,6 +33,7 @@ def slurm(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
         if "DRAIN" in slurm_cluster.state(node):
             slurm_cluster.call("scontrol", "update", f"nodename={node}", "state=resume")
         slurm_cluster.call("scontrol", "update", f"nodename={node}", "activefeatures=pronto_admit", "extra=")
+        slurm_cluster.call("scontrol", "update", f"nodename={node}", "weight=1", "comment=")
 
 
 @pytest.fixture(scope="session")

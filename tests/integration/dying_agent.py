@@ -9,7 +9,8 @@ from prontosched.integration.policy import Rules
 from prontosched.integration.slurm import SlurmGate
 
 conf, node, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
-keeper = Keeper(SlurmGate(conf=conf), node, rules=Rules(enforce=True, min_accept_seconds=0))
+rules = Rules(enforce=True, veto=True, min_accept_seconds=0, prefer_seconds=seconds)
+keeper = Keeper(SlurmGate(conf=conf), node, rules=rules)
 for _ in range(600):
     now = time.time()
     keeper.apply(Verdict(True, 0.9, "this agent will be killed", now + seconds), now)

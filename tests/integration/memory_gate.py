@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from dataclasses import replace
 
 from prontosched.errors import IntegrationError
-from prontosched.integration.gate import Census, Observed, Verdict, label, read_label
+from prontosched.integration.gate import Census, Observed, Rank, Verdict, label, read_label
 
 
 class MemoryGate:
@@ -57,6 +59,36 @@ class CountingMemoryGate(MemoryGate):
     """The same, for a scheduler that can count."""
 
     def census(self) -> Census:
-        seen = {node: self._observed(node) for node in self.reasons}
-        ours = {node: observed for node, observed in seen.items() if observed.ours}
-        return Census(sum(o.state != "closed-by-other" for o in seen.values()), ours)
+        return Census.of({node: self._observed(node) for node in self.reasons})
+
+
+class RankingMemoryGate(CountingMemoryGate):
+    """The same, for a scheduler that can prefer and knows its queue."""
+
+    level_seconds = 60.0
+    heartbeat_seconds = math.inf
+
+    def __init__(self, *nodes: str) -> None:
+        super().__init__(*nodes)
+        self.ranks: dict[str, Rank] = {}
+        self.waiting = False
+
+    def prefer(self, node: str, rank: Rank, verdict: Verdict) -> None:
+        self._call("prefer", node)
+        if rank.level:
+            self.ranks[node] = rank
+        else:
+            self.ranks.pop(node, None)
+
+    def restore(self, node: str) -> None:
+        self._call("restore", node)
+        self.ranks.pop(node, None)
+
+    def owned(self) -> list[str]:
+        return sorted({*super().owned(), *self.ranks})
+
+    def starved(self) -> bool:
+        return self.waiting
+
+    def _observed(self, node: str) -> Observed:
+        return replace(super()._observed(node), rank=self.ranks.get(node))

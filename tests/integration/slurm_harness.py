@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from examples.slurm_cluster import SlurmCluster, missing_programs, running_cluster
+from examples.slurm_cluster import SlurmCluster, missing_programs, running_cluster, wait_for
 from prontosched.integration.slurm import SlurmGate
 from prontosched.integration.slurm_feature import SlurmFeatureGate
 from tests.contract.gate_harness import Harness
@@ -36,6 +36,8 @@ def drain(folder: Path) -> Iterator[Harness]:
             shown=lambda node: cluster.call("sinfo", "-h", "-R", "-n", node, "-o", "%E %u %t").replace(
                 "*", ""
             ),
+            preference=_weight(cluster),
+            starve=_starve(cluster),
         )
 
 
@@ -62,7 +64,29 @@ def feature(folder: Path) -> Iterator[Harness]:
                 for line in cluster.call("scontrol", "show", "node", node).splitlines()
                 if line.strip().startswith(("ActiveFeatures=", "Extra="))
             ),
+            preference=_weight(cluster),
+            starve=_starve(cluster),
         )
+
+
+def _weight(cluster: SlurmCluster) -> Callable[[str], object]:
+    return lambda node: (cluster.field(node, "Weight"), cluster.field(node, "Comment"))
+
+
+def _starve(cluster: SlurmCluster) -> Callable[[], Callable[[], None]]:
+    def starve() -> Callable[[], None]:
+        """Submit more jobs than the open nodes can hold."""
+        numbers = [cluster.submit("sleep 60", "-n1") for _ in range(2 * len(cluster.nodes) + 1)]
+        reasons = ("squeue", "-h", "-t", "PD", "-o", "%r")
+        wait_for(lambda: "Resources" in cluster.call(*reasons), 30, "a job that waits", cluster.logs)
+
+        def relieve() -> None:
+            cluster.call("scancel", *numbers)
+            wait_for(lambda: not cluster.call("squeue", "-h"), 60, "an empty queue", cluster.logs)
+
+        return relieve
+
+    return starve
 
 
 @contextmanager

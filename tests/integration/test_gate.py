@@ -68,7 +68,8 @@ def test_verdict_of_a_decision_takes_its_probability_as_score() -> None:
     assert Verdict.of(decision, now=100.0, valid_seconds=60.0) == Verdict(True, 0.7, "cpu_user spikes", 160.0)
 
 
-def test_verdict_of_a_decision_without_probability_takes_its_score() -> None:
-    decision = Decision(False, 0.25, 1.0, "nothing spikes")
+def test_verdict_of_a_decision_without_probability_takes_its_bare_word() -> None:
+    quiet, busy = (Decision(raised, 2.5, 1.0, "why") for raised in (False, True))
 
-    assert Verdict.of(decision, now=0.0, valid_seconds=5.0) == Verdict(False, 0.25, "nothing spikes", 5.0)
+    assert Verdict.of(quiet, now=0.0, valid_seconds=5.0) == Verdict(False, 0.0, "why", 5.0)
+    assert Verdict.of(busy, now=0.0, valid_seconds=5.0) == Verdict(True, 1.0, "why", 5.0)

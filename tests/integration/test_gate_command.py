@@ -34,7 +34,13 @@ def test_release_opens_our_drains_and_leaves_the_administrators(slurm: SlurmClus
     slurm.call("scontrol", "update", "nodename=n1", "state=drain", "reason=disk is failing")
     result = run("release", "--gate", "slurm", "--option", f"conf={slurm.conf}", "--json")
 
-    assert json.loads(result.stdout) == {"gate": "slurm", "opened": ["n2", "n3"], "kept": [], "failed": {}}
+    assert json.loads(result.stdout) == {
+        "gate": "slurm",
+        "opened": ["n2", "n3"],
+        "restored": [],
+        "kept": [],
+        "failed": {},
+    }
     assert ["DRAIN" in slurm.state(node) for node in slurm.nodes] == [True, False, False, False]
 
 
@@ -67,7 +73,7 @@ def test_status_says_how_long_a_refusal_still_counts(hook: tuple[HookGate, list[
 def test_release_where_nothing_is_ours_says_so(hook: tuple[HookGate, list[str]]) -> None:
     result = run("release", *hook[1])
 
-    assert (result.exit_code, result.stdout) == (0, "hook: no node is closed by Pronto\n")
+    assert (result.exit_code, result.stdout) == (0, "hook: no node is closed or ranked by Pronto\n")
 
 
 def test_watch_once_opens_only_what_has_ended(hook: tuple[HookGate, list[str]]) -> None:
@@ -76,7 +82,7 @@ def test_watch_once_opens_only_what_has_ended(hook: tuple[HookGate, list[str]]) 
     gate.refuse("web-2", busy(-5))
     result = run("watch", *options, "--once")
 
-    assert result.stdout == "hook: opened web-2\nhook: still refusing web-1\n"
+    assert result.stdout == "hook: opened web-2\nhook: still holding web-1\n"
     assert gate.owned() == ["web-1"]
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prontosched.errors import SettingsError
-from prontosched.integration.gate import Observed, Verdict
-from prontosched.integration.policy import Policy, Rules, take_rules
+from prontosched.integration.gate import Observed, Rank, Verdict
+from prontosched.integration.policy import LEVEL_BURST, LevelPolicy, Policy, Rules, take_rules
 from tests.integration.verdicts import busy_at, quiet_at
 
 OPEN = Observed("open")
@@ -175,3 +175,69 @@ def test_rules_that_break_a_promise_are_refused_by_name(name: str, value: float)
 def test_rule_that_is_no_number_is_refused_by_name() -> None:
     with pytest.raises(SettingsError, match="min_hold_seconds must be a number of seconds, got 'soon'"):
         take_rules({"min_hold_seconds": "soon"}, enforce=False, max_refusing=0.5)
+
+
+def followed(chances: list[float], seconds: float, *, every: float = 1.0) -> list[int]:
+    """Return the level after each chance, and let every change be made."""
+    policy, rank, levels = LevelPolicy(seconds), None, []
+    for step, chance in enumerate(chances):
+        now = step * every
+        level = policy.choose(Verdict(False, chance, "why", now + 60), rank, now)
+        if level != (0 if rank is None else rank.level):
+            policy.done(now)
+        rank = Rank(level, chance, False, now + 300) if level else None
+        levels.append(level)
+    return levels
+
+
+def changes(levels: list[int]) -> int:
+    return sum(a != b for a, b in zip([0, *levels], levels, strict=False))
+
+
+def test_level_rises_at_once_and_falls_when_the_chance_has() -> None:
+    assert followed([0.05, 0.9, 0.9, 0.05, 0.05], 60.0) == [0, 4, 4, 0, 0]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=400), st.sampled_from([10.0, 60.0]))
+def test_level_changes_at_most_once_a_time_in_the_long_run(chances: list[float], seconds: float) -> None:
+    assert changes(followed(chances, seconds)) <= LEVEL_BURST + len(chances) / seconds
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=100))
+def test_node_out_of_changes_stays_on_the_careful_side(chances: list[float]) -> None:
+    """After the burst a fall waits for two changes, a rise for one."""
+    levels = followed([*chances, *[0.95] * 61], 60.0)
+
+    assert levels[-1] == 4
+
+
+def test_gate_that_takes_any_number_of_changes_gets_them() -> None:
+    assert changes(followed([0.9, 0.05] * 50, 0.0)) == 100
+
+
+def test_level_of_a_verdict_that_has_ended_is_nought() -> None:
+    policy, rank = LevelPolicy(60.0), Rank(4, 0.9, True, 300.0)
+
+    assert policy.choose(Verdict(True, 0.9, "why", 60.0), rank, 61.0) == 0
+    assert policy.choose(None, rank, 1.0) == 0
+
+
+def test_clock_set_back_earns_no_change_of_level() -> None:
+    policy = LevelPolicy(60.0)
+    for _ in range(3):
+        policy.done(1000.0)
+
+    assert policy.choose(Verdict(False, 0.9, "why", 900.0), None, 0.0) == 0
+
+
+def test_node_that_refuses_is_ranked_as_contended_whatever_its_chance() -> None:
+    assert LevelPolicy(60.0).choose(Verdict(True, 0.2, "announced jobs fill it", 60.0), None, 0.0) == 3
+
+
+def test_veto_is_a_rule_of_every_gate_and_must_be_true_or_false() -> None:
+    options = {"veto": "true", "conf": "x"}
+
+    assert take_rules(options, enforce=True, max_refusing=0.5).veto is True
+    assert options == {"conf": "x"}
+    with pytest.raises(SettingsError, match="veto must be true or false, got 'maybe'"):
+        take_rules({"veto": "maybe"}, enforce=True, max_refusing=0.5)

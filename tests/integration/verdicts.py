@@ -38,9 +38,10 @@ def quiet() -> Verdict:
 
 
 def eager(share: float = 1.0) -> Rules:
-    """Rules that obey at once, as long as no more than `share` of the nodes refuse."""
+    """Rules that obey at once, veto and all, as long as no more than `share` of the nodes refuse."""
     return Rules(
         enforce=True,
+        veto=True,
         max_refusing=share,
         min_hold_seconds=0,
         min_accept_seconds=0,

@@ -51,11 +51,28 @@ def node_builder(settings: AgentSettings) -> Callable[[tuple[str, ...]], Node]:
 
     def build(metrics: tuple[str, ...]) -> Node:
         node = make_node(settings.preset, metrics=metrics, signal=settings.signal, **options)
-        if hasattr(node.signal, "enforcing"):
-            node.signal.enforcing = settings.enforce and settings.gate is not None
+        _tell_obeyed(node, settings)
         return node
 
     return build
+
+
+def _tell_obeyed(node: Node | Fleet | NodeFleet, settings: AgentSettings) -> None:
+    """Tell a signal that learns from what follows whether its refusals are obeyed."""
+    signal = getattr(node, "signal", None)
+    if hasattr(signal, "enforcing"):
+        signal.enforcing = closes_nodes(settings)  # type: ignore[union-attr]
+
+
+def closes_nodes(settings: AgentSettings) -> bool:
+    """Tell whether a refusal really keeps jobs away: a gate that only ranks nodes does not."""
+    if settings.gate is None or not settings.enforce:
+        return False
+    from prontosched.integration.policy import take_veto
+    from prontosched.integration.registry import prefers
+
+    veto = take_veto(pairs(settings.gate_option, "--gate-option"))
+    return not prefers(settings.gate) if veto is None else veto
 
 
 def signal_options(settings: AgentSettings) -> dict[str, Any]:
@@ -192,6 +209,7 @@ def place_of(settings: AgentSettings, node: str) -> str:
 
 def _gate(settings: AgentSettings, link: Any) -> Follower:
     from prontosched.agent.gating import GateFollower
+    from prontosched.integration.preference import closed_nodes
 
     at_scheduler = pairs(settings.gate_option, "--gate-option").get("node")
     gate, _, rules = _made_gate(settings)
@@ -200,7 +218,10 @@ def _gate(settings: AgentSettings, link: Any) -> Follower:
         from prontosched.federation.census import Census
         from prontosched.federation.leases import RefusalLeases
 
-        leases = RefusalLeases(link, share=settings.max_refusing, nodes=Census(link))
+        def rule(words: Mapping[str, tuple[bool, float, bool]], nodes: int) -> frozenset[str]:
+            return closed_nodes(words, nodes=nodes, share=settings.max_refusing)
+
+        leases = RefusalLeases(link, rule, nodes=Census(link))
     return GateFollower(
         gate,
         rules,
@@ -230,7 +251,7 @@ def make_watched(settings: AgentSettings, source: Source) -> Watched:
         return OneNode(build, name=name, **_record_options(settings))
 
     def many(size: int, metrics: tuple[str, ...]) -> Fleet | NodeFleet:
-        return make_fleet(
+        fleet = make_fleet(
             settings.preset,
             nodes=size,
             features=len(metrics),
@@ -238,6 +259,8 @@ def make_watched(settings: AgentSettings, source: Source) -> Watched:
             signal=settings.signal,
             **options,
         )
+        _tell_obeyed(fleet, settings)
+        return fleet
 
     def crowd(saved: SavedNodes | None, alone: Mapping[str, OneNode]) -> Crowd:
         tolerance = _record_options(settings)["tolerance"]

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from prontosched.agent.answer import plain
-from prontosched.integration.gate import Gate, RefusalLeases, Verdict
-from prontosched.integration.keeper import Keeper
+from prontosched.integration.gate import Gate, RefusalLeases, Verdict, chance
+from prontosched.integration.keeper import Keeper, vetoes
 from prontosched.integration.policy import Rules
 
 if TYPE_CHECKING:
     from prontosched.agent.loop import Agent
 
+LOG = logging.getLogger("prontosched.agent")
+# Each node has a keeper with a thread of its own.
 MOST = 4096
-SUMS = ("refusals", "withheld", "errors", "refused_seconds")
+SUMS = ("refusals", "withheld", "rankings", "errors", "refused_seconds")
 
 
 class GateFollower:
@@ -49,19 +53,25 @@ class GateFollower:
         self._name_of = name_of
         self._leases = leases
         self._keepers: dict[str, Keeper] = {}
+        self._beyond = 0
         # Sums over nodes that have left.
         self._left = dict.fromkeys(SUMS, 0.0)
 
     def follow(self, agent: Agent) -> None:
         """Hand over the answers of all nodes."""
         now, names = agent.wall(), agent.nodes.names[:MOST]
+        beyond = len(agent.nodes.names) - len(names)
+        if beyond and not self._beyond:
+            LOG.warning("%d nodes go without a gate: one agent gates at most %d, run several", beyond, MOST)
+        self._beyond = beyond
         for name in names:
             found = agent.answer(name, own=True)
             if name not in self._keepers:
                 self._keepers[name] = Keeper(
                     self.gate, self._name_of(name), rules=self.rules, leases=self._leases
                 )
-            score = found.score if found.probability != found.probability else found.probability
+            # Old telemetry says nothing of the present: then only the stated policy counts.
+            score = chance(None if found.stale else found.probability, refuse=not found.accept)
             verdict = Verdict(not found.accept, score, found.reason, now + self.rules.valid_seconds)
             self._keepers[name].apply(verdict, now)
         if len(self._keepers) > len(names):
@@ -86,7 +96,10 @@ class GateFollower:
         found: dict[str, Any] = {
             "gate": self.gate.name,
             "mode": "enforce" if self.rules.enforce else "shadow",
+            "veto": vetoes(self.gate, self.rules),
             "refusing": sum(standing.state == "closed-by-us" for standing in standings),
+            "levels": dict(sorted(Counter(s.level for s in standings if s.level is not None).items())),
+            "nodes_beyond": self._beyond,
         }
         for what in SUMS:
             total = self._left[what] + sum(getattr(standing, what) for standing in standings)

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ def list_gates(as_json: bool) -> None:
 @_gate_options
 @click.option("--node", "nodes", multiple=True, help="Show this node, whoever closed it; again for more.")
 def status(names: tuple[str, ...], options: tuple[str, ...], nodes: tuple[str, ...], as_json: bool) -> None:
-    """Show which nodes Pronto holds closed, why and for how long.
+    """Show which nodes Pronto holds closed or ranks, why and for how long.
 
     \b
     Example:
@@ -91,9 +92,10 @@ def status(names: tuple[str, ...], options: tuple[str, ...], nodes: tuple[str, .
             shown = {node: _fields(observed) for node, observed in seen.items()}
             click.echo(json.dumps({"gate": gate.name, "nodes": shown}))
         elif not seen:
-            click.echo(f"{gate.name}: no node is closed by Pronto")
+            click.echo(f"{gate.name}: no node is closed or ranked by Pronto")
         for node, observed in seen.items() if not as_json else ():
-            click.echo(f"{gate.name} {node}: {observed.state}{_left(observed)}  {observed.detail}".rstrip())
+            standing = f"{observed.state}{_left(observed)}{_rank(observed)}"
+            click.echo(f"{gate.name} {node}: {standing}  {observed.detail}".rstrip())
     if failed:
         raise click.exceptions.Exit(1)
 
@@ -101,7 +103,7 @@ def status(names: tuple[str, ...], options: tuple[str, ...], nodes: tuple[str, .
 @command.command()
 @_gate_options
 def release(names: tuple[str, ...], options: tuple[str, ...], as_json: bool) -> None:
-    """Open every node that Pronto holds closed, at once.
+    """Undo all that Pronto did to nodes, at once: open those it closed, take off its ranks.
 
     Nodes that others closed are not touched. Agents that run leave a node open for five
     minutes when someone opened it over their refusal; run them without --enforce to
@@ -135,7 +137,7 @@ def watch(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Open nodes whose verdict has ended because their agent died or fell silent.
+    """Undo what has ended because its agent died or fell silent: refusals and ranks.
 
     Needs no agent. A node stays closed for at most its verdict's time plus --every.
 
@@ -204,11 +206,10 @@ def _report_each(gates: list[Gate], work: Callable[[Gate], Swept], as_json: bool
 def _report(gate: str, swept: Swept, as_json: bool, *, only_changes: bool = False) -> None:
     for node, words in swept.failed.items():
         click.echo(f"pronto: {gate}: {words}" if node == "*" else f"pronto: {gate} {node}: {words}", err=True)
-    if only_changes and not swept.opened:
+    if only_changes and not (swept.opened or swept.restored):
         return
     if as_json:
-        fields = {"gate": gate, "opened": swept.opened, "kept": swept.kept, "failed": swept.failed}
-        click.echo(json.dumps(fields))
+        click.echo(json.dumps({"gate": gate, **asdict(swept)}))
         return
     for line in _lines(gate, swept):
         click.echo(line)
@@ -217,10 +218,12 @@ def _report(gate: str, swept: Swept, as_json: bool, *, only_changes: bool = Fals
 def _lines(gate: str, swept: Swept) -> Iterator[str]:
     if swept.opened:
         yield f"{gate}: opened {', '.join(swept.opened)}"
+    if swept.restored:
+        yield f"{gate}: restored {', '.join(swept.restored)}"
     if swept.kept:
-        yield f"{gate}: still refusing {', '.join(swept.kept)}"
-    if not (swept.opened or swept.kept or swept.failed):
-        yield f"{gate}: no node is closed by Pronto"
+        yield f"{gate}: still holding {', '.join(swept.kept)}"
+    if not (swept.opened or swept.restored or swept.kept or swept.failed):
+        yield f"{gate}: no node is closed or ranked by Pronto"
 
 
 def _left(observed: Observed) -> str:
@@ -230,8 +233,17 @@ def _left(observed: Observed) -> str:
     return f" for {left:.0f} s more" if left > 0 else ", its verdict has ended"
 
 
+def _rank(observed: Observed) -> str:
+    rank = observed.rank
+    if rank is None:
+        return ""
+    left = rank.valid_until - time.time()
+    return f", level {rank.level}" + (f" for {left:.0f} s more" if left > 0 else ", which has ended")
+
+
 def _fields(observed: Observed) -> dict[str, Any]:
     ours = observed.ours and observed.valid_until == observed.valid_until
     until = datetime.fromtimestamp(observed.valid_until, UTC).isoformat() if ours else None
     score = observed.score if observed.score == observed.score else None
-    return {"state": observed.state, "detail": observed.detail, "score": score, "valid_until": until}
+    found = {"state": observed.state, "detail": observed.detail, "score": score, "valid_until": until}
+    return {**found, "level": observed.rank.level if observed.rank else 0}

@@ -1,8 +1,9 @@
 """Leases on the bus: leave to refuse jobs, so that never too many nodes refuse at once.
 
-Covers: `RefusalLeases`, the capacity floor of all gates (at most a set share of the
-nodes refuse at once). It works on any link by compare-and-set, in one process and over
-NATS. The lease of an aggregator on its place is `prontosched.federation.seat`.
+Covers: `RefusalLeases`, the capacity floor of all gates. Nodes write their word into one
+table by compare-and-set, in one process and over NATS; who of them may be closed is a
+rule that whoever makes the leases hands in (`prontosched.integration.preference`). The
+lease of an aggregator on its place is `prontosched.federation.seat`.
 
 Time is the bus's own (`Link.now`): a machine whose clock is wrong neither keeps a
 lease for too long nor takes those of others for expired.
@@ -13,8 +14,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -27,153 +28,147 @@ from prontosched.federation.tree import place
 ATTEMPTS = 12
 LONGEST_SECONDS = 3600.0
 TABLE_LIMIT = 1024 * 1024
+SAME_CHANCE = 0.05
+
+
+# From names to (refuse, chance, held), and the number of nodes in all, to who may be closed.
+Rule = Callable[[Mapping[str, tuple[bool, float, bool]], int], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """One node's leave to refuse.
+class Claim:
+    """One node's word.
 
     Attributes
     ----------
     score
-        How certain the node is that it should refuse.
+        Its chance of contention.
     valid_until
-        When the lease ends, by the clock of the bus.
+        When the word ends, by the clock of the bus.
+    refuse
+        Whether its own word is refusing.
+    granted
+        Whether it has leave to be closed.
     """
 
     score: float
     valid_until: float
+    refuse: bool = True
+    granted: bool = False
 
 
-Table = dict[str, Refusal]
+Table = dict[str, Claim]
 
 
-def grant(
-    table: Table, node: str, refusal: Refusal, *, allowed: int, now: float, margin: float = 0.0
-) -> tuple[bool, Table]:
-    """Return whether `node` may refuse, and the table of leases after that.
+def grant(table: Table, node: str, claim: Claim, rule: Rule, *, nodes: int, now: float) -> Table:
+    """Return the table after `node` has told its word: who has leave is decided anew for all.
 
-    Ended leases are dropped. Where there is no room the least certain holder gives
-    way, if `node` is more certain by more than `margin`.
+    Words that have ended are dropped.
 
     Examples
     --------
-    >>> held = {"a": Refusal(0.9, 60.0), "b": Refusal(0.2, 60.0)}
-    >>> granted, table = grant(held, "c", Refusal(0.5, 60.0), allowed=2, now=0.0)
-    >>> granted, sorted(table)
-    (True, ['a', 'c'])
+    >>> worst = lambda words, nodes: [max(words, key=lambda name: words[name][1])]
+    >>> table = grant({"a": Claim(0.9, 60.0)}, "b", Claim(0.5, 60.0), worst, nodes=4, now=0.0)
+    >>> [name for name in table if table[name].granted]
+    ['a']
     """
-    others = {name: held for name, held in table.items() if held.valid_until > now and name != node}
-    # By name among equals, so that every node comes to the same table.
-    least_first = sorted(others, key=lambda name: (others[name].score, name))
-    renewing = node in table and table[node].valid_until > now
-    while len(others) > max(allowed, 0):
-        del others[least_first.pop(0)]
-    if len(others) < allowed:
-        return True, {**others, node: refusal}
-    needed = 0.0 if renewing else margin
-    if least_first and refusal.score > others[least_first[0]].score + needed:
-        del others[least_first[0]]
-        return True, {**others, node: refusal}
-    return False, others
+    told = {name: held for name, held in table.items() if held.valid_until > now and name != node}
+    held_before = node in table and table[node].granted and table[node].valid_until > now
+    told[node] = replace(claim, granted=held_before)
+    words = {name: (one.refuse, one.score, one.granted) for name, one in told.items()}
+    closed = set(rule(words, max(nodes, len(words))))
+    return {name: replace(one, granted=name in closed) for name, one in told.items()}
 
 
 class RefusalLeases:
-    """Let at most a set share of the nodes refuse at once.
+    """Let nodes refuse within one rule for the whole pool.
 
     Parameters
     ----------
     link
         The bus that all nodes of the pool share.
-    share
-        Largest share of the nodes that may refuse, from 0 to 1.
+    rule
+        Tells which nodes may be closed, given what all have told.
     nodes
         How many nodes the pool has: a number, or a function that knows it now.
     pool
         Name of the pool. One table per pool: with more than about a thousand nodes
         give every rack or row its own.
-    at_least
-        Nodes that may refuse however small the pool is; 0 forbids a lone node to refuse.
-    margin
-        How much more certain a newcomer must be to take another's lease.
     unreachable
         What to answer while the bus is away and no lease is held: `accept` keeps the
         floor, `refuse` trusts the node.
 
     Notes
     -----
-    A node renews its lease by asking again, and loses it silently to a more certain
-    one: the next `try_refuse` then answers False.
+    A node renews its lease by telling its word again, and loses it silently to one that
+    is worse off: the next `tell` then answers False.
 
     Examples
     --------
     >>> from prontosched.federation.link import Board, LocalLink
-    >>> leases = RefusalLeases(LocalLink(Board()), share=0.5, nodes=2)
-    >>> [leases.try_refuse(n, score=0.5, valid_until=60.0, now=0.0) for n in ("n1", "n2")]
+    >>> first = lambda words, nodes: sorted(words)[:1]
+    >>> leases = RefusalLeases(LocalLink(Board()), first, nodes=2)
+    >>> [leases.tell(n, refuse=True, score=0.5, valid_until=60.0, now=0.0) for n in ("n1", "n2")]
     [True, False]
     """
 
     def __init__(
         self,
         link: Link,
+        rule: Rule,
         *,
-        share: float,
         nodes: int | Callable[[], int],
         pool: str = "all",
-        at_least: int = 1,
-        margin: float = 0.05,
         unreachable: Literal["accept", "refuse"] = "accept",
     ) -> None:
-        if not 0.0 <= share <= 1.0:
-            raise ValueError(f"share must be from 0 to 1, got {share}")
         self.link = link
-        self.share = share
+        self.rule = rule
         self.nodes = nodes
-        self.key = f"refusals.{place(pool)}"
-        self.at_least = at_least
-        self.margin = margin
+        self.key = f"refusals.claims.{place(pool)}"
         self.unreachable = unreachable
         self.conflicts = 0
         self._held: dict[str, float] = {}
 
-    def allowed(self) -> int:
-        """Return how many nodes may refuse now."""
-        nodes = self.nodes() if callable(self.nodes) else self.nodes
-        return max(min(self.at_least, nodes), math.floor(self.share * nodes + 1e-9))
-
-    def try_refuse(self, node: str, *, score: float, valid_until: float, now: float | None = None) -> bool:
-        """Take or renew the lease of `node`; False when the floor leaves no room for it.
+    def tell(
+        self, node: str, *, refuse: bool, score: float, valid_until: float, now: float | None = None
+    ) -> bool:
+        """Write the word of `node` down, and return whether it may be closed.
 
         Parameters
         ----------
-        score
-            How certain the node is; the least certain give way first.
+        refuse, score
+            Whether its own word is refusing, and its chance of contention.
         valid_until, now
-            When the refusal ends, and the time, both by the caller's own clock. Only
+            When the word ends, and the time, both by the caller's own clock. Only
             their difference counts. Without `now`, `valid_until` is the bus's time.
         """
         try:
             asked = self.link.now()
-            seconds = valid_until - (asked if now is None else now)
+            seconds = min(valid_until - (asked if now is None else now), LONGEST_SECONDS)
             if not seconds > 0.0:
                 return False
-            certain = score if math.isfinite(score) else -math.inf
-            wanted = Refusal(certain, asked + min(seconds, LONGEST_SECONDS))
-            granted = self._change(
-                lambda table: grant(
-                    table, node, wanted, allowed=self.allowed(), now=asked, margin=self.margin
-                )
-            )
+            chance = score if math.isfinite(score) else 0.0
+            nodes = self.nodes() if callable(self.nodes) else self.nodes
+
+            def told(table: Table) -> tuple[bool, Table]:
+                claim = Claim(chance, asked + seconds, refuse)
+                if (known := table.get(node)) is not None and _still_true(known, claim, asked):
+                    claim = replace(claim, score=known.score, valid_until=known.valid_until)
+                after = grant(table, node, claim, self.rule, nodes=nodes, now=asked)
+                return after[node].granted, after
+
+            granted = self._change(told)
         except LinkDownError:
-            return self._held.get(node, -math.inf) > self.link.now() or self.unreachable == "refuse"
+            held = self._held.get(node, -math.inf) > self.link.now()
+            return refuse and (held or self.unreachable == "refuse")
         if granted:
-            self._held[node] = wanted.valid_until
+            self._held[node] = asked + seconds
         else:
             self._held.pop(node, None)
         return granted
 
     def release(self, node: str) -> None:
-        """Give the lease of `node` back; without a bus it ends by itself."""
+        """Take the word of `node` out; without a bus it ends by itself."""
         self._held.pop(node, None)
 
         def without(table: Table) -> tuple[bool, Table]:
@@ -189,7 +184,7 @@ class RefusalLeases:
         entry = self.link.get(LEASES, self.key)
         now = self.link.now()
         table = _read(entry.value) if entry else {}
-        return {name: held for name, held in table.items() if held.valid_until > now}
+        return {name: held for name, held in table.items() if held.granted and held.valid_until > now}
 
     def _change(self, change: Callable[[Table], tuple[bool, Table]]) -> bool:
         for attempt in range(ATTEMPTS):
@@ -209,28 +204,32 @@ class RefusalLeases:
 
 def _write(table: Table) -> bytes:
     names = sorted(table)
-    return encode(
-        "refusals",
-        1,
-        {
-            "nodes": names,
-            "scores": np.array([table[name].score for name in names]),
-            "valid_until": np.array([table[name].valid_until for name in names]),
-        },
-    )
+    columns = ("score", "valid_until", "refuse", "granted")
+    rows = np.array([[float(getattr(table[name], column)) for column in columns] for name in names])
+    return encode("claims", 1, {"nodes": names, "rows": rows.reshape(-1, len(columns))})
+
+
+def _still_true(known: Claim, claim: Claim, now: float) -> bool:
+    """Tell whether a word need not be written again: the bus is spared what says nothing new."""
+    fresh = known.valid_until - now > (claim.valid_until - now) / 2
+    near = abs(known.score - claim.score) < SAME_CHANCE
+    return fresh and near and known.refuse == claim.refuse and known.valid_until <= claim.valid_until
 
 
 def _read(value: bytes) -> Table:
     if not value:
         return {}
     try:
-        fields = decode(value, kind="refusals", version=1, limit=TABLE_LIMIT)
-        names, scores, until = fields["nodes"], fields["scores"].tolist(), fields["valid_until"].tolist()
-        if not isinstance(names, list) or not len(names) == len(scores) == len(until):
+        fields = decode(value, kind="claims", version=1, limit=TABLE_LIMIT)
+        names, rows = fields["nodes"], fields["rows"].tolist()
+        if not isinstance(names, list) or len(names) != len(rows):
             raise FederationError(
-                f"a table of leases must have one row per node, got {len(scores)}: discard it"
+                f"a table of leases must have one row per node, got {len(rows)}: discard it"
             )
-    except (StateError, FederationError, KeyError, AttributeError):
+        return {
+            str(name): Claim(float(score), float(until), refuse > 0, granted > 0)
+            for name, (score, until, refuse, granted) in zip(names, rows, strict=True)
+        }
+    except (StateError, FederationError, KeyError, AttributeError, ValueError, TypeError):
         # A table that cannot be read protects no one: begin a new one.
         return {}
-    return {str(n): Refusal(float(s), float(u)) for n, s, u in zip(names, scores, until, strict=True)}

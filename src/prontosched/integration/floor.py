@@ -1,17 +1,17 @@
 """The capacity floor: never more than a set share of the nodes refuse at once.
 
 Covers: asking for leave to refuse, by leases on the bus or by counting at the
-scheduler. Where all places are taken, the least certain gives way. The leases
-themselves live with the transport that all agents share.
+scheduler. Who may be closed is one rule, `preference.closable`: where all places are
+taken, the calmest gives way. The leases themselves live with the transport that all
+agents share.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
 from prontosched.integration.gate import CountingGate, Gate, RefusalLeases, Verdict
-from prontosched.integration.preference import places
+from prontosched.integration.preference import Word, closed_nodes, places
 
 
 class Floor(Protocol):
@@ -64,7 +64,9 @@ class LeaseFloor:
 
     def allow(self, node: str, verdict: Verdict, now: float) -> bool:
         """Take or renew the node's lease."""
-        return self.leases.try_refuse(node, score=verdict.score, valid_until=verdict.valid_until, now=now)
+        return self.leases.tell(
+            node, refuse=True, score=verdict.score, valid_until=verdict.valid_until, now=now
+        )
 
     def release(self, node: str) -> None:
         """Give the node's lease back."""
@@ -72,16 +74,17 @@ class LeaseFloor:
 
 
 class CountedFloor:
-    """The floor held by counting our own marks at the scheduler.
+    """The floor held by counting our own marks at the scheduler: refusals and ranks.
 
     A scheduler that cannot compare and set lets two nodes count at the same moment
     and both close. So a node counts again right after it has closed, and by the same
-    order on both sides (score, then name) the weaker one opens.
+    order on both sides (chance, then name) the calmer one opens. A node that must give
+    way does so by itself: no agent touches another's node.
 
     Parameters
     ----------
     gate
-        Where to count, and to open weaker nodes that give way.
+        Where to count.
     share
         Largest share of the nodes in service that may refuse, in (0, 1].
     """
@@ -97,20 +100,22 @@ class CountedFloor:
         self.how = f"counted at {gate.name}, at most {share:.0%} of the nodes"
 
     def allow(self, node: str, verdict: Verdict, now: float) -> bool:
-        """Count; where all places are taken, open those less certain than `node`."""
+        """Count, and return whether `node` is among those that may be closed and there is room."""
         census = self._count()
-        room = places(census.in_service, self.share)
-        others = sorted(
-            ((name, seen) for name, seen in census.refusals.items() if name != node),
-            key=lambda other: _certainty(other[0], other[1].score),
-        )
-        mine = _certainty(node, verdict.score)
-        stronger = sum(_certainty(name, seen.score) > mine for name, seen in others)
-        if stronger >= room:
+        words = {
+            name: Word(rank.refuse, rank.chance)
+            for name, rank in census.ranks.items()
+            if not rank.expired(now)
+        }
+        words.update((name, Word(True, seen.score, True)) for name, seen in census.refusals.items())
+        words[node] = Word(True, verdict.score, node in census.refusals)
+        closed = closed_nodes(words, nodes=census.in_service, share=self.share)
+        if node not in closed:
             return False
-        for name, _ in others[: max(0, len(others) - (room - 1))]:
-            self.gate.accept(name)
-        return True
+        if node in census.refusals:
+            return True
+        # One that must give way has not done so yet: wait for it.
+        return len(census.refusals) < places(census.in_service, self.share)
 
     def release(self, node: str) -> None:
         """Do nothing: opening the node gives its place back."""
@@ -123,7 +128,3 @@ def floor_for(gate: Gate, *, share: float, leases: RefusalLeases | None) -> Floo
     if isinstance(gate, CountingGate):
         return CountedFloor(gate, share)
     return NoFloor()
-
-
-def _certainty(name: str, score: float) -> tuple[float, str]:
-    return (-math.inf if math.isnan(score) else score, name)

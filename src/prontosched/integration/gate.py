@@ -1,18 +1,20 @@
 """What a scheduler must let us do: the `Gate` protocol and the values it speaks in.
 
-Covers: the verdict handed to a scheduler, what was found there, and the text by
-which we know our own mark again. When to close and open a gate (minimum times,
+Covers: the verdict and the rank handed to a scheduler, what was found there, and the
+text by which we know our own mark again. A gate closes nodes (the veto); one that can
+also ranks them (the preference, `PreferringGate`). When to do either (minimum times,
 capacity floor, shadow mode, expiry) is the same for every scheduler and lives in
 `prontosched.integration.keeper`; finding a gate by its name in `registry`.
 
 Rules for every gate
 --------------------
 1. Own only what you set. `observe` tells our own mark from anyone else's; `refuse`
-   and `accept` read first and leave a node alone that someone else has closed.
-2. Every refusal carries `valid_until`, written where the scheduler keeps it, so that
-   a watchdog that never met the agent can undo it.
-3. `refuse` on a node that we hold already only renews reason and expiry; `accept` on a
-   node that we do not hold does nothing. Both can be repeated without harm.
+   and `accept` read first and leave a node alone that someone else has closed. What a
+   rank replaces (an administrator's weight) is kept with it and put back by `restore`.
+2. Every refusal and every rank carries `valid_until`, written where the scheduler keeps
+   it, so that a watchdog that never met the agent can undo it.
+3. `refuse` on a node that we hold already only renews reason and expiry; `accept` and
+   `restore` where nothing is ours do nothing. All can be repeated without harm.
 4. Whatever the scheduler refuses, and whatever takes longer than the gate's timeout,
    is an `IntegrationError`. No call may block without end.
 5. Every refusal carries its reason where the scheduler's users look for it.
@@ -53,8 +55,8 @@ class Verdict:
     refuse
         True keeps new jobs away. Jobs that already run are never touched.
     score
-        Higher means more certain that the node should refuse; where the capacity
-        floor leaves no room for all, the least certain give way first.
+        The chance of contention, by which nodes are compared. From a signal that gives
+        none it is 1 while it refuses and 0 while it accepts.
     reason
         One sentence an operator can read aloud.
     valid_until
@@ -77,9 +79,46 @@ class Verdict:
 
     @classmethod
     def of(cls, decision: Decision, *, now: float, valid_seconds: float) -> Verdict:
-        """Make a verdict of a decision: its probability as the score, where it gives one."""
-        score = decision.score if math.isnan(decision.probability) else decision.probability
-        return cls(decision.raised, float(score), decision.reason, now + valid_seconds)
+        """Make a verdict of a decision."""
+        score = chance(decision.probability, refuse=decision.raised)
+        return cls(bool(decision.raised), score, decision.reason, now + valid_seconds)
+
+
+def chance(probability: float | None, *, refuse: bool) -> float:
+    """Return what nodes are compared by: the probability, or the bare word of a signal without one.
+
+    Examples
+    --------
+    >>> chance(0.25, refuse=False), chance(None, refuse=True), chance(math.nan, refuse=False)
+    (0.25, 1.0, 0.0)
+    """
+    return float(refuse) if probability is None or math.isnan(probability) else float(probability)
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """How a node compares with others, as a gate writes it down.
+
+    Attributes
+    ----------
+    level
+        0 is calm and filled first; up to `LEVELS - 1`.
+    chance
+        The chance of contention when the rank was written.
+    refuse
+        Whether the node's own word was refusing then.
+    valid_until
+        Seconds since 1970. From then on the rank counts for nothing.
+    """
+
+    level: int
+    chance: float
+    refuse: bool
+    valid_until: float
+
+    def expired(self, now: float) -> bool:
+        """Tell whether the rank no longer counts; one without a time never did."""
+        return not now < self.valid_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +134,15 @@ class Observed:
         The scheduler's own words: the reason it shows to its users.
     score, valid_until
         Read back from our mark; NaN where the node is not ours or the mark is damaged.
+    rank
+        The rank that we gave the node, whoever closed it; None where there is none.
     """
 
     state: State
     detail: str = ""
     score: float = math.nan
     valid_until: float = math.nan
+    rank: Rank | None = None
 
     @property
     def ours(self) -> bool:
@@ -121,11 +163,24 @@ class Census:
     in_service
         Nodes that are open or closed by us. Those closed by others do not count.
     refusals
-        The nodes that bear our mark.
+        The nodes that we hold closed.
+    ranks
+        The nodes in service that bear a rank of ours. All others are calm.
     """
 
     in_service: int
     refusals: Mapping[str, Observed] = field(default_factory=dict)
+    ranks: Mapping[str, Rank] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, seen: Mapping[str, Observed]) -> Census:
+        """Count what was observed of all nodes."""
+        serving = {name: one for name, one in seen.items() if one.state != "closed-by-other"}
+        return cls(
+            len(serving),
+            {name: one for name, one in serving.items() if one.ours},
+            {name: one.rank for name, one in serving.items() if one.rank is not None},
+        )
 
 
 class Gate(Protocol):
@@ -161,7 +216,47 @@ class Gate(Protocol):
         ...
 
     def owned(self) -> list[str]:
-        """Return every node that bears our mark, as far as this gate reaches."""
+        """Return every node that bears a mark of ours, closed or ranked, as far as this gate reaches."""
+        ...
+
+
+@runtime_checkable
+class PreferringGate(Protocol):
+    """A gate whose scheduler can be told which nodes to fill first.
+
+    Attributes
+    ----------
+    level_seconds
+        Time that one change of a node's rank costs: in the long run there is at most one
+        change in so many seconds. 0 for a gate that takes any number.
+    heartbeat_seconds
+        How often a calm node is told too; infinity where calm is the absence of a mark.
+    """
+
+    level_seconds: float
+    heartbeat_seconds: float
+
+    def prefer(self, node: str, rank: Rank, verdict: Verdict) -> None:
+        """Give `node` its rank, or renew it; level 0 is as the administrator set it.
+
+        Parameters
+        ----------
+        verdict
+            What the rank comes from, for people: its reason.
+        """
+        ...
+
+    def restore(self, node: str) -> None:
+        """Take our rank off `node` and put back what it replaced; nothing happens where there is none."""
+        ...
+
+
+@runtime_checkable
+class QueueGate(Protocol):
+    """A gate whose scheduler can tell whether jobs wait that no open node can take."""
+
+    def starved(self) -> bool:
+        """Tell whether jobs wait for nodes; then no veto may stand."""
         ...
 
 
@@ -177,16 +272,17 @@ class CountingGate(Protocol):
 class RefusalLeases(Protocol):
     """Leave to refuse, taken by compare-and-set on something that all agents share.
 
-    A lease belongs to one node, names its score and ends by itself at `valid_until`.
-    The keeper asks again with every refusing verdict, which renews the lease.
+    A row belongs to one node, holds its word and ends by itself at `valid_until`. Nodes
+    tell their word from level 1 on; the keeper asks again with every refusing verdict,
+    which renews the row.
     """
 
-    def try_refuse(self, node: str, *, score: float, valid_until: float, now: float) -> bool:
-        """Take or renew the lease of `node`; False when the floor leaves no room for it."""
+    def tell(self, node: str, *, refuse: bool, score: float, valid_until: float, now: float) -> bool:
+        """Write the word of `node` down, and return whether it may be closed."""
         ...
 
     def release(self, node: str) -> None:
-        """Give the lease of `node` back; nothing happens where there is none."""
+        """Take the row of `node` out; nothing happens where there is none."""
         ...
 
 
@@ -201,10 +297,29 @@ def label(verdict: Verdict) -> str:
     reason = " ".join(_printable(verdict.reason).split())
     if len(reason) > REASON_LIMIT:
         reason = reason[: REASON_LIMIT - 1].rstrip() + "…"
-    # Whole seconds, rounded down: a mark never outlives its verdict.
-    until = 0.0 if math.isnan(verdict.valid_until) else min(max(verdict.valid_until, 0.0), _LATEST)
-    clock = datetime.fromtimestamp(math.floor(until), UTC).strftime(_CLOCK)
-    return f"{PREFIX} {reason or 'refused'} (score {verdict.score:.4g}, until {clock})"
+    return (
+        f"{PREFIX} {reason or 'refused'} (score {verdict.score:.4g}, until {clock_text(verdict.valid_until)})"
+    )
+
+
+def clock_text(seconds: float) -> str:
+    """Write a time as marks carry it, in whole seconds rounded down; no time is the first one.
+
+    Examples
+    --------
+    >>> clock_text(1700000000.9), read_clock("2023-11-14T22:13:20Z")
+    ('2023-11-14T22:13:20Z', 1700000000.0)
+    """
+    until = 0.0 if math.isnan(seconds) else min(max(seconds, 0.0), _LATEST)
+    return datetime.fromtimestamp(math.floor(until), UTC).strftime(_CLOCK)
+
+
+def read_clock(text: str) -> float:
+    """Read what `clock_text` wrote; NaN where it is no time."""
+    try:
+        return datetime.strptime(text, _CLOCK).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return math.nan
 
 
 def read_label(text: str) -> Observed | None:
@@ -224,11 +339,11 @@ def read_label(text: str) -> Observed | None:
     if found is None:
         return Observed("closed-by-us", text)
     try:
-        until = datetime.strptime(found["until"], _CLOCK).replace(tzinfo=UTC).timestamp()
         score = float(found["score"])
     except ValueError:
         return Observed("closed-by-us", text)
-    return Observed("closed-by-us", text, score=score, valid_until=until)
+    until = read_clock(found["until"])
+    return Observed("closed-by-us", text, score=math.nan if math.isnan(until) else score, valid_until=until)
 
 
 def _printable(text: str) -> str:

@@ -1,13 +1,14 @@
 """The keeper: carries one node's verdicts to its scheduler, outside the agent's loop.
 
-Covers: shadow mode, the capacity floor, expiry, retries after errors, and the
-standing that status pages show. When to close and open is decided in `policy`;
-what a scheduler must offer is `gate`.
+Covers: shadow mode, preference and veto, the capacity floor, expiry, retries after
+errors, and the standing that status pages show. When to close, open and rank is decided
+in `policy`; what a scheduler must offer is `gate`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -15,12 +16,26 @@ from dataclasses import dataclass, replace
 from prontosched.decision import Decision
 from prontosched.errors import IntegrationError
 from prontosched.integration.floor import Floor, NoFloor, floor_for
-from prontosched.integration.gate import Gate, Observed, RefusalLeases, State, Verdict
-from prontosched.integration.policy import Policy, Rules, Step
+from prontosched.integration.gate import (
+    Gate,
+    Observed,
+    PreferringGate,
+    QueueGate,
+    Rank,
+    RefusalLeases,
+    State,
+    Verdict,
+)
+from prontosched.integration.policy import LevelPolicy, Policy, Rules, Step
+from prontosched.integration.preference import LEVEL_EDGES
 from prontosched.integration.shadow import ShadowGate
 
 LOG = logging.getLogger("prontosched.gate")
 _LONGEST_RETRY_SECONDS = 60.0
+# How old a look at the scheduler may be while we hold the node closed: someone may need it.
+_HELD_LOOK_SECONDS = 10.0
+# A gate that takes any number of changes hears of chances that moved by so much.
+_FINE_CHANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +57,13 @@ class Standing:
         Why the node is left open although it refuses; empty where it is not, and in shadow mode.
     floor
         By what means the capacity floor is held, or that it is off.
-    refusals, accepts, withheld, errors
-        Counts since the start; `withheld` are refusals that the floor did not allow.
+    veto
+        Whether the node may be closed; False only ranks it.
+    level
+        The level of preference that the scheduler has been told, None where it cannot be.
+    refusals, accepts, withheld, errors, rankings
+        Counts since the start; `withheld` are refusals that the floor did not allow,
+        `rankings` changes of level.
     refused_seconds
         Time spent closed by us since the start.
     """
@@ -52,6 +72,8 @@ class Standing:
     gate: str
     mode: str
     floor: str
+    veto: bool
+    level: int | None = None
     state: State | str = "unknown"
     wanted: bool = False
     why: str = "no verdict yet"
@@ -61,6 +83,7 @@ class Standing:
     accepts: int = 0
     withheld: int = 0
     errors: int = 0
+    rankings: int = 0
     last_error: str = ""
     refused_seconds: float = 0.0
 
@@ -94,21 +117,24 @@ class Keeper:
     ) -> None:
         self.rules = Rules() if rules is None else rules
         self.node = node
+        self._veto = vetoes(gate, self.rules)
         self._gate: Gate = gate if self.rules.enforce else ShadowGate(gate)
-        self._floor: Floor = (
-            floor_for(gate, share=self.rules.max_refusing, leases=leases)
-            if self.rules.enforce
-            else NoFloor("not held in shadow mode")
-        )
+        self._ranking = self._gate if isinstance(gate, PreferringGate) else None
+        self._leases = leases if self._veto and self.rules.enforce else None
+        self._floor = self._floor_of(gate)
         self._policy = Policy(self.rules)
+        self._levels = LevelPolicy(gate.level_seconds if isinstance(gate, PreferringGate) else 0.0)
+        self._heartbeat = gate.heartbeat_seconds if isinstance(gate, PreferringGate) else math.inf
+        self._ranked_at = -math.inf
         mode = "enforce" if self.rules.enforce else "shadow"
-        self._standing = Standing(node, gate.name, mode, self._floor.how)
+        level = None if self._ranking is None else 0
+        self._standing = Standing(node, gate.name, mode, self._floor.how, self._veto, level)
         self._seen: Observed | None = None
         self._seen_at = 0.0
         self._failures = 0
         self._retry_at = float("-inf")
         self._settled_at = float("nan")
-        self._leave = False
+        self._leave = self._told = False
         self._wake = threading.Condition()
         self._verdict: Verdict | None = None
         self._fresh = False
@@ -135,6 +161,8 @@ class Keeper:
             seen = self._seen
             # A node that goes on accepting needs no one: its thread looks up by itself.
             idle = not (verdict.refuse or self._standing.wanted or seen is None or seen.ours)
+            idle = idle and not self._rank_due(verdict, seen, now)
+            idle = idle and (self._leases is None or (_calm(verdict) and not self._told))
             self._verdict, self._fresh = verdict, not idle
             self._given = (now, time.monotonic())
             if self._thread is None and not self._closing:
@@ -216,21 +244,92 @@ class Keeper:
 
     def _carry(self, verdict: Verdict | None, now: float) -> None:
         seen, fresh = self._seen, False
-        if seen is None or not 0 <= now - self._seen_at < self.rules.observe_seconds:
+        longest = self.rules.observe_seconds
+        if seen is None or not 0 <= now - self._seen_at < (
+            min(longest, _HELD_LOOK_SECONDS) if seen.ours else longest
+        ):
             seen, fresh = self._look(now), True
-        step = self._policy.choose(verdict, seen, now)
-        if step.action != "leave" and not fresh:
+        # Without a veto a node is never closed, and what an earlier run closed is opened.
+        word = verdict if self._veto or verdict is None else replace(verdict, refuse=False)
+        step = self._policy.choose(word, seen, now)
+        rank = self._rank_due(verdict, seen, now)
+        if (step.action != "leave" or rank) and not fresh:
             # Read first, always: someone else may have been here since.
             seen, fresh = self._look(now), True
-            step = self._policy.choose(verdict, seen, now)
-        if verdict is not None and verdict.refuse:
-            step = self._ask_floor(step, verdict, seen, now, fresh=fresh)
-        seen = self._take(step, verdict, seen, now)
+            step = self._policy.choose(word, seen, now)
+        # The rank first: others count by it whom a floor may close.
+        seen = self._carry_rank(verdict, seen, now)
+        if word is not None and word.refuse:
+            step = self._ask_floor(step, word, seen, now, fresh=fresh)
+        seen = self._take(step, word, seen, now)
+        self._tell(verdict, seen, now)
+        held = step.held if self.rules.enforce and seen.state == "open" else ""
+        self._standing = replace(self._standing, state=seen.state, why=step.why, held_open=held)
+
+    def _rank_due(self, verdict: Verdict | None, seen: Observed | None, now: float) -> bool:
+        """Tell whether the scheduler must hear of the node's level, or hear of it again."""
+        if self._ranking is None or seen is None:
+            return False
+        held = seen.rank
+        if verdict is None or verdict.expired(now):
+            return held is not None
+        if seen.state == "closed-by-other":
+            return False
+        level = self._levels.choose(verdict, held, now)
+        if held is None:
+            return level > 0 or now - self._ranked_at >= self._heartbeat
+        moved = self._levels.seconds == 0.0 and abs(held.chance - verdict.score) >= _FINE_CHANCE
+        turned = self._veto and held.refuse != verdict.refuse
+        old = (
+            not now + self.rules.prefer_seconds / 2 < held.valid_until <= now + self.rules.prefer_seconds + 1
+        )
+        return level != held.level or moved or turned or old
+
+    def _carry_rank(self, verdict: Verdict | None, seen: Observed, now: float) -> Observed:
+        """Tell the scheduler the node's level where that is due; return what it shows then."""
+        if self._ranking is None or not self._rank_due(verdict, seen, now):
+            return seen
+        assert isinstance(self._ranking, PreferringGate)
+        before = 0 if seen.rank is None else seen.rank.level
+        level = self._levels.choose(verdict, seen.rank, now)
+        if verdict is None or verdict.expired(now):
+            self._ranking.restore(self.node)
+        else:
+            rank = Rank(level, verdict.score, verdict.refuse, now + self.rules.prefer_seconds)
+            self._ranking.prefer(self.node, rank, verdict)
+        self._ranked_at = now
+        if level != before:
+            self._levels.done(now)
+            self._standing = replace(self._standing, rankings=self._standing.rankings + 1)
+            would = "" if self.rules.enforce else "shadow mode, enforcing nothing: "
+            why = "no valid verdict" if verdict is None else verdict.reason
+            LOG.info("%snode %s goes from level %d to %d: %s", would, self.node, before, level, why)
+        self._standing = replace(self._standing, level=level)
+        return self._look(now)
+
+    def _tell(self, verdict: Verdict | None, seen: Observed, now: float) -> None:
+        """Let those who share our leases know an open node that is not calm; they then close none calmer."""
+        if self._leases is None:
+            return
         if self._leave and not seen.ours:
             self._floor.release(self.node)
             self._leave = False
-        held = step.held if self.rules.enforce and seen.state == "open" else ""
-        self._standing = replace(self._standing, state=seen.state, why=step.why, held_open=held)
+        if verdict is None or verdict.expired(now) or seen.state == "closed-by-other" or _calm(verdict):
+            if self._told:
+                self._leases.release(self.node)
+            self._told = False
+        elif not verdict.refuse:
+            self._leases.tell(
+                self.node, refuse=False, score=verdict.score, valid_until=verdict.valid_until, now=now
+            )
+            self._told = True
+
+    def _floor_of(self, gate: Gate) -> Floor:
+        if not self.rules.enforce:
+            return NoFloor("not held in shadow mode")
+        if not self._veto:
+            return NoFloor("no node is closed: nodes are only ranked")
+        return floor_for(gate, share=self.rules.max_refusing, leases=self._leases)
 
     def _ask_floor(self, step: Step, verdict: Verdict, seen: Observed, now: float, *, fresh: bool) -> Step:
         """Ask for leave before closing, and again while closed; give way where there is none."""
@@ -239,13 +338,17 @@ class Keeper:
             return step
         if holding and self._floor.costly and not fresh:
             return step
-        self._leave = self._floor.allow(self.node, verdict, now)
+        if isinstance(self._gate, QueueGate) and (fresh or not holding) and self._gate.starved():
+            self._leave, why = False, "jobs wait and no open node can take them"
+            self._floor.release(self.node)
+        else:
+            self._leave, self._told = self._floor.allow(self.node, verdict, now), True
+            why = "enough other nodes refuse, or one that stays open is worse off"
         if self._leave:
             return step
         self._standing = replace(self._standing, withheld=self._standing.withheld + 1)
-        why = f"accepting although {verdict.reason}: enough other nodes refuse already"
-        held = "the capacity floor of its gate: enough other nodes refuse already"
-        return Step("accept" if seen.ours else "leave", why, held)
+        held = f"the capacity floor of its gate: {why}"
+        return Step("accept" if seen.ours else "leave", f"accepting although {verdict.reason}: {why}", held)
 
     def _take(self, step: Step, verdict: Verdict | None, seen: Observed, now: float) -> Observed:
         """Do what was chosen, and return what the scheduler shows then."""
@@ -300,3 +403,12 @@ class Keeper:
         self._standing = replace(
             self._standing, state="unknown", why=message, held_open="", errors=errors, last_error=message
         )
+
+
+def _calm(verdict: Verdict) -> bool:
+    return not (verdict.refuse or verdict.score >= LEVEL_EDGES[0])
+
+
+def vetoes(gate: Gate, rules: Rules) -> bool:
+    """Tell whether nodes may be closed: where that was asked for, or is all that the gate can do."""
+    return not isinstance(gate, PreferringGate) if rules.veto is None else rules.veto

@@ -1,8 +1,9 @@
-"""When a gate closes and opens: the same rules for every scheduler.
+"""When a gate closes and opens, and when it ranks a node anew: the same rules for every scheduler.
 
-Covers: minimum hold and accept times, expiry, respect for what others did. Pure:
-time arrives as a number, and nothing here speaks to a scheduler; that is
-`prontosched.integration.keeper`. How many nodes may refuse at once is `floor`.
+Covers: minimum hold and accept times, expiry, respect for what others did, how often a
+level may change. Pure: time arrives as a number, and nothing here speaks to a scheduler;
+that is `prontosched.integration.keeper`. How many nodes may refuse at once is `floor`;
+what the levels are is `preference`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from prontosched.errors import SettingsError
-from prontosched.integration.gate import Observed, Verdict
+from prontosched.integration.gate import Observed, Rank, Verdict
+from prontosched.integration.preference import LEVEL_EDGES, level_of
+
+# So many changes of level may follow each other before their long-run rate binds.
+LEVEL_BURST = 3.0
+# From here on another job is expected to meet contention: a node that refuses is not ranked below.
+CONTENDED = LEVEL_EDGES[2]
 
 Action = Literal["refuse", "renew", "accept", "leave"]
 # Options that hold for every gate, in seconds.
@@ -22,6 +29,7 @@ RULE_OPTIONS = (
     "min_accept_seconds",
     "override_seconds",
     "observe_seconds",
+    "prefer_seconds",
 )
 
 
@@ -33,6 +41,11 @@ class Rules:
     ----------
     enforce
         False is shadow mode: decide and record, but change nothing at the scheduler.
+    veto
+        True also closes nodes that drown while others do not. None closes them only at a
+        scheduler that cannot prefer one node to another.
+    prefer_seconds
+        How long a rank counts. A dead agent leaves no node ranked for longer.
     valid_seconds
         How long one decision counts. A dead agent leaves no node closed for longer.
     min_hold_seconds, min_accept_seconds
@@ -46,12 +59,14 @@ class Rules:
     """
 
     enforce: bool = False
+    veto: bool | None = None
     valid_seconds: float = 60.0
-    min_hold_seconds: float = 20.0
-    min_accept_seconds: float = 20.0
+    min_hold_seconds: float = 5.0
+    min_accept_seconds: float = 5.0
     max_refusing: float = 0.25
     override_seconds: float = 300.0
-    observe_seconds: float = 20.0
+    observe_seconds: float = 60.0
+    prefer_seconds: float = 300.0
 
     def __post_init__(self) -> None:
         """Refuse values that would break a promise."""
@@ -60,11 +75,13 @@ class Rules:
                 f"max_refusing must be above 0 and at most 1, got {self.max_refusing}: "
                 "it is the share of nodes that may refuse at once"
             )
-        if not (math.isfinite(self.valid_seconds) and self.valid_seconds >= 2.0):
-            raise SettingsError(
-                f"valid_seconds must be at least 2 and finite, got {self.valid_seconds}: "
-                "marks at schedulers are kept in whole seconds"
-            )
+        for name in ("valid_seconds", "prefer_seconds"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 2.0):
+                raise SettingsError(
+                    f"{name} must be at least 2 and finite, got {value}: "
+                    "marks at schedulers are kept in whole seconds"
+                )
         for name in ("min_hold_seconds", "min_accept_seconds", "override_seconds", "observe_seconds"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
@@ -88,7 +105,21 @@ def take_rules(options: dict[str, str], *, enforce: bool, max_refusing: float) -
                 given[name] = float(text)
             except ValueError as error:
                 raise SettingsError(f"{name} must be a number of seconds, got {text!r}") from error
-    return Rules(enforce=enforce, max_refusing=max_refusing, **given)
+    return Rules(enforce=enforce, max_refusing=max_refusing, veto=take_veto(options), **given)
+
+
+def take_veto(options: dict[str, str]) -> bool | None:
+    """Take out of a gate's options whether it may close nodes; None where they do not say.
+
+    Examples
+    --------
+    >>> take_veto({"veto": "true"}), take_veto({})
+    (True, None)
+    """
+    text = options.pop("veto", None)
+    if text is not None and text.lower() not in ("true", "false"):
+        raise SettingsError(f"veto must be true or false, got {text!r}")
+    return None if text is None else text.lower() == "true"
 
 
 class Step(NamedTuple):
@@ -180,3 +211,64 @@ class Policy:
             why = f"refusing in {left:.0f} s: nodes accept for a minimum time"
             return Step("leave", why, f"the minimum time of its gate, for {left:.0f} s more")
         return Step("refuse", verdict.reason)
+
+
+class LevelPolicy:
+    """Choose when the rank of one node changes.
+
+    A level that rises is written at once, one that falls a little later. In the long run
+    there is at most one change in `seconds`, however the chance behaves.
+
+    Parameters
+    ----------
+    seconds
+        Time that one change costs the scheduler, 0 for any number of changes.
+
+    Notes
+    -----
+    Memory: three numbers, however long it runs.
+
+    Examples
+    --------
+    >>> levels = LevelPolicy(60.0)
+    >>> levels.choose(Verdict(False, 0.6, "busy", valid_until=60.0), None, now=0.0)
+    3
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._saved = LEVEL_BURST
+        self._at = math.nan
+
+    def choose(self, verdict: Verdict | None, held: Rank | None, now: float) -> int:
+        """Return the level that the node is to have now; `done` then tells that it has it."""
+        before = 0 if held is None else held.level
+        if verdict is None or verdict.expired(now):
+            return 0
+        level = wanted_level(verdict, held)
+        # A fall leaves enough for the rise that may follow it.
+        cost = 1.0 if level > before else 2.0
+        return level if level == before or self._left(now) >= cost else before
+
+    def done(self, now: float) -> None:
+        """Take note that the level was changed."""
+        self._saved, self._at = max(0.0, self._left(now) - 1.0), now
+
+    def _left(self, now: float) -> float:
+        if self.seconds == 0.0:
+            return LEVEL_BURST
+        # A clock that was set back must not earn anything.
+        earned = 0.0 if math.isnan(self._at) else max(0.0, now - self._at) / self.seconds
+        return min(LEVEL_BURST, self._saved + earned)
+
+
+def wanted_level(verdict: Verdict, held: Rank | None) -> int:
+    """Return the level by a verdict alone, given the rank so far.
+
+    Examples
+    --------
+    >>> wanted_level(Verdict(True, 0.4, "held for a while", valid_until=60.0), None)
+    3
+    """
+    chance = max(verdict.score, CONTENDED) if verdict.refuse else verdict.score
+    return level_of(chance, None if held is None else held.level)

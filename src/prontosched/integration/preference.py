@@ -2,10 +2,11 @@
 
 Covers: a few levels of preference between nodes, changed with hysteresis, and the bound
 on vetoes. Pure, over one node or arrays of nodes, so that gates, the scheduler extender
-and the simulator apply one and the same rule. Carrying it out is `keeper`.
+and the simulator apply one and the same rule. Carrying it out is `keeper`; how often a
+node may change its level is `policy`.
 
 A veto is for a node that drowns while others do not. It is closed if its own word is
-*refusing*, its chance of contention is at least twice the fleet's median, no node that
+*refusing*, its chance of contention is at least twice the fleet's typical one, no node that
 stays open is worse off, and no more than a share of the nodes is closed. Where jobs wait
 and nothing else is open, none is.
 """
@@ -13,6 +14,8 @@ and nothing else is open, none is.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +28,8 @@ LEVELS = len(LEVEL_EDGES) + 1
 # How far below an edge the chance must fall before the level goes down again.
 LEVEL_MARGIN = 0.35
 TYPICAL_TIMES = 2.0
+# How much a node that is closed already counts for more, so that near equals do not take turns.
+HELD_MARGIN = 0.1
 
 
 def level_of(probability: float, previous: int | None = None) -> int:
@@ -66,8 +71,24 @@ def places(nodes: int, share: float) -> int:
     return max(1 if nodes >= 2 else 0, math.floor(share * nodes + 1e-9))
 
 
+def typical(chance: Array) -> float:
+    """Return the fleet's typical chance of contention: the median, of two in the middle the lower.
+
+    Examples
+    --------
+    >>> typical(np.array([0.1, 0.9])), typical(np.array([0.3, 0.1, 0.9]))
+    (0.1, 0.3)
+    """
+    return float(np.quantile(chance, 0.5, method="lower"))
+
+
 def closable(
-    refusing: NDArray[np.bool_], probability: Array, *, share: float, starved: bool = False
+    refusing: NDArray[np.bool_],
+    probability: Array,
+    *,
+    share: float,
+    starved: bool = False,
+    held: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.bool_]:
     """Return which nodes may be closed now.
 
@@ -81,19 +102,70 @@ def closable(
         Largest share of the nodes that may be closed, in (0, 1].
     starved
         Whether jobs wait that no open node can take.
+    held
+        Which nodes are closed already, `(M,)`. Their chances count `HELD_MARGIN` more.
 
     Examples
     --------
-    >>> closable(np.array([True, True, False, False]), np.array([0.9, 0.6, 0.1, 0.2]), share=0.5)
-    array([ True, False, False, False])
+    >>> refusing, chance = np.array([True, True, False, False]), np.array([0.9, 0.6, 0.1, 0.7])
+    >>> closable(refusing, chance, share=0.5).tolist()
+    [True, False, False, False]
     """
     chance = np.nan_to_num(probability, nan=0.0)
     closed = np.zeros(chance.shape, np.bool_)
     room = places(chance.size, share)
     if starved or room == 0:
         return closed
-    order = np.argsort(-chance, kind="stable")[:room]
-    drowning = refusing & (chance >= TYPICAL_TIMES * np.median(chance))
+    weighed = chance if held is None else chance + HELD_MARGIN * held
+    order = np.argsort(-weighed, kind="stable")[:room]
+    drowning = refusing & (weighed >= TYPICAL_TIMES * typical(chance))
     # From the worst down to the first that stays open: nothing calmer than that one is closed.
     closed[order] = np.logical_and.accumulate(drowning[order])
     return closed
+
+
+class Word(NamedTuple):
+    """What one node says of itself, as far as others know it.
+
+    Attributes
+    ----------
+    refuse
+        Its own word is refusing.
+    chance
+        Its chance of contention.
+    held
+        It is closed by us already.
+    """
+
+    refuse: bool
+    chance: float
+    held: bool = False
+
+
+def closed_nodes(
+    words: Mapping[str, tuple[bool, float, bool]], *, nodes: int, share: float, starved: bool = False
+) -> frozenset[str]:
+    """Return the names that may be closed now, by `closable`.
+
+    Parameters
+    ----------
+    words
+        What is known of nodes in service, by name: a `Word` each.
+    nodes
+        How many nodes are in service. Those without a word are calm: nodes tell their
+        word from level 1 on, so their chance counts as the first edge.
+
+    Examples
+    --------
+    >>> words = {"n1": Word(True, 0.9), "n2": Word(True, 0.7), "n3": Word(False, 0.8)}
+    >>> sorted(closed_nodes(words, nodes=8, share=0.25))
+    ['n1']
+    """
+    names = sorted(words)
+    untold = max(0, nodes - len(names))
+    rows = [*(words[name] for name in names), *[Word(False, LEVEL_EDGES[0])] * untold]
+    if not rows:
+        return frozenset()
+    refuse, chance, held = (np.array(column) for column in zip(*rows, strict=True))
+    closed = closable(refuse, chance, share=share, starved=starved, held=held)
+    return frozenset(name for name, shut in zip(names, closed, strict=False) if shut)

@@ -56,7 +56,7 @@ def make_gate(name: str, **options: Any) -> Gate:
     parameters = inspect.signature(maker).parameters
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
         for option in options.keys() - parameters.keys():
-            known = {*parameters, *RULE_OPTIONS, "node"} - {"api"}
+            known = {*parameters, *RULE_OPTIONS, "node", "veto"} - {"api"}
             raise SettingsError(f"gate {name} has no option {option!r}{suggestion(option, known)}")
     try:
         return maker(**_typed(maker, options))
@@ -82,6 +82,11 @@ def present_gates() -> list[str]:
     cannot tell are left to be asked for by name.
     """
     return [name for name in gate_names() if (ask := _asker(name)) is not None and ask()]
+
+
+def prefers(name: str) -> bool:
+    """Tell whether the gate called `name` can prefer one node to another, without making it."""
+    return hasattr(_maker(name), "prefer")
 
 
 def _asker(name: str) -> Callable[[], bool] | None:

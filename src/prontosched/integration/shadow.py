@@ -6,35 +6,46 @@ respect for others) while the scheduler is only read.
 
 from __future__ import annotations
 
-from prontosched.integration.gate import Gate, Observed, Verdict, label, read_label
+import math
+from dataclasses import replace
+
+from prontosched.integration.gate import Gate, Observed, PreferringGate, Rank, Verdict, label, read_label
 
 
 class ShadowGate:
-    """A gate that reads the real one and keeps refusals to itself.
+    """A gate that reads the real one and keeps refusals and ranks to itself.
 
     A node that someone else has closed shows as such. What an earlier, enforcing run
-    left closed is opened by the first look: in shadow mode nothing of ours may stand.
+    left closed or ranked is undone by the first look: in shadow mode nothing of ours may stand.
 
     Notes
     -----
-    Memory: one line for each node refused.
+    Memory: one line and one rank for each node refused or ranked.
     """
+
+    level_seconds = 0.0
+    heartbeat_seconds = math.inf
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
         self.name = gate.name
         self._refusals: dict[str, str] = {}
+        self._ranks: dict[str, Rank] = {}
 
     def observe(self, node: str) -> Observed:
         """Return the scheduler's word on others' doings, and our own memory on ours."""
         observed = self.gate.observe(node)
+        if observed.rank is not None and isinstance(self.gate, PreferringGate):
+            self.gate.restore(node)
+        rank = self._ranks.get(node)
         if observed.state == "closed-by-other":
             self._refusals.pop(node, None)
-            return observed
+            return replace(observed, rank=rank)
         if observed.ours:
             self.gate.accept(node)
         mark = self._refusals.get(node)
-        return Observed("open") if mark is None else read_label(mark) or Observed("open")
+        seen = None if mark is None else read_label(mark)
+        return replace(seen or Observed("open"), rank=rank)
 
     def refuse(self, node: str, verdict: Verdict) -> None:
         """Remember that `node` would be closed."""
@@ -44,6 +55,17 @@ class ShadowGate:
         """Remember that `node` would be open."""
         self._refusals.pop(node, None)
 
+    def prefer(self, node: str, rank: Rank, verdict: Verdict) -> None:
+        """Remember the rank that `node` would have."""
+        if rank.level:
+            self._ranks[node] = rank
+        else:
+            self._ranks.pop(node, None)
+
+    def restore(self, node: str) -> None:
+        """Remember that `node` would have no rank."""
+        self._ranks.pop(node, None)
+
     def owned(self) -> list[str]:
-        """Return the nodes that would be closed."""
-        return sorted(self._refusals)
+        """Return the nodes that would be closed or ranked."""
+        return sorted(self._refusals.keys() | self._ranks)

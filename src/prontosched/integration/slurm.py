@@ -1,8 +1,8 @@
-"""Slurm: a node that refuses is drained, with its reason in `sinfo -R`.
+"""Slurm: a node's rank is its weight, and its veto a drain with the reason in `sinfo -R`.
 
 Covers: draining and undraining one node at a time by Slurm's own commands. Running
-jobs finish, pending ones go elsewhere and come back by themselves. The softer way,
-for jobs that opt in, is `slurm_feature`.
+jobs finish, pending ones go elsewhere and come back by themselves. Weights are
+`slurm_weight`; the softer veto, for jobs that opt in, is `slurm_feature`.
 
 Slurm has no compare-and-set: an administrator who drains a node in the few
 milliseconds between our read and our write loses the reason they gave, and the node
@@ -11,14 +11,16 @@ is then taken for ours. Everywhere else their drain is left alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from prontosched.integration.gate import Census, Observed, Verdict, label, read_label
 from prontosched.integration.slurm_commands import SlurmCommands, SlurmNode
+from prontosched.integration.slurm_weight import WeightRanks, rank_of
 
 
-class SlurmGate:
-    """Drain and undrain nodes, only with our own reason.
+class SlurmGate(WeightRanks):
+    """Weigh nodes, and drain and undrain them, only with our own reason.
 
     Needs the rights of root, SlurmUser or an Operator.
 
@@ -28,12 +30,16 @@ class SlurmGate:
         Path of slurm.conf; None leaves it to Slurm to find its own.
     timeout
         Seconds that one call may take.
+    weight_step
+        How much one level adds to a node's weight; 0 leaves weights alone.
     """
 
     name = "slurm"
 
-    def __init__(self, *, conf: str | Path | None = None, timeout: float = 10.0) -> None:
-        self.commands = SlurmCommands(conf=conf, timeout=timeout)
+    def __init__(
+        self, *, conf: str | Path | None = None, timeout: float = 10.0, weight_step: int = 1
+    ) -> None:
+        super().__init__(SlurmCommands(conf=conf, timeout=timeout), weight_step)
 
     present = staticmethod(SlurmCommands.present)
     missing = staticmethod(SlurmCommands.missing)
@@ -59,21 +65,21 @@ class SlurmGate:
             self.commands.update(node, state="undrain")
 
     def owned(self) -> list[str]:
-        """Return all nodes of the cluster drained by Pronto."""
-        return sorted(self.census().refusals)
+        """Return all nodes of the cluster drained or weighed by Pronto."""
+        seen = {node.name: _observed(node) for node in self.commands.nodes()}
+        return sorted(name for name, one in seen.items() if one.ours or one.rank is not None)
 
     def census(self) -> Census:
         """Count the nodes in service, in one call."""
-        seen = {node.name: _observed(node) for node in self.commands.nodes()}
-        in_service = sum(observed.state != "closed-by-other" for observed in seen.values())
-        return Census(in_service, {name: observed for name, observed in seen.items() if observed.ours})
+        return Census.of({node.name: _observed(node) for node in self.commands.nodes()})
 
 
 def _observed(node: SlurmNode) -> Observed:
+    rank = rank_of(node)
     if not node.closed:
-        return Observed("open")
+        return Observed("open", rank=rank)
     ours = read_label(node.reason) if node.drained else None
     if ours is not None:
-        return ours
+        return replace(ours, rank=rank)
     state = "+".join(sorted(node.flags)).lower()
-    return Observed("closed-by-other", f"{state}: {node.reason}" if node.reason else state)
+    return Observed("closed-by-other", f"{state}: {node.reason}" if node.reason else state, rank=rank)

@@ -1,7 +1,7 @@
-"""Slurm's own commands, as far as gates need them: read nodes, change one node.
+"""Slurm's own commands, as far as gates need them: read nodes, change one node, see who waits.
 
-Covers: running `scontrol` without a shell, within a time limit, and reading what it
-prints. What is changed, and when, is decided in `slurm` and `slurm_feature`.
+Covers: running `scontrol` and `squeue` without a shell, within a time limit, and reading
+what they print. What is changed is decided in `slurm`, `slurm_feature` and `slurm_weight`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from prontosched.errors import IntegrationError
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 _LEAD = re.compile(
     r"NodeName=(?P<name>\S+) .*?AvailableFeatures=(?P<available>\S*) +ActiveFeatures=(?P<active>\S*)"
-    r" .*?\bState=(?P<state>\S+)"
+    r" .*?\bState=(?P<state>\S+) .*?\bWeight=(?P<weight>\d+)"
 )
 _TAIL = re.compile(
     r" Reason=(?P<reason>.*?)(?: \[(?P<who>[^\s@\]]+)@[0-9T:-]+\])?(?= Comment=| Extra=|\s*$)", re.DOTALL
 )
+_COMMENT = re.compile(r" Comment=(?P<comment>.*?)(?= Extra=|\s*$)", re.DOTALL)
 _EXTRA = re.compile(r" Extra=(?P<extra>.*?)\s*$", re.DOTALL)
 # Everything by which a node takes no new jobs, other than being busy.
 _DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING"})
@@ -42,10 +43,12 @@ class SlurmNode:
     ----------
     flags
         Base state and flags, such as IDLE and DRAIN.
-    reason, extra
+    reason, comment, extra
         Free text: why the node is closed, and whatever an operator keeps there.
     available, active
         Features the node could have, and has now.
+    weight
+        Nodes with a lower weight are filled first.
     """
 
     name: str
@@ -54,6 +57,8 @@ class SlurmNode:
     extra: str
     available: tuple[str, ...]
     active: tuple[str, ...]
+    weight: int = 1
+    comment: str = ""
 
     @property
     def drained(self) -> bool:
@@ -82,7 +87,9 @@ def read_node(line: str) -> SlurmNode:
         raise IntegrationError(f"scontrol must show a node with its state, got {line[:80]!r}")
     rest = line[lead.end() :]
     tail = _TAIL.search(rest)
-    extra = _EXTRA.search(rest, tail.end() if tail else 0)
+    after = tail.end() if tail else 0
+    comment = _COMMENT.search(rest, after)
+    extra = _EXTRA.search(rest, comment.end() if comment else after)
     # Older versions append one sign for each flag to the base state.
     flags = frozenset(part.rstrip("*~#!%$@^-") for part in lead["state"].split("+"))
     return SlurmNode(
@@ -92,11 +99,13 @@ def read_node(line: str) -> SlurmNode:
         extra["extra"] if extra else "",
         _features(lead["available"]),
         _features(lead["active"]),
+        int(lead["weight"]),
+        comment["comment"] if comment else "",
     )
 
 
 class SlurmCommands:
-    """`scontrol`, run one call at a time.
+    """`scontrol` and `squeue`, run one call at a time.
 
     Parameters
     ----------
@@ -137,17 +146,24 @@ class SlurmCommands:
             "update", f"nodename={_checked(name)}", *(f"{key}={value}" for key, value in changes.items())
         )
 
-    def _run(self, *arguments: str) -> str:
+    def waiting(self) -> list[str]:
+        """Return why jobs wait, one reason for each that does."""
+        text = self._run("--noheader", "--states=PENDING", "--format=%r", program="squeue")
+        return [line.strip() for line in text.splitlines()]
+
+    def _run(self, *arguments: str, program: str = "scontrol") -> str:
         environment = dict(os.environ)
         if self.conf is not None:
             environment["SLURM_CONF"] = str(self.conf)
-        command = ["scontrol", *arguments]
+        command = [program, *arguments]
         try:
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=self.timeout, check=False
             )
         except FileNotFoundError as error:
-            raise IntegrationError("scontrol must be on the PATH: install Slurm's client commands") from error
+            raise IntegrationError(
+                f"{program} must be on the PATH: install Slurm's client commands"
+            ) from error
         except subprocess.TimeoutExpired as error:
             raise IntegrationError(
                 f"{_shown(command)} must answer within {self.timeout:g} s: is slurmctld running?"
@@ -177,7 +193,8 @@ def _shown(command: list[str]) -> str:
 
 def _advice(words: str) -> str:
     # Slurm tells the whole way to its trouble; what ended it comes last.
-    lines = [line.removeprefix("scontrol: ") for line in words.splitlines() if line.strip()]
+    lines = [line for line in words.splitlines() if line.strip()]
+    lines = [line.removeprefix("scontrol: ").removeprefix("squeue: ") for line in lines]
     said = " ".join(lines[-1].split())[:300] if lines else "no message"
     if "permission" in said.lower() or "Invalid user id" in said:
         return f"{said}: run as root, as SlurmUser, or as a user with AdminLevel=Operator"

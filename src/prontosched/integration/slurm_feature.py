@@ -1,25 +1,27 @@
 """Slurm, softly: a node that refuses loses a feature that jobs may ask for.
 
 Covers: the gate for jobs that opt in with `sbatch -C pronto_admit`. All other jobs
-go on as before, and no node is drained. Hard refusal is `slurm`.
+go on as before, and no node is drained. Hard refusal is `slurm`, preference `slurm_weight`.
 
-The mark (reason, score, expiry) is kept in the node's `extra` field, because Slurm
+The mark of a veto (reason, score, expiry) is kept in the node's `extra` field, because Slurm
 shows a reason only for closed nodes.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from prontosched.errors import IntegrationError, SettingsError
 from prontosched.integration.gate import Census, Observed, Verdict, label, read_label
 from prontosched.integration.slurm_commands import SlurmCommands, SlurmNode
+from prontosched.integration.slurm_weight import WeightRanks, rank_of
 
 FEATURE = "pronto_admit"
 
 
-class SlurmFeatureGate:
-    """Take one feature off nodes that refuse, and put it back.
+class SlurmFeatureGate(WeightRanks):
+    """Weigh nodes, and take one feature off those that refuse and put it back.
 
     The feature must be among the node's `Features` in slurm.conf.
 
@@ -27,19 +29,24 @@ class SlurmFeatureGate:
     ----------
     feature
         The feature that jobs ask for.
-    conf, timeout
+    conf, timeout, weight_step
         As for `SlurmGate`.
     """
 
     name = "slurm-feature"
 
     def __init__(
-        self, *, feature: str = FEATURE, conf: str | Path | None = None, timeout: float = 10.0
+        self,
+        *,
+        feature: str = FEATURE,
+        conf: str | Path | None = None,
+        timeout: float = 10.0,
+        weight_step: int = 1,
     ) -> None:
         if not feature.replace("_", "").isalnum():
             raise SettingsError(f"feature must be letters, digits and underscores, got {feature!r}")
         self.feature = feature
-        self.commands = SlurmCommands(conf=conf, timeout=timeout)
+        super().__init__(SlurmCommands(conf=conf, timeout=timeout), weight_step)
 
     present = staticmethod(SlurmCommands.present)
     missing = staticmethod(SlurmCommands.missing)
@@ -74,15 +81,16 @@ class SlurmFeatureGate:
             self.commands.update(node, extra="")
 
     def owned(self) -> list[str]:
-        """Return all nodes of the cluster whose feature we took off."""
-        return sorted(self.census().refusals)
+        """Return all nodes of the cluster whose feature we took off, or that we weigh."""
+        return sorted(name for name, one in self._all().items() if one.ours or one.rank is not None)
 
     def census(self) -> Census:
         """Count the nodes that have the feature and are in service, in one call."""
+        return Census.of(self._all())
+
+    def _all(self) -> dict[str, Observed]:
         having = [node for node in self.commands.nodes() if self.feature in node.available]
-        seen = {node.name: self._observed(node) for node in having}
-        in_service = sum(observed.state != "closed-by-other" for observed in seen.values())
-        return Census(in_service, {name: observed for name, observed in seen.items() if observed.ours})
+        return {node.name: self._observed(node) for node in having}
 
     def _observed(self, node: SlurmNode) -> Observed:
         if self.feature not in node.available:
@@ -90,8 +98,9 @@ class SlurmFeatureGate:
                 f"node {node.name} must have the feature {self.feature}, got {','.join(node.available) or 'none'}: "
                 f"add Features={self.feature} to its line in slurm.conf"
             )
+        seen = Observed("open")
         if self.feature not in node.active:
-            return read_label(node.extra) or Observed("closed-by-other", f"{self.feature} is switched off")
-        if node.closed:
-            return Observed("closed-by-other", node.reason or "+".join(sorted(node.flags)).lower())
-        return Observed("open")
+            seen = read_label(node.extra) or Observed("closed-by-other", f"{self.feature} is switched off")
+        elif node.closed:
+            seen = Observed("closed-by-other", node.reason or "+".join(sorted(node.flags)).lower())
+        return replace(seen, rank=rank_of(node))

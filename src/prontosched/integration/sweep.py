@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from prontosched.errors import IntegrationError
-from prontosched.integration.gate import Gate
+from prontosched.integration.gate import Gate, PreferringGate
 
 
 @dataclass(slots=True)
@@ -20,24 +20,27 @@ class Swept:
     ----------
     opened
         Nodes of ours that now take jobs again.
+    restored
+        Nodes that have lost our rank and are again as their administrator set them.
     kept
-        Nodes of ours whose verdict still counts.
+        Nodes of ours whose verdict or rank still counts.
     failed
-        Nodes that could not be opened, with the scheduler's words.
+        Nodes that could not be undone, with the scheduler's words.
     """
 
     opened: list[str] = field(default_factory=list)
+    restored: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
 
 def release(gate: Gate) -> Swept:
-    """Open every node that bears our mark, whether or not its verdict still counts."""
+    """Open every node that we closed and take off every rank, whether or not it still counts."""
     return _sweep(gate, gate.owned(), now=None)
 
 
 def sweep(gate: Gate, *, now: float, node: str | None = None) -> Swept:
-    """Open the nodes of ours whose verdict is over, or cannot be read; all, or only `node`."""
+    """Undo what of ours is over, or cannot be read: on all nodes, or only on `node`."""
     return _sweep(gate, gate.owned() if node is None else [node], now=now)
 
 
@@ -46,14 +49,18 @@ def _sweep(gate: Gate, nodes: list[str], *, now: float | None) -> Swept:
     for node in nodes:
         try:
             observed = gate.observe(node)
-            if not observed.ours:
-                continue
-            if now is not None and not observed.lapsed(now):
+            rank, over = observed.rank, now is None
+            if rank is not None and isinstance(gate, PreferringGate) and (over or rank.expired(now or 0.0)):
+                gate.restore(node)
+                swept.restored.append(node)
+            elif rank is not None and not observed.ours:
                 swept.kept.append(node)
-                continue
-            gate.accept(node)
-            swept.opened.append(node)
+            if observed.ours and (over or observed.lapsed(now or 0.0)):
+                gate.accept(node)
+                swept.opened.append(node)
+            elif observed.ours:
+                swept.kept.append(node)
         except IntegrationError as error:
-            # One node that the scheduler refuses to open must not keep the others closed.
+            # One node that the scheduler refuses to open must not keep the others from being undone.
             swept.failed[node] = str(error)
     return swept
