@@ -107,8 +107,8 @@ def closable(
 
     Examples
     --------
-    >>> refusing, chance = np.array([True, True, False, False]), np.array([0.9, 0.6, 0.1, 0.7])
-    >>> closable(refusing, chance, share=0.5).tolist()
+    >>> refusing, chance = np.array([True, True, False, False]), np.array([0.9, 0.6, 0.1, 0.2])
+    >>> closable(refusing, chance, share=0.25).tolist()
     [True, False, False, False]
     """
     chance = np.nan_to_num(probability, nan=0.0)
