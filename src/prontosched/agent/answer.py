@@ -143,6 +143,7 @@ def answer(
     clock: float,
     cpus: float = 0.0,
     held_by: str = "",
+    trouble: str = "",
 ) -> Answer:
     """Weigh what is known of a node into an answer.
 
@@ -156,6 +157,8 @@ def answer(
         CPUs of the job asked for, 0 for a general answer.
     held_by
         Why the node's scheduler takes jobs for it even while it refuses, empty where it does not.
+    trouble
+        Why there is no newer decision, where that is known.
     """
     age = max(0.0, now - known.seen_at)
     decision = known.decision
@@ -164,8 +167,7 @@ def answer(
     if stale:
         accept = silence.answer == "accept"
         changed_at = known.seen_at + (0.0 if decision is None else silence.valid_seconds)
-        waited = "no telemetry yet" if decision is None else f"no telemetry for {age:.0f} s"
-        reason = f"{waited}: {silence.answer}ing, as set"
+        reason = f"{_silent(decision, age, trouble)}: {silence.answer}ing, as set"
     else:
         assert decision is not None
         accept, reason, changed_at = not decision.raised, decision.reason, known.changed_at
@@ -202,6 +204,12 @@ def answer(
         timestep=-1 if decision is None else int(decision.timestep),
         outlook=() if decision is None else decision.outlook,
     )
+
+
+def _silent(decision: Decision | None, age: float, trouble: str) -> str:
+    if decision is None:
+        return f"no decision yet ({trouble})" if trouble else "no telemetry yet"
+    return f"no telemetry for {age:.0f} s" + (f" ({trouble})" if trouble else "")
 
 
 def _finite(value: float) -> float | None:

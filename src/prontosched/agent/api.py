@@ -35,7 +35,6 @@ from prontosched.agent.spoken import Spoken
 AGENT: web.AppKey[Agent] = web.AppKey("agent", Agent)
 SPOKEN: web.AppKey[Spoken] = web.AppKey("spoken", Spoken)
 HOUR_SECONDS = 3600.0
-SLACK_TICKS = 10
 HEARTBEAT_SECONDS = 15.0
 LOOK_SECONDS = 4.5  # less than a client waits
 BREATH = 200
@@ -208,15 +207,18 @@ async def ping(request: web.Request) -> web.Response:
 
 
 async def health(request: web.Request) -> web.Response:
-    """Tell whether the loop ticks; the only answer that needs no token."""
+    """Tell whether the agent decides, and if not why; the only answer that needs no token."""
     query(request, ())
-    pace = request.app[AGENT].pace
-    overdue = pace.overdue_seconds
-    ticking = overdue <= max(5.0, SLACK_TICKS * pace.interval_seconds)
-    return answer_json(
-        {"ok": ticking, "ticks": pace.ticks, "overdue_seconds": round(overdue, 3)},
-        status=200 if ticking else 503,
-    )
+    agent = request.app[AGENT]
+    reason, pace = agent.health.trouble, agent.pace
+    found = {
+        "ok": not reason,
+        "reason": reason,
+        "ticks": pace.ticks,
+        "overdue_seconds": round(pace.overdue_seconds, 3),
+        "faults": sum(agent.faults.values()),
+    }
+    return answer_json(found, status=503 if reason else 200)
 
 
 async def metrics(request: web.Request) -> web.Response:

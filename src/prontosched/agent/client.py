@@ -59,6 +59,10 @@ class Client:
         """Return what the agent serves at `path`."""
         return self._ask("GET", path)[1]
 
+    def health(self) -> dict[str, Any]:
+        """Ask whether the agent decides; one that does not still answers, and says why."""
+        return self._ask("GET", "/healthz", allowed=(503,))[1]
+
     def announce(
         self, job: str, *, cpus: float, ttl: float, if_accepted: bool, pid: int | None = None
     ) -> tuple[bool, dict[str, Any]]:
@@ -135,14 +139,14 @@ def find_agent(
         return None
     if url is not None:
         client = Client(url, token, certificate)
-        client.get("/healthz")
+        client.health()
         return client
     for address in dict.fromkeys((read_address(folder), DEFAULT_URL)):
         if address is None:
             continue
         client = Client(address, token, certificate)
         try:
-            client.get("/healthz")
+            client.health()
         except ProntoError:
             continue
         return client

@@ -206,6 +206,11 @@ class Disk:
         elif failing and not error:
             LOG.warning("writing again to %s", self.folder)
 
+    @property
+    def errors(self) -> int:
+        """Writes that failed, of state and of the decision log."""
+        return self.save_errors + self.log.errors
+
     def _write_parts(self, parts: Parts) -> str:
         number = 0
         try:

@@ -67,6 +67,8 @@ class FederationFollower:
         self._name_of = name_of
         self._members: dict[str, Member] = {}
         self._unnamed: dict[str, str] = {}
+        self.errors = 0
+        self.last_error = ""
         self._crowd: CrowdMembers | None = None
         self._view: TreeView | None = None
         if open_link is not None:
@@ -191,7 +193,8 @@ class FederationFollower:
         try:
             member = Member(self.link, self._name_of(name), tree=self._tree)
         except FederationError as error:
-            self._unnamed[name] = str(error)
+            self._unnamed[name] = self.last_error = str(error)
+            self.errors += 1
             LOG.warning("%s takes no part in the federation: %s", name, error)
             return None
         self._members[name] = member

@@ -9,7 +9,11 @@ if TYPE_CHECKING:
 
 
 class Follower(Protocol):
-    """Something told of every timestep: a federation, a gate, a watchdog. It returns at once."""
+    """Something told of every timestep: a federation, a gate, a watchdog. It returns at once.
+
+    One that meets errors in a thread of its own counts them in `errors`, has the newest in
+    `last_error`, and names them in the log itself.
+    """
 
     name: str
 

@@ -90,6 +90,16 @@ class GateFollower:
         keeper = self._keepers.get(node)
         return "" if keeper is None else keeper.standing.held_open
 
+    @property
+    def errors(self) -> int:
+        """Calls to the scheduler that failed, over all nodes."""
+        return int(self._left["errors"]) + sum(keeper.standing.errors for keeper in self._keepers.values())
+
+    @property
+    def last_error(self) -> str:
+        """What the scheduler last answered to a node that cannot reach it."""
+        return next((k.standing.last_error for k in self._keepers.values() if k.standing.last_error), "")
+
     def status(self) -> dict[str, Any]:
         """Return where each node stands with the scheduler, and the sums over all."""
         standings = [keeper.standing for keeper in self._keepers.values()]

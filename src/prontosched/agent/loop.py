@@ -20,18 +20,21 @@ from prontosched.agent.disk import Disk
 from prontosched.agent.events import Events
 from prontosched.agent.explaining import Memory
 from prontosched.agent.follower import Follower, NodeHolder
+from prontosched.agent.health import Health
 from prontosched.agent.jobs import Announced
 from prontosched.agent.measuring import measured, row_of
 from prontosched.agent.nodes import Insight, Nodes
 from prontosched.agent.pace import Pace
 from prontosched.agent.projected import Lineages
-from prontosched.agent.reading import Reader
+from prontosched.agent.reading import Reader, unanswered
 from prontosched.agent.views import timestep_event
 from prontosched.agent.watched import Watched
 
 LOG = logging.getLogger("prontosched.agent")
 QUIET_SECONDS = 60.0
 LOGGED_NODES = 16
+SHOWN_TARGETS = 3
+NO_TELEMETRY = "the source gives no telemetry"
 
 
 class Agent:
@@ -85,8 +88,10 @@ class Agent:
         self.followers = list(followers)
         self.wall = wall
         self.started_at = pace.clock()
+        self.health = Health(pace)
         self.faults: Counter[str] = Counter()
         self.last_fault = ""
+        self._counted: Counter[str] = Counter()
         self.ended = False
         self.version = 0
         self.events = Events()
@@ -134,7 +139,9 @@ class Agent:
             samples = []
         if samples is None:
             self.fault("source", TimeoutError(f"no answer within {self.reader.timeout:.3g} s"))
-        now = self.pace.clock()
+        else:
+            self._note_unanswered(anyone=bool(samples))
+        now, decisions = self.pace.clock(), self.nodes.tally.decisions
         self.version += 1
         if samples:
             try:
@@ -151,6 +158,8 @@ class Agent:
                 follower.follow(self)
             except Exception as error:
                 self.fault(follower.name, error)
+        self._count_errors()
+        self.health.note_tick(decided=self.nodes.tally.decisions > decisions)
 
     def answer(
         self, node: str | None = None, *, cpus: float = 0.0, words: bool = True, own: bool = False
@@ -164,16 +173,25 @@ class Agent:
         KeyError
             There is no such node, or there are several and none is named.
         """
-        known = self.known(node, words=words)
+        known, now = self.known(node, words=words), self.pace.clock()
+        fresh = known.decision is not None and now - known.seen_at <= self.silence.valid_seconds
         return answer(
             known,
             self._announced.get(known.name, self._nothing_announced),
             self.silence,
-            now=self.pace.clock(),
+            now=now,
             clock=self.wall(),
             cpus=cpus,
             held_by="" if own else self.held_open(known.name),
+            trouble="" if fresh else self._trouble(known),
         )
+
+    def _trouble(self, known: Known) -> str:
+        """Say why a node has no decision: its own target's silence, else what went wrong since it last had one."""
+        if own := unanswered(self.reader.source).get(known.name, ""):
+            return own
+        nothing = NO_TELEMETRY if known.decision is None and self.health.trouble else ""
+        return self.health.fault_since(known.seen_at) or nothing
 
     def held_open(self, node: str) -> str:
         """Say why a gate leaves a node open that refuses; empty where none does."""
@@ -232,17 +250,38 @@ class Agent:
         self.version += 1
         return any(announced.remove(job) for announced in self._announced.values())
 
-    def fault(self, kind: str, error: BaseException) -> None:
-        """Count a fault, and name it in the log at most once a minute per kind."""
+    def fault(self, kind: str, error: BaseException | str, *, in_tick: bool = True) -> None:
+        """Count a fault, and name it in the log at most once a minute per kind.
+
+        With `in_tick`, a tick that meets it is a tick that failed: see `Health`.
+        """
         self.faults[kind] += 1
-        self.last_fault = f"{kind}: {error or type(error).__name__}"
+        self.last_fault = f"{kind}: {str(error) or type(error).__name__}"
+        if in_tick:
+            self.health.note_fault(self.last_fault)
         now = self.pace.clock()
         if now >= self._quiet_until.get(kind, now):
             self._quiet_until[kind] = now + QUIET_SECONDS
-            detail = LOG.isEnabledFor(logging.DEBUG)
-            LOG.warning(
-                "%s (%d so far)", self.last_fault, self.faults[kind], exc_info=error if detail else None
-            )
+            detail = error if LOG.isEnabledFor(logging.DEBUG) and isinstance(error, BaseException) else None
+            LOG.warning("%s (%d so far)", self.last_fault, self.faults[kind], exc_info=detail)
+
+    def _note_unanswered(self, *, anyone: bool) -> None:
+        """Count that targets gave nothing; where none gave anything the tick has failed."""
+        silent = unanswered(self.reader.source)
+        if silent:
+            named = "; ".join(f"{name}: {why}" for name, why in list(silent.items())[:SHOWN_TARGETS])
+            more = f" and {len(silent) - SHOWN_TARGETS} more" if len(silent) > SHOWN_TARGETS else ""
+            self.fault("source", f"no telemetry from {named}{more}", in_tick=not anyone)
+
+    def _count_errors(self) -> None:
+        """Count what a follower or the disk met outside the loop and has named in the log itself."""
+        sides: list[tuple[str, Any]] = [(follower.name, follower) for follower in self.followers]
+        for kind, side in [*sides, ("disk", self.disk)]:
+            errors = getattr(side, "errors", 0)
+            if (new := errors - self._counted[kind]) > 0:
+                self._counted[kind] = errors
+                self.faults[kind] += new
+                self.last_fault = f"{kind}: {side.last_error}"
 
     def state(self) -> dict[str, Any]:
         """Return all that a restart needs, as plain values and arrays."""

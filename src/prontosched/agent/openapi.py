@@ -83,7 +83,9 @@ def _schemas() -> dict[str, Any]:
         "Answer": answer,
         "Announcement": an_object({"announced": FLAG, **ANSWER}),
         "Error": an_object({"error": TEXT}),
-        "Health": an_object({"ok": FLAG, "ticks": WHOLE, "overdue_seconds": NUMBER}),
+        "Health": an_object(
+            {"ok": FLAG, "reason": TEXT, "ticks": WHOLE, "overdue_seconds": NUMBER, "faults": WHOLE}
+        ),
         "Status": {
             "type": "object",
             "required": ["version", "source", "loop", "faults", "tally", "nodes"],
@@ -223,8 +225,8 @@ def _withdraw() -> dict[str, Any]:
 
 
 def _health() -> dict[str, Any]:
-    found = _get("Does the loop tick?", "Health")
-    found["responses"]["503"] = _json("It does not.", "Health")
+    found = _get("Does the agent decide?", "Health")
+    found["responses"]["503"] = _json("It does not; the reason says why.", "Health")
     found["security"] = [{}]
     return found
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prontosched.agent.background import Background
 from prontosched.telemetry.source import Sample, Source
+
+
+def unanswered(source: Source) -> Mapping[str, str]:
+    """Return why nodes gave nothing at the last reading, by name; sources that know have a method for it."""
+    ask: Callable[[], Mapping[str, str]] | None = getattr(source, "unanswered", None)
+    return {} if ask is None else ask()
 
 
 class Reader:

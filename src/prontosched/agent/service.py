@@ -25,12 +25,22 @@ class ServiceManager:
         self.sent = 0
 
     def follow(self, agent: Agent) -> None:
-        """Say that the loop ticks, and with what answer; ready from the first tick on."""
+        """Say with what answer the loop ticks; ready from the first tick on.
+
+        An agent that is not healthy says why and no longer that it lives, so that its manager
+        starts it anew.
+        """
         if not self._address:
             return
         found = None if len(agent.nodes.names) > 1 else agent.answer()
         line = f"{len(agent.nodes.names)} nodes" if found is None else _line(found.accept, found.reason)
-        self._send(f"{'' if self._ready else 'READY=1' + chr(10)}WATCHDOG=1\nSTATUS={line}")
+        trouble = agent.health.trouble
+        words = ["STATUS=" + (f"not deciding: {trouble}"[:250] if trouble else line)]
+        if not trouble:
+            words.insert(0, "WATCHDOG=1")
+        if not self._ready:
+            words.insert(0, "READY=1")
+        self._send("\n".join(words))
         self._ready = True
 
     def status(self) -> dict[str, Any]:

@@ -120,6 +120,10 @@ class PrometheusSource:
             self._fail(target.node, f"no answer in {self._timeout:g} s")
         return [samples[target.node] for target in self._targets if target.node in samples]
 
+    def unanswered(self) -> dict[str, str]:
+        """Return why nodes gave nothing at the last reading, by name."""
+        return dict(self.trouble)
+
     def close(self) -> None:
         """Close all connections and wait for no one."""
         self._closed = True

@@ -154,6 +154,10 @@ class VSphereSource:
         self.trouble = ""
         return samples
 
+    def unanswered(self) -> dict[str, str]:
+        """Return why the vCenter gave nothing at the last reading; empty where it gave something."""
+        return {self._host: self.trouble} if self.trouble else {}
+
     def close(self) -> None:
         """Log out."""
         self._closed = True
