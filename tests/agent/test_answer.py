@@ -122,7 +122,7 @@ def test_a_node_that_expects_contention_and_takes_jobs_is_contended_and_says_wha
     found = ask(CALM._replace(contended=True))
 
     assert (found.accept, found.state) == (True, "contended")
-    assert found.held_by == "an option of its signal"
+    assert found.held_by == "a setting of its signal"
 
 
 def test_no_answer_is_plainly_accepting_while_contention_is_likely():

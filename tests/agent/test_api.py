@@ -126,10 +126,10 @@ def test_of_several_nodes_one_must_be_named():
             (await get(client, "/v1/decision", params={"node": "a/1"}))[1]["node"],
             [n["node"] for n in (await get(client, "/v1/nodes"))[1]["nodes"]],
             (await get(client, "/v1/status"))[0],
-            (await get(client, "/v1/recent"))[1]["events"][-1]["raised_map"],
+            (await get(client, "/v1/recent"))[1]["events"][-1]["state_map"],
         )
 
-    assert asking(ask, machine=Machine(give)) == (400, "a/1", ["a/1", "b"], 200, "00")
+    assert asking(ask, machine=Machine(give)) == (400, "a/1", ["a/1", "b"], 200, "aa")
 
 
 def test_announced_jobs_fill_the_node():
@@ -331,14 +331,53 @@ def test_every_metric_of_the_page_parses_and_agrees_with_the_status():
         for sample in family.samples
     }
     assert found["pronto_accepting"] == 1.0
+    assert "pronto_record_coin_precision_ratio" not in found  # thirty quiet timesteps cannot carry it
     assert found["pronto_decisions_total"] == status["tally"]["decisions"] == 30
     assert found["pronto_rank"] == status["rank"]
     assert found["pronto_late_ticks_total"] == status["loop"]["late"]
     assert {
         "pronto_score", "pronto_downtime_ratio", "pronto_cpu_ready_percent", "pronto_singular_value",
         "pronto_loop_lag_seconds", "pronto_faults_total", "pronto_contentions_total",
-        "pronto_record_coin_precision_ratio", "process_resident_memory_bytes",
+        "process_resident_memory_bytes",
     } <= set(found)  # fmt: skip
+
+
+def test_the_state_is_one_of_three_in_the_metrics_and_the_same_in_every_answer():
+    async def ask(client):
+        text = await (await client.get("/metrics")).text()
+        decision = (await get(client, "/v1/decision"))[1]
+        status = (await get(client, "/v1/status"))[1]["decision"]
+        row = (await get(client, "/v1/nodes"))[1]["nodes"][0]
+        explained = (await get(client, "/v1/explain"))[1]["decision"]
+        event = (await get(client, "/v1/recent"))[1]["events"][-1]
+        return text, [found["state"] for found in (decision, status, row, explained, event)]
+
+    for machine, state in ((Machine(), "accepting"), (Machine(surge), "refusing")):
+        text, states = asking(ask, machine=machine, ticks=61)
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+        values = {one.labels["state"]: one.value for one in families["pronto_state"].samples}
+
+        assert set(states) == {state}
+        assert values == {"accepting": 0.0, "contended": 0.0, "refusing": 0.0} | {state: 1.0}
+
+
+def test_the_chance_within_another_horizon_is_of_the_nearest_offered():
+    async def ask(client):
+        known = client.agent.known()
+        known.decision = known.decision._replace(probability=0.1, outlook=((30, 0.2), (120, 0.4)))
+        client.agent.version += 1
+        exact = (await get(client, "/v1/decision?horizon=30"))[1]["horizon"]
+        other = (await get(client, "/v1/decision?horizon=100"))[1]["horizon"]
+        plain = (await get(client, "/v1/decision"))[1]
+        wrong = await get(client, "/v1/decision?horizon=0.5")
+        return exact, other, plain, wrong
+
+    exact, other, plain, wrong = asking(ask)
+    assert exact == {"asked": 30, "steps": 30, "probability": 0.2, "offered": [30, 120]}
+    assert other == {"asked": 100, "steps": 120, "probability": 0.4, "offered": [30, 120]}
+    assert plain["outlook"] == [{"steps": 30, "probability": 0.2}, {"steps": 120, "probability": 0.4}]
+    assert wrong[0] == 400
+    assert "horizon must be a whole number" in wrong[1]["error"]
 
 
 def test_metric_and_node_names_with_markup_come_through_whole():

@@ -120,7 +120,12 @@ def test_every_width_tells_the_same(tmp_path, width):
     begin = 1_000_000.0
     for start in range(0, 40_000, 2000):
         log.write(
-            row(begin + t, ready=float(t % 50), raised=t % 50 < 5, directions=pack([t % 7 - 3], [1], [0]))
+            row(
+                begin + t,
+                ready=float(t % 50),
+                raised=t % 50 < 5,
+                directions=pack([t % 7 - 3], [1], [0]),
+            )._replace(contended=t % 50 in (10, 11))
             for t in range(start, start + 2000)
         )
     found = log.history("n1", begin, begin + 40_000.0, math.ceil(40_000 / width))
@@ -130,6 +135,7 @@ def test_every_width_tells_the_same(tmp_path, width):
     assert steps == 40_000
     assert sum(p["timesteps"] * p["ready_mean"] for p in found) / steps == pytest.approx(24.5, rel=0.01)
     assert sum(p["timesteps"] * p["rejecting_share"] for p in found) / steps == pytest.approx(0.1, abs=0.005)
+    assert sum(p["timesteps"] * p["contended_share"] for p in found) / steps == pytest.approx(0.04, abs=0.005)
     assert max(p["ready_max"] for p in found) == 49.0
     assert sum(p["spikes_up"][0] for p in found) == 40_000
     assert min(p["projections_low"][0] for p in found) == pytest.approx(-3.0, rel=1e-3)

@@ -138,10 +138,17 @@ def test_status_prints_decision_and_reason(start, agent):
 
 def test_status_can_tell_by_its_exit_code(start, agent):
     block(agent)
-    process = start("status", "--exit-code")
+    process = start("status")
     out, _ = process.communicate(timeout=30)
+    nobody = start("status", "--agent", "http://127.0.0.1:9")
+    _, err = nobody.communicate(timeout=30)
+    wrong = start("status", "--horizon", "0")
+    wrong.communicate(timeout=30)
 
-    assert process.returncode == 75
+    assert (process.returncode, nobody.returncode, wrong.returncode) == (1, 4, 2)
+    assert "quiet: refusing: " in out
+    assert "nothing enforces this" in out
+    assert "an agent must answer at http://127.0.0.1:9" in err
     assert "3 CPUs announced" in out
 
 
@@ -150,7 +157,7 @@ def test_status_without_an_agent_watches_by_itself(start):
     out, err = process.communicate(timeout=40)
     found = json.loads(out)
 
-    assert process.returncode == 0, err
+    assert process.returncode == {"accepting": 0, "refusing": 1}[found["state"]], err
     assert found["asked"] is None
     assert isinstance(found["accept"], bool)
     assert 2.5 <= found["seconds"] <= 15.0

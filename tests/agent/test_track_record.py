@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from prontosched.agent.track_record import TrackRecord
+from prontosched.agent.track_record import ENOUGH, TrackRecord, record_shown
 
 
 def follow(steps, *, horizon=3):
@@ -83,3 +83,40 @@ def test_a_restored_record_goes_on_counting():
 
     assert later.figures().timesteps == 6
     assert later.figures().preceded == 1.0
+
+
+def test_a_contention_that_outlives_a_restart_is_still_one():
+    record = TrackRecord(tolerance=5.0, horizon=3)
+    record.note(False, 9.0)
+    for _ in range(4):
+        later = TrackRecord(tolerance=5.0, horizon=3)
+        later.restore(record.state())
+        later.note(False, 9.0)
+        record = later
+
+    assert record.figures().contentions == 1
+
+
+def test_figures_that_so_few_events_cannot_carry_are_not_told_but_what_is_missing_is():
+    record = TrackRecord(tolerance=5.0, horizon=1)
+    shown = []
+    for _ in range(ENOUGH):
+        for step in [(True, 1.0), (False, 9.0), (False, 1.0)]:
+            record.note(*step)
+        shown.append(record_shown(1, None, record))
+
+    assert math.isnan(shown[0]["preceded"])
+    assert "19 more contended moments and 19 more refused moments needed" in shown[0]["words"]
+    assert shown[-1]["preceded"] == shown[-1]["precision"] == 1.0
+    assert "needed" not in shown[-1]["words"]
+
+
+def test_the_signals_own_figures_wait_for_enough_contentions_too():
+    few = {"steps": 100.0, "recall": 0.5, "precision": 0.5, "downtime": 0.5, "base_rate": 0.1,
+           "lead_steps": 2.0, "better_than_coin": None}  # fmt: skip
+    many = few | {"steps": 10_000.0, "better_than_coin": True}
+
+    assert math.isnan(record_shown(5, few)["signal"]["recall"])
+    assert "18 more contended moments and 10 more refused moments needed" in record_shown(5, few)["words"]
+    assert record_shown(5, many)["signal"]["recall"] == 0.5
+    assert "Better than a coin" in record_shown(5, many)["words"]

@@ -76,7 +76,7 @@ def test_a_moment_of_the_past_is_told_with_its_minute(refused: str) -> None:
     time.sleep(2.5)  # the log is written every few seconds
     said = explain("--agent", refused, "--at", f"{then:.3f}").output
 
-    assert "jobs at " in said
+    assert ": refusing, at CPU Ready" in said
     assert "in the minute around it: CPU Ready up to " in said
     assert re.search(r"along its directions: 1 at -?\d", said)
     assert "spikes around then: " in said
@@ -155,10 +155,10 @@ def test_a_node_far_down_a_fleet_remembers_its_refusal_and_its_record(fleet: str
 def test_maps_are_remembered_of_the_newest_event_only() -> None:
     events = Events()
     for time_ in range(3):
-        events.publish({"time": time_, "raised_map": "01", "ready_map": [0.0, 1.0]})
+        events.publish({"time": time_, "state_map": "ar", "ready_map": [0.0, 1.0]})
 
     assert [sorted(event) for event in events.recent] == [
         ["time"],
         ["time"],
-        ["raised_map", "ready_map", "time"],
+        ["ready_map", "state_map", "time"],
     ]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.dashboard.conftest import Start
+from tests.dashboard.conftest import Start, planted
 
 BOARD = Path(__file__).parent.parent.parent / "deploy" / "grafana" / "pronto.json"
 SELECTOR = re.compile(r"\b(pronto_[a-z_]+|process_[a-z_]+)(?:\{([^}]*)\})?")
@@ -61,11 +61,16 @@ def read_metrics(url: str) -> Served:
 
 
 @pytest.fixture(scope="module")
-def served(node: str, start: Start) -> Served:
+def served(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Served:
     """All that one node with a record and several in a federation serve together."""
+    folder = tmp_path_factory.mktemp("often")
+    # Contention every second, so that there is soon enough of it to tell what refusals are worth.
+    trace = planted(folder / "often.csv", quiet=14, busy=6)
+    state = str(folder / "state")
+    node = start("--trace", trace, "--repeat", "--interval", "0.05", "--state", state)
     several = start("--synthetic", "3", "--no-keep", "--interval", "0.3")
     board = json.loads(BOARD.read_text())
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 90
     while True:
         found = read_metrics(node)
         for name, series in read_metrics(several).items():

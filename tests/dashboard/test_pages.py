@@ -66,9 +66,8 @@ def test_every_part_of_the_node_page_is_filled(browser: Any, node: str) -> None:
         until(page, "document.querySelectorAll('#health dd').length >= 8")
 
         assert "refusing" in page.inner_text("#ready-text")
-        assert "at most 10 %" in page.inner_text("#budget")
-        assert page.locator("#record .bar.coin").count() == 2
-        assert "Warning time" in page.inner_text("#record")
+        assert "since the agent started" in page.inner_text("#budget")
+        assert "contention" in page.inner_text("#trust")
         assert "ticks on time" in page.inner_text("#health-words") or "late" in page.inner_text(
             "#health-words"
         )
@@ -175,8 +174,8 @@ def test_the_map_is_read_by_keyboard(browser: Any, fleet: str) -> None:
         assert "CPU Ready" in page.inner_text("#pointed")
         page.keyboard.press("Enter")
         page.wait_for_url("**/?node=*")
-        until(page, "document.getElementById('word').textContent.endsWith('jobs')")
-        until(page, "document.querySelectorAll('#record .bar').length === 4")
+        until(page, "document.getElementById('decision').className.match(/accept|refuse|contended/) !== null")
+        until(page, "document.getElementById('trust').textContent.length > 30")
 
 
 def test_charts_tell_single_moments_to_pointer_and_keyboard(browser: Any, node: str) -> None:
@@ -247,11 +246,14 @@ def test_an_agent_that_stopped_is_not_shown_as_accepting(browser: Any, start: St
                 assert "silent" in (watched.page.get_attribute(".hero", "class") or "")
         finally:
             os.kill(pid, signal.SIGCONT)
-        until(one.page, "document.getElementById('word').textContent.endsWith('jobs')")
+        until(
+            one.page,
+            "document.getElementById('decision').className.match(/accept|refuse|contended/) !== null",
+        )
 
 
 def test_pages_are_served_under_a_strict_policy_and_nothing_else_is(node: str) -> None:
-    for path in ("/", "/fleet", "/static/node.js", "/static/style.css", "/static/icon.svg"):
+    for path in ("/", "/fleet", "/static/node.js", "/static/style.css", "/static/icon-refusing.svg"):
         with urllib.request.urlopen(node + path, timeout=10) as answer:
             policy = answer.headers["Content-Security-Policy"]
             body = answer.read().decode()

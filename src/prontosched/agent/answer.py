@@ -15,7 +15,7 @@ from prontosched.decision import Decision, State
 NAN = float("nan")
 # From this chance of contention on, an answer is never plainly "accepting", whatever was set.
 LIKELY = 0.5
-OPTION = "an option of its signal"
+OPTION = "a setting of its signal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,8 @@ class Answer:
         `accepting`, `refusing`, or `contended`: contention is expected and the node is held open.
     held_by
         By what a contended node is held open, in words; empty in the other states.
+    enforced
+        Whether a gate carries refusals out. Where none does, it is up to who asks.
     raised
         What the signal alone said; None before the first decision.
     reason
@@ -92,6 +94,7 @@ class Answer:
     accept: bool
     state: State
     held_by: str
+    enforced: bool
     raised: bool | None
     score: float
     threshold: float
@@ -116,6 +119,7 @@ class Answer:
             "accept": self.accept,
             "state": self.state,
             "held_by": self.held_by,
+            "enforced": self.enforced,
             "raised": self.raised,
             "score": _finite(self.score),
             "threshold": _finite(self.threshold),
@@ -144,6 +148,7 @@ def answer(
     cpus: float = 0.0,
     held_by: str = "",
     trouble: str = "",
+    enforced: bool = False,
 ) -> Answer:
     """Weigh what is known of a node into an answer.
 
@@ -159,6 +164,8 @@ def answer(
         Why the node's scheduler takes jobs for it even while it refuses, empty where it does not.
     trouble
         Why there is no newer decision, where that is known.
+    enforced
+        Whether a gate carries refusals out.
     """
     age = max(0.0, now - known.seen_at)
     decision = known.decision
@@ -171,11 +178,11 @@ def answer(
     else:
         assert decision is not None
         accept, reason, changed_at = not decision.raised, decision.reason, known.changed_at
-    likely = decision is not None and not stale and (decision.contended or decision.probability >= LIKELY)
+    likely = decision is not None and not stale and expects(decision)
     if not accept and held_by:
         accept = likely = True
     elif accept and likely:
-        held_by = OPTION
+        held_by = _option(reason)
     if accept and full is not None:
         # Full for a job of this size only: then it is so since it was asked.
         accept, reason = False, full
@@ -188,6 +195,7 @@ def answer(
         accept=accept,
         state=state,
         held_by=held_by if state == "contended" else "",
+        enforced=enforced,
         raised=None if decision is None else bool(decision.raised),
         score=NAN if decision is None else float(decision.score),
         threshold=NAN if decision is None else float(decision.threshold),
@@ -210,6 +218,44 @@ def _silent(decision: Decision | None, age: float, trouble: str) -> str:
     if decision is None:
         return f"no decision yet ({trouble})" if trouble else "no telemetry yet"
     return f"no telemetry for {age:.0f} s" + (f" ({trouble})" if trouble else "")
+
+
+def expects(decision: Decision) -> bool:
+    """Tell whether a node expects contention, by its own word or by its chance."""
+    return bool(decision.contended or decision.probability >= LIKELY)
+
+
+def chance_within(found: Answer, asked: int, own: int | None) -> dict[str, Any]:
+    """Return the chance of contention within `asked` timesteps, or the nearest horizon offered.
+
+    Parameters
+    ----------
+    own
+        The horizon of the signal, for which `found.probability` holds; None where it has none.
+
+    Examples
+    --------
+    >>> known = Known("n1", 0.0, 0.0, Decision(False, 0.0, 0.0, "", probability=0.1, outlook=((30, 0.2),)))
+    >>> found = answer(known, Announced(capacity=1), Silence(), now=0.0, clock=0.0)
+    >>> chance_within(found, 60, own=5)
+    {'asked': 60, 'steps': 30, 'probability': 0.2, 'offered': [5, 30]}
+    """
+    offered = dict(found.outlook)
+    if own is not None:
+        offered.setdefault(own, found.probability)
+    # Apart by a factor, not by a difference: 100 steps are nearer to 120 than to 30.
+    nearest = min(offered, key=lambda steps: abs(math.log(steps / asked)), default=None)
+    return {
+        "asked": asked,
+        "steps": nearest,
+        "probability": None if nearest is None or found.stale else _finite(offered[nearest]),
+        "offered": sorted(offered),
+    }
+
+
+def _option(reason: str) -> str:
+    """Return the option that holds a node open, as the reason names it."""
+    return reason.partition("; held open")[2].removeprefix(",").strip() or OPTION
 
 
 def _finite(value: float) -> float | None:

@@ -21,6 +21,7 @@ from prontosched.agent.loop import Agent
 from prontosched.agent.openapi import description
 from prontosched.agent.requests import (
     MAX_BODY_BYTES,
+    MAX_HORIZON,
     MAX_POINTS,
     bad,
     job_id,
@@ -73,9 +74,13 @@ def build_app(agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef
 
 async def decision(request: web.Request) -> web.Response:
     """Answer "may I send a job here?"."""
-    node = query_node(request) if request.query_string else None
-    body = _of_node(lambda: request.app[SPOKEN].decision(node))
-    return web.Response(body=body, content_type="application/json")
+    names = ("node", "horizon")
+    node = query_node(request, names) if request.query_string else None
+    if "horizon" not in request.query:
+        body = _of_node(lambda: request.app[SPOKEN].decision(node))
+        return web.Response(body=body, content_type="application/json")
+    steps = query_whole(query(request, names), "horizon", 1, least=1, most=MAX_HORIZON)
+    return answer_json(_of_node(lambda: views.decision_within(request.app[AGENT], node, steps)))
 
 
 async def status(request: web.Request) -> web.Response:

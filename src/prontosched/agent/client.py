@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from prontosched.agent.state import read_address
 from prontosched.errors import ProntoError, SettingsError
@@ -51,9 +51,10 @@ class Client:
         if parts.scheme == "https":
             self._tls = ssl.create_default_context(cafile=None if certificate is None else str(certificate))
 
-    def decision(self, node: str | None = None) -> dict[str, Any]:
-        """Return the agent's present answer."""
-        return self._ask("GET", "/v1/decision" + (f"?node={quote(node, safe='')}" if node else ""))[1]
+    def decision(self, node: str | None = None, *, horizon: int | None = None) -> dict[str, Any]:
+        """Return the agent's present answer, with the chance of contention within `horizon` timesteps."""
+        asked = {name: value for name, value in (("node", node), ("horizon", horizon)) if value is not None}
+        return self._ask("GET", f"/v1/decision?{urlencode(asked)}" if asked else "/v1/decision")[1]
 
     def get(self, path: str) -> dict[str, Any]:
         """Return what the agent serves at `path`."""

@@ -146,8 +146,8 @@ class Crowd:
 
     def overview(self) -> Overview:
         """Return all nodes at a glance."""
-        count = self._order.listed
-        return Overview(self._notes.raised[:count].tolist(), self._notes.ready[:count].tolist())
+        count, notes = self._order.listed, self._notes
+        return Overview(*(held[:count].tolist() for held in (notes.raised, notes.contended, notes.ready)))
 
     def standing(self) -> Standing:
         """Return where each node stands, in the order of the names."""
@@ -158,6 +158,7 @@ class Crowd:
         )
         return Standing(
             notes.raised[:count],
+            notes.contended[:count],
             notes.seen_at[:count],
             blocks,
             notes.numbers[0, :count],

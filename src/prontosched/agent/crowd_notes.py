@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from prontosched.agent.answer import LIKELY
 from prontosched.decision import FleetDecision
 
 
@@ -17,6 +18,8 @@ class Standing(NamedTuple):
     ----------
     raised
         Whether the signal is raised.
+    contended
+        Whether the node expects contention.
     seen_at
         When the node was stepped last.
     blocks
@@ -30,6 +33,7 @@ class Standing(NamedTuple):
     """
 
     raised: NDArray[np.bool_]
+    contended: NDArray[np.bool_]
     seen_at: NDArray[np.float64]
     blocks: NDArray[np.int64]
     score: NDArray[np.float64]
@@ -80,12 +84,13 @@ class Notes:
     ) -> NDArray[np.bool_]:
         """Take the decisions of the nodes present; return whose signal turned."""
         turned = present & self.decided & (decision.raised != self.raised)
-        moved = turned | (present & (decision.contended != self.contended))
+        contended = decision.contended | (decision.probability >= LIKELY)
+        moved = turned | (present & (contended != self.contended))
         self.changed_at[moved | (present & ~self.decided)] = now
         self.seen_at[present] = now
         self.heard[present] = heard
         self.raised[present] = decision.raised[present]
-        self.contended[present] = decision.contended[present]
+        self.contended[present] = contended[present]
         self.timestep[present] = decision.timestep[present]
         self.numbers[:, present] = np.stack(
             [decision.score, decision.threshold, decision.probability, decision.expected_ready]

@@ -28,6 +28,7 @@ HISTORY_FIELDS = (
     "timesteps",
     "raised_share",
     "rejecting_share",
+    "contended_share",
     "ready_mean",
     "ready_max",
     "score_max",
@@ -42,11 +43,15 @@ _TABLES = f"""
 create table if not exists decisions (
     id integer primary key, time real not null, node text not null, raised integer not null,
     accept integer not null, score real, threshold real, ready real, utilisation real,
-    expected real, reason text, directions blob);
+    expected real, reason text, directions blob, contended integer);
 create index if not exists decisions_time on decisions (node, time);
 {TABLES}"""
-_ADDED = (("decisions", "directions", "blob"),)
-_COLUMNS = "time, node, raised, accept, score, threshold, ready, utilisation, expected, reason, directions"
+_ADDED = (
+    ("decisions", "directions", "blob"),
+    ("decisions", "contended", "integer"),
+    ("minutes", "contended", "blob"),
+)
+_COLUMNS = "time, node, raised, accept, score, threshold, ready, utilisation, expected, reason, directions, contended"
 
 
 class Row(NamedTuple):
@@ -58,6 +63,8 @@ class Row(NamedTuple):
         What the signal said.
     accept
         What the node answered, announced jobs and missing telemetry considered.
+    contended
+        Whether it was held open although contention was expected.
     directions
         Projections and their spikes, packed (`prontosched.agent.projected`).
     """
@@ -73,6 +80,7 @@ class Row(NamedTuple):
     expected: float
     reason: str | None
     directions: bytes | None = None
+    contended: bool = False
 
 
 class DecisionLog:
@@ -147,8 +155,8 @@ class DecisionLog:
     ) -> list[dict[str, Any]]:
         """Return a stretch of time in at most `points` buckets of equal width.
 
-        Each bucket has the mean and largest CPU Ready, the share of time raised and not
-        accepting, the largest score, the range of each projection with its spikes, and one
+        Each bucket has the mean and largest CPU Ready, the share of time raised, not
+        accepting, and contended but held open, the largest score, the range of each projection with its spikes, and one
         reason where it was raised. What a bucket is wide enough for comes from the minutes, and so
         does what is no longer, or was never (without `every_decision`), kept of single decisions.
         """
@@ -195,7 +203,7 @@ class DecisionLog:
             return self._minutes.points(connection, node, seconds, begin, end, width)
         sql = """
             select cast((time - ?) / ? as integer) as bucket, min(time), count(*), avg(raised),
-                   1.0 - avg(accept), avg(ready), max(ready), max(score), max(threshold),
+                   1.0 - avg(accept), avg(coalesce(contended, 0)), avg(ready), max(ready), max(score), max(threshold),
                    avg(utilisation), max(expected), max(reason)
             from decisions where node = ? and time >= ? and time < ? group by bucket order by bucket"""
         rows = connection.execute(sql, (begin, width, node, begin, end)).fetchall()
@@ -225,11 +233,11 @@ class DecisionLog:
     def _add_reasons(
         self, points: list[dict[str, Any]], node: str, begin: float, end: float, width: float
     ) -> None:
-        """Give minutes that rejected a reason, as far as single decisions are still there."""
+        """Give minutes that refused or were contended a reason, as far as single decisions are still there."""
         bare = {
             math.floor((point["time"] - begin) / width): point
             for point in points
-            if point["rejecting_share"] and point["reason"] is None
+            if (point["rejecting_share"] or point["contended_share"]) and point["reason"] is None
         }
         if not bare:
             return
@@ -244,7 +252,7 @@ class DecisionLog:
         connection = self._file.open()
         with connection:
             connection.executemany(
-                f"insert into decisions ({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                f"insert into decisions ({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [tuple(_null(value) for value in row) for row in self._waiting],
             )
             self._minutes.store(connection)
@@ -296,6 +304,7 @@ def _measured(rows: Sequence[Row]) -> list[Measured]:
                 numbers[0],
                 numbers[2],
                 details,
+                np.array(columns[11], np.bool_),
             )
         )
     return found

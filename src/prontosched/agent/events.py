@@ -10,7 +10,7 @@ from typing import Any
 REMEMBERED = 600
 WAITING = 16
 MAX_WATCHERS = 64
-MAPS = ("raised_map", "ready_map")
+MAPS = ("state_map", "ready_map")
 
 
 class Events:

@@ -18,7 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prontosched.agent.crowd import Crowd
 from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import OneNode
-from prontosched.agent.views import signal_standing
+from prontosched.agent.views import STATES, record_figures
 from prontosched.telemetry.linux_ready import Ready
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -75,11 +75,19 @@ def _nodes(agent: Agent) -> Iterator[Metric]:
     age = GaugeMetricFamily("pronto_telemetry_age_seconds", "Age of the telemetry decided on.", labels=labels)
     stale = GaugeMetricFamily("pronto_stale", "1 when telemetry is too old to decide on.", labels=labels)
     announced = GaugeMetricFamily("pronto_announced_cpus", "CPUs announced and not yet seen.", labels=labels)
+    state = GaugeMetricFamily(
+        "pronto_state", "1 for the state the node is in, 0 for the others.", labels=["node", "state"]
+    )
+    chance = GaugeMetricFamily(
+        "pronto_probability", "Chance of contention within the horizon.", labels=labels
+    )
     names = agent.nodes.names or [agent.nodes.fallback_name]
     for name in names:
         found, label = agent.answer(name, words=False), [name]
         accepting.add_metric(label, float(found.accept))
         raised.add_metric(label, float(bool(found.raised)))
+        for one in STATES:
+            state.add_metric([name, one], float(found.state == one))
         age.add_metric(label, found.age_seconds)
         stale.add_metric(label, float(found.stale))
         announced.add_metric(label, found.announced_cpus)
@@ -87,12 +95,27 @@ def _nodes(agent: Agent) -> Iterator[Metric]:
             (score, found.score),
             (threshold, found.threshold),
             (ready, found.cpu_ready_percent),
-            (expected, found.expected_ready),
+            # What was expected of an age long past says nothing of now.
+            (expected, math.nan if found.stale else found.expected_ready),
+            (chance, math.nan if found.stale else found.probability),
             (used, found.utilisation_percent),
         ):
             if not math.isnan(value):
                 family.add_metric(label, value)
-    yield from (accepting, raised, score, threshold, ready, expected, used, age, stale, announced)
+    yield from (
+        accepting,
+        state,
+        raised,
+        score,
+        threshold,
+        chance,
+        ready,
+        expected,
+        used,
+        age,
+        stale,
+        announced,
+    )
 
 
 def _waiting(agent: Agent) -> Iterator[Metric]:
@@ -153,23 +176,22 @@ def _directions(agent: Agent, nodes: OneNode) -> Iterator[Metric]:
 
 
 def _record(nodes: OneNode) -> Iterator[Metric]:
-    figures = nodes.record.figures()
+    figures = record_figures(nodes)
     yield CounterMetricFamily(
-        "pronto_contentions", "Times CPU Ready rose to the tolerance.", value=figures.contentions
+        "pronto_contentions", "Times CPU Ready rose to the tolerance.", value=figures["contentions"]
     )
-    for name, text, value in (
-        ("preceded_ratio", "Share of contentions with a raise in the horizon before.", figures.preceded),
-        ("precision_ratio", "Share of raises with contention within the horizon.", figures.precision),
-        ("lead_timesteps", "Mean timesteps from raise to contention.", figures.lead_timesteps),
-        ("coin_preceded_ratio", "What a coin of equal downtime would precede.", figures.coin_preceded),
-        ("coin_precision_ratio", "What a coin would have for precision.", figures.coin_precision),
+    for name, text, key in (
+        ("preceded_ratio", "Share of contentions with a raise in the horizon before.", "preceded"),
+        ("precision_ratio", "Share of raises with contention within the horizon.", "precision"),
+        ("lead_timesteps", "Mean timesteps from raise to contention.", "lead_timesteps"),
+        ("coin_preceded_ratio", "What a coin of equal downtime would precede.", "coin_preceded"),
+        ("coin_precision_ratio", "What a coin would have for precision.", "coin_precision"),
     ):
-        if not math.isnan(value):
-            yield _gauge(f"pronto_record_{name}", text, value)
-    standing = signal_standing(nodes)
-    if standing is not None:
+        if figures[key] is not None:
+            yield _gauge(f"pronto_record_{name}", text, figures[key])
+    if "signal" in figures:
         family = GaugeMetricFamily("pronto_signal_record", "The signal's own record.", labels=["figure"])
-        for name, value in standing.items():
+        for name, value in figures["signal"].items():
             if value is not None:
                 family.add_metric([name], float(value))
         yield family

@@ -32,7 +32,12 @@ class Follower(Protocol):
 
 @runtime_checkable
 class NodeHolder(Protocol):
-    """A follower that may leave a node open at its scheduler although the node refuses."""
+    """A follower that carries refusals out, and may leave a node open although it refuses."""
+
+    @property
+    def enforcing(self) -> bool:
+        """Whether refusals are carried out at the scheduler; False in shadow mode."""
+        ...
 
     def held_open(self, node: str) -> str:
         """Say why `node` is held open, for instance by the capacity floor; empty where it is not."""

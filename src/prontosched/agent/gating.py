@@ -85,6 +85,11 @@ class GateFollower:
             for what in SUMS:
                 self._left[what] += getattr(keeper.standing, what)
 
+    @property
+    def enforcing(self) -> bool:
+        """Whether refusals are carried out; False in shadow mode."""
+        return self.rules.enforce
+
     def held_open(self, node: str) -> str:
         """Say why a node that refuses is left open at the scheduler; empty where it is not."""
         keeper = self._keepers.get(node)

@@ -86,6 +86,7 @@ class Agent:
         self.capacity_factor = capacity_factor
         self.disk = disk
         self.followers = list(followers)
+        self._holders = [one for one in self.followers if isinstance(one, NodeHolder)]
         self.wall = wall
         self.started_at = pace.clock()
         self.health = Health(pace)
@@ -184,6 +185,7 @@ class Agent:
             cpus=cpus,
             held_by="" if own else self.held_open(known.name),
             trouble="" if fresh else self._trouble(known),
+            enforced=self.enforced,
         )
 
     def _trouble(self, known: Known) -> str:
@@ -195,8 +197,12 @@ class Agent:
 
     def held_open(self, node: str) -> str:
         """Say why a gate leaves a node open that refuses; empty where none does."""
-        gates = (follower for follower in self.followers if isinstance(follower, NodeHolder))
-        return next((why for gate in gates if (why := gate.held_open(node))), "")
+        return next((why for gate in self._holders if (why := gate.held_open(node))), "")
+
+    @property
+    def enforced(self) -> bool:
+        """Whether a gate carries refusals out at a scheduler."""
+        return any(gate.enforcing for gate in self._holders)
 
     def known(self, node: str | None = None, *, words: bool = True) -> Known:
         """Return the newest that is known of one node, by default the only one."""

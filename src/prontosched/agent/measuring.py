@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from prontosched.agent.answer import Answer
+from prontosched.agent.answer import Answer, expects
 from prontosched.agent.crowd import Crowd
 from prontosched.agent.decision_log import Row
 from prontosched.agent.minutes import Measured
@@ -24,8 +24,9 @@ def row_of(met: Answer, time: float, insight: Insight | None, begun: list[int]) 
         ready=met.cpu_ready_percent,
         utilisation=met.utilisation_percent,
         expected=met.expected_ready,
-        reason=None if met.accept else met.reason,
+        reason=None if met.state == "accepting" else met.reason,
         directions=None if insight is None else pack(insight.projections, insight.spikes, begun),
+        contended=met.state == "contended",
     )
 
 
@@ -41,13 +42,17 @@ def measured(nodes: Nodes, now: float, time: float) -> Measured | None:
         here = np.flatnonzero(standing.seen_at == now)
         if here.size < len(names):
             names = [names[i] for i in here]
-        raised = standing.raised[here]
-        found = Measured(time, names, raised, raised, standing.score[here], standing.ready[here])
+        raised, contended = standing.raised[here], standing.contended[here] & ~standing.raised[here]
+        score, ready = standing.score[here], standing.ready[here]
+        found = Measured(time, names, raised, raised, score, ready, contended=contended)
     else:
         known = [nodes.known(name, words=False) for name in names if nodes.fresh(name, now)]
         some = [(one.name, one.decision, one.ready) for one in known if one.decision is not None]
         raised = np.array([decision.raised for _, decision, _ in some], np.bool_)
         score = np.array([decision.score for _, decision, _ in some], np.float64)
         ready = np.array([value for _, _, value in some], np.float64)
-        found = Measured(time, [name for name, _, _ in some], raised, raised, score, ready)
+        contended = np.array([expects(decision) for _, decision, _ in some], np.bool_) & ~raised
+        found = Measured(
+            time, [name for name, _, _ in some], raised, raised, score, ready, contended=contended
+        )
     return found if len(found.names) else None

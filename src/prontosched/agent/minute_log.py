@@ -23,7 +23,7 @@ MOST_WAITING = 64
 TABLES = """
 create table if not exists minutes (
     id integer primary key, seconds integer not null, epoch integer not null, time real not null,
-    nodes blob not null, details blob);
+    nodes blob not null, details blob, contended blob);
 create index if not exists minutes_time on minutes (seconds, time);
 create table if not exists members (
     epoch integer not null, place integer not null, name text not null, primary key (epoch, place))
@@ -36,8 +36,8 @@ class MinuteLog:
 
     Notes
     -----
-    Disk: 10 bytes per node and record, 83 where there are few, in at most 3,888 records: 2,880
-    minutes and 1,008 times ten minutes.
+    Disk: 10 bytes per node and record, 83 where there are few, and one more where any was held
+    open, in at most 3,888 records: 2,880 minutes and 1,008 times ten minutes.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class MinuteLog:
         self, connection: sqlite3.Connection, node: str, seconds: int, begin: float, end: float, width: float
     ) -> list[dict[str, Any]]:
         """Return a node's records in buckets of `width` from `begin` on, without reasons."""
-        times, nodes, details = _read(connection, node, seconds, begin, end)
+        times, nodes, details, contended = _read(connection, node, seconds, begin, end)
         if not times.size:
             return []
         groups = ((times - begin) / width).astype(np.int64)
@@ -106,6 +106,7 @@ class MinuteLog:
             "timesteps": [int(number) for number in whole],
             "raised_share": mean(nodes["raised"] / 255.0),
             "rejecting_share": mean(nodes["rejecting"] / 255.0),
+            "contended_share": mean(contended / 255.0),
             "ready_mean": mean(nodes["ready_mean"].astype(np.float64)),
             "ready_max": most(nodes["ready_max"].astype(np.float64)),
             "score_max": most(nodes["score_max"].astype(np.float64)),
@@ -151,11 +152,13 @@ class MinuteLog:
 
     def _put(self, connection: sqlite3.Connection, record: Record) -> None:
         if (row := self._rows.get(record.key)) is not None:
-            sql = "update minutes set nodes = ?, details = ? where id = ?"
-            if connection.execute(sql, (record.nodes, record.details, row)).rowcount:
+            sql = "update minutes set nodes = ?, details = ?, contended = ? where id = ?"
+            if connection.execute(sql, (record.nodes, record.details, record.contended, row)).rowcount:
                 return
-        sql = "insert into minutes (seconds, epoch, time, nodes, details) values (?, ?, ?, ?, ?)"
-        values = (record.seconds, record.epoch, record.time, record.nodes, record.details)
+        sql = (
+            "insert into minutes (seconds, epoch, time, nodes, details, contended) values (?, ?, ?, ?, ?, ?)"
+        )
+        values = (record.seconds, record.epoch, record.time, record.nodes, record.details, record.contended)
         self._rows[record.key] = int(connection.execute(sql, values).lastrowid or 0)
 
     def _name(self, connection: sqlite3.Connection) -> None:
@@ -181,28 +184,30 @@ def _gone_on(connection: sqlite3.Connection) -> Minutes:
 
 def _read(
     connection: sqlite3.Connection, node: str, seconds: int, begin: float, end: float
-) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[Any]]:
+) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[Any], NDArray[np.uint8]]:
     empty = np.zeros(1, DETAIL)
     for name in ("threshold", "utilisation", "expected"):
         empty[name] = np.nan
     empty["low"] = empty["high"] = np.iinfo(np.int16).min
     filler = empty.tobytes()
-    found: list[tuple[float, bytes, bytes]] = []
+    found: list[tuple[float, bytes, bytes, bytes]] = []
     for epoch, place in connection.execute(
         "select epoch, place from members where name = ?", (node,)
     ).fetchall():
         sql = """
-            select time, substr(nodes, ?, ?), substr(details, ?, ?) from minutes
+            select time, substr(nodes, ?, ?), substr(details, ?, ?), substr(contended, ?, 1) from minutes
             where seconds = ? and epoch = ? and time >= ? and time < ?"""
         size, more = NODE.itemsize, DETAIL.itemsize
-        bounds = (place * size + 1, size, place * more + 1, more, seconds, epoch, begin, end)
-        for time, one, details in connection.execute(sql, bounds):
+        bounds = (place * size + 1, size, place * more + 1, more, place + 1, seconds, epoch, begin, end)
+        for time, one, details, contended in connection.execute(sql, bounds):
             if len(one) == size and one[:2] != b"\0\0":
-                found.append((time, one, details if details and len(details) == more else filler))
+                full = details if details and len(details) == more else filler
+                found.append((time, one, full, contended or b"\0"))
     found.sort()
     times = np.array([row[0] for row in found])
     nodes = np.frombuffer(b"".join(row[1] for row in found), NODE)
-    return times, nodes, np.frombuffer(b"".join(row[2] for row in found), DETAIL)
+    details = np.frombuffer(b"".join(row[2] for row in found), DETAIL)
+    return times, nodes, details, np.frombuffer(b"".join(row[3] for row in found), np.uint8)
 
 
 def _bands(groups: NDArray[np.int64], details: NDArray[Any]) -> Bands:

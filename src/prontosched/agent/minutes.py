@@ -62,6 +62,8 @@ class Measured(NamedTuple):
         Whose numbers they are.
     details
         Threshold, utilisation and expected CPU Ready, `(3, n)`, and packed projections; None of many.
+    contended
+        Which were held open although contention was expected; None for none.
     """
 
     time: float
@@ -71,6 +73,7 @@ class Measured(NamedTuple):
     score: Array
     ready: Array
     details: tuple[Array, Sequence[bytes | None]] | None = None
+    contended: NDArray[np.bool_] | None = None
 
 
 class Record(NamedTuple):
@@ -82,6 +85,8 @@ class Record(NamedTuple):
         The same for a record that is still being added to.
     nodes, details
         Packed as `NODE` and `DETAIL`, by place.
+    contended
+        Share of time held open although contention was expected, a byte each as in `NODE`; None for none.
     """
 
     key: tuple[int, int, int]
@@ -90,6 +95,7 @@ class Record(NamedTuple):
     time: float
     nodes: bytes
     details: bytes | None
+    contended: bytes | None
 
 
 class Details:
@@ -156,7 +162,7 @@ class Sums:
     def __init__(self, time: float) -> None:
         self.time = time
         self.details: Details | None = None
-        self._counts = np.zeros((4, 0), np.int64)  # steps, raised, rejecting, steps with CPU Ready known
+        self._counts = np.zeros((5, 0), np.int64)  # steps, raised, rejecting, CPU Ready known, contended
         self._ready = np.zeros(0)
         self._most = np.full((2, 0), -np.inf)  # CPU Ready, score
 
@@ -177,6 +183,8 @@ class Sums:
         known = np.isfinite(found.ready)
         for row, what in enumerate((np.ones_like(known), found.raised, found.rejecting, known)):
             np.add.at(self._counts[row], places, what)
+        if found.contended is not None:
+            np.add.at(self._counts[4], places, found.contended)
         np.add.at(self._ready, places, np.where(known, found.ready, 0.0))
         _raise(self._most[0], places, found.ready)
         _raise(self._most[1], places, found.score)
@@ -195,17 +203,18 @@ class Sums:
         if other.details is not None and self.details is not None:
             self.details.merge(other.details)
 
-    def packed(self) -> tuple[bytes, bytes | None]:
-        """Return all nodes as bytes, and the details where there are some."""
-        steps, raised, rejecting, known = self._counts
+    def packed(self) -> tuple[bytes, bytes | None, bytes | None]:
+        """Return all nodes as bytes, the details where there are some, and the shares contended."""
+        steps, raised, rejecting, known, contended = self._counts
         nodes = np.zeros(steps.size, NODE)
         nodes["steps"] = np.minimum(steps, _LARGEST_COUNT)
-        nodes["raised"] = np.ceil(255 * raised / np.maximum(steps, 1))
-        nodes["rejecting"] = np.ceil(255 * rejecting / np.maximum(steps, 1))
+        nodes["raised"] = _share(raised, steps)
+        nodes["rejecting"] = _share(rejecting, steps)
         nodes["ready_mean"] = _half(_mean(self._ready, known))
         nodes["ready_max"] = _half(self._most[0])
         nodes["score_max"] = _half(self._most[1])
-        return nodes.tobytes(), None if self.details is None else self.details.packed()
+        details = None if self.details is None else self.details.packed()
+        return nodes.tobytes(), details, _share(contended, steps).tobytes() if contended.any() else None
 
 
 class Minutes:
@@ -221,7 +230,7 @@ class Minutes:
 
     Notes
     -----
-    Memory: two records of 56 bytes per node, 450 where there are few.
+    Memory: two records of 64 bytes per node, 460 where there are few.
     """
 
     def __init__(self, epoch: int = 0, names: Iterable[str] = ()) -> None:
@@ -268,8 +277,7 @@ class Minutes:
             whole.merge(sums)
             whole.merge(running)
             sums = whole
-        nodes, details = sums.packed()
-        return Record((self.epoch, seconds, number), seconds, self.epoch, sums.time, nodes, details)
+        return Record((self.epoch, seconds, number), seconds, self.epoch, sums.time, *sums.packed())
 
     def _places_of(self, names: Sequence[str]) -> Places | None:
         if names == self._last[0]:
@@ -288,6 +296,11 @@ class Minutes:
         places = np.array([self.places[name] for name in names], np.intp)
         self._last = (list(names), places)
         return places
+
+
+def _share(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Return shares in 255ths, rounded up."""
+    return np.ceil(255 * part / np.maximum(whole, 1)).astype(np.uint8)
 
 
 def _half(values: Array) -> Array:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from prontosched.agent.answer import Known
+from prontosched.agent.answer import Known, expects
 from prontosched.agent.schema import FAMILIAR_SHARE, PATIENCE, Schema, known_share
 from prontosched.agent.tally import Tally
 from prontosched.agent.track_record import TrackRecord
@@ -57,11 +57,14 @@ class Overview(NamedTuple):
     ----------
     raised
         Whether each one's signal is raised.
+    contended
+        Whether each one expects contention.
     ready
         CPU Ready of each, NaN where unknown.
     """
 
     raised: list[bool]
+    contended: list[bool]
     ready: list[float]
 
 
@@ -204,7 +207,7 @@ class OneNode:
         raised = bool(decision.raised)
         before = known.decision
         self._changed = before is not None and bool(before.raised) is not raised
-        if before is not None and before.state != decision.state:
+        if before is not None and (self._changed or expects(before) is not expects(decision)):
             known.changed_at = now
         known.name, known.decision, known.seen_at = sample.node, decision, now
         known.ready, known.utilisation = sample.ready, sample.utilisation
@@ -215,8 +218,9 @@ class OneNode:
     def overview(self) -> Overview:
         """Return the node at a glance."""
         if self._known is None or self._known.decision is None:
-            return Overview([], [])
-        return Overview([bool(self._known.decision.raised)], [self._known.ready])
+            return Overview([], [], [])
+        decision = self._known.decision
+        return Overview([bool(decision.raised)], [expects(decision)], [self._known.ready])
 
     def known(self, name: str, *, words: bool = True) -> Known:
         """Return the newest that is known of the node."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from prontosched.agent.openapi_values import (
     ANSWER,
+    CHANCE,
     FEDERATION,
     FLAG,
     NUMBER,
@@ -21,6 +22,7 @@ from prontosched.agent.requests import (
     DEFAULT_TTL_SECONDS,
     ID_PATTERN,
     MAX_CPUS,
+    MAX_HORIZON,
     MAX_PID,
     MAX_POINTS,
     MAX_TTL_SECONDS,
@@ -33,6 +35,14 @@ _NODE_QUERY = {
     "required": False,
     "description": "Which node; may be left out where the agent watches one.",
     "schema": {"type": "string", "minLength": 1, "maxLength": NODE_CHARACTERS},
+}
+
+_HORIZON_QUERY = {
+    "name": "horizon",
+    "in": "query",
+    "required": False,
+    "description": "Timesteps ahead: the chance within the nearest horizon offered is added as `horizon`.",
+    "schema": {"type": "integer", "minimum": 1, "maximum": MAX_HORIZON},
 }
 
 
@@ -56,7 +66,9 @@ def description() -> dict[str, Any]:
 
 def _paths() -> dict[str, Any]:
     return {
-        "/v1/decision": {"get": _get("May I send a job here?", "Answer", query=[_NODE_QUERY], missing=True)},
+        "/v1/decision": {
+            "get": _get("May I send a job here?", "Answer", query=[_NODE_QUERY, _HORIZON_QUERY], missing=True)
+        },
         "/v1/status": {"get": _get("All there is to know of the agent.", "Status")},
         "/v1/nodes": {"get": _get("All nodes with their answers.", "Nodes")},
         "/v1/explain": {
@@ -79,6 +91,7 @@ def _paths() -> dict[str, Any]:
 
 def _schemas() -> dict[str, Any]:
     answer = an_object(ANSWER)
+    answer["properties"] = {**ANSWER, "horizon": an_object(CHANCE)}
     return {
         "Answer": answer,
         "Announcement": an_object({"announced": FLAG, **ANSWER}),

@@ -19,6 +19,7 @@ ANSWER: dict[str, Any] = {
     "accept": FLAG,
     "state": {"type": "string", "enum": ["accepting", "contended", "refusing"]},
     "held_by": TEXT,
+    "enforced": FLAG,
     "raised": {"type": ["boolean", "null"]},
     "score": MAYBE,
     "threshold": MAYBE,
@@ -43,9 +44,15 @@ ANSWER: dict[str, Any] = {
         },
     },
 }
+CHANCE: dict[str, Any] = {
+    "asked": WHOLE,
+    "steps": {"type": ["integer", "null"]},
+    "probability": MAYBE,
+    "offered": {"type": "array", "items": WHOLE},
+}
 POINT = {
     **dict.fromkeys(HISTORY_FIELDS, MAYBE),
-    **dict.fromkeys(("time", "seconds", "raised_share", "rejecting_share"), NUMBER),
+    **dict.fromkeys(("time", "seconds", "raised_share", "rejecting_share", "contended_share"), NUMBER),
     "timesteps": WHOLE,
     "reason": {"type": ["string", "null"]},
     **{

@@ -33,7 +33,7 @@ class ServiceManager:
         if not self._address:
             return
         found = None if len(agent.nodes.names) > 1 else agent.answer()
-        line = f"{len(agent.nodes.names)} nodes" if found is None else _line(found.accept, found.reason)
+        line = f"{len(agent.nodes.names)} nodes" if found is None else _line(found.state, found.reason)
         trouble = agent.health.trouble
         words = ["STATUS=" + (f"not deciding: {trouble}"[:250] if trouble else line)]
         if not trouble:
@@ -59,5 +59,5 @@ class ServiceManager:
         self.sent += 1
 
 
-def _line(accept: bool, reason: str) -> str:
-    return f"{'accepting' if accept else 'rejecting'}: {' '.join(reason.split())[:200]}"
+def _line(state: str, reason: str) -> str:
+    return f"{state}: {' '.join(reason.split())[:200]}"

@@ -83,7 +83,11 @@ class SeveralNodes:
     def overview(self) -> Overview:
         """Return all nodes at a glance."""
         parts = [self._members[name].overview() for name in self.names]
-        return Overview([r for part in parts for r in part.raised], [r for part in parts for r in part.ready])
+        return Overview(
+            [one for part in parts for one in part.raised],
+            [one for part in parts for one in part.contended],
+            [one for part in parts for one in part.ready],
+        )
 
     def known(self, name: str, *, words: bool = True) -> Known:
         """Return the newest that is known of a node."""

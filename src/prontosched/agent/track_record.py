@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 NAN = float("nan")
+ENOUGH = 20
+"""Contended and refused moments, a horizon apart, from which shares of them are told."""
 
 
 class Figures(NamedTuple):
@@ -108,13 +110,15 @@ class TrackRecord:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return the counts, by name. What is still within the horizon is not kept."""
-        return {name: getattr(self, name) for name in self.COUNTS}
+        """Return the counts, by name, and whether contention goes on; the last undecided steps are left out."""
+        return {**{name: getattr(self, name) for name in self.COUNTS}, "contended": int(self._contended)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on counting from what `state` returned; the last few undecided steps are left out."""
         for name in self.COUNTS:
             setattr(self, name, int(state.get(name, 0)))
+        # A contention that outlives a restart is not another one.
+        self._contended = bool(state.get("contended", 0))
         self._raised.clear()
         self._last_contention = -math.inf
 
@@ -131,6 +135,66 @@ class TrackRecord:
         self.positive += followed
         self.claims += raised
         self.hits += raised and followed
+
+
+def record_shown(
+    horizon: int, standing: Mapping[str, Any] | None, record: TrackRecord | None = None
+) -> dict[str, Any]:
+    """Return a record as people and programs see it: figures that so few events cannot carry are NaN.
+
+    Parameters
+    ----------
+    standing
+        What the signal itself keeps (`prontosched.signals.record.Standing`), where it does.
+    record
+        What the agent counted, where it counts.
+
+    Returns
+    -------
+        The figures, the signal's own under `signal`, and under `words` what they say or what is missing.
+    """
+    found: dict[str, Any] = {"horizon": horizon}
+    words = ""
+    if record is not None:
+        found.update(record.figures()._asdict())
+        contentions, refusals = ENOUGH - record.onsets, ENOUGH - record.claims // record.horizon
+        if contentions > 0:
+            found.update(preceded=NAN, lead_timesteps=NAN, coin_preceded=NAN)
+        if refusals > 0:
+            found.update(precision=NAN, coin_precision=NAN)
+        words = _missing(contentions, refusals) or "What its refusals were worth so far on this node."
+    if standing is not None:
+        own = dict(standing)
+        steps = own["steps"]
+        shares = (own["base_rate"], own["downtime"])
+        contentions, refusals = (ENOUGH - _whole(share * steps / horizon) for share in shares)
+        if contentions > 0 or refusals > 0:
+            own.update(recall=NAN, precision=NAN, lead_steps=NAN)
+        found["signal"] = own
+        words = _missing(contentions, refusals) or _worth(own["better_than_coin"])
+    found["words"] = words
+    return found
+
+
+def _missing(contended: int, refused: int) -> str:
+    """Say how many more moments are needed, a horizon apart; nothing where there are enough."""
+    wanted = [(contended, "contended"), (refused, "refused")]
+    missing = [f"{n} more {kind} moment{'s' if n > 1 else ''}" for n, kind in wanted if n > 0]
+    if not missing:
+        return ""
+    return f"Too little has happened to tell what its refusals are worth: {' and '.join(missing)} needed."
+
+
+def _worth(better: bool | None) -> str:
+    if better is None:
+        return "Its record is still short: whether it beats a coin that refuses as often is told later."
+    if better:
+        return "Better than a coin that refuses as often, on this node's own record."
+    return "Not better than a coin on this node's record: the node acts on the present value alone."
+
+
+def _whole(value: float) -> int:
+    return 0 if math.isnan(value) else int(value)
 
 
 def _share(part: int, whole: int) -> float:

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from prontosched.agent.answer import plain
+from prontosched.agent.answer import chance_within, plain
 from prontosched.agent.crowd import Crowd
 from prontosched.agent.nodes import Insight, Nodes, OneNode
 from prontosched.agent.several import SeveralNodes
+from prontosched.agent.track_record import record_shown
+from prontosched.decision import State
 
 if TYPE_CHECKING:
     from prontosched.agent.loop import Agent
@@ -22,7 +24,21 @@ if TYPE_CHECKING:
 MAPPED_NODES = 5000
 SHOWN_NOTES = 20
 WORDED_NODES = 200
-LISTED = ("node", "accept", "raised", "score", "reason", "since", "valid_until", "stale", "cpu_ready_percent")
+LISTED = (
+    "node",
+    "accept",
+    "state",
+    "held_by",
+    "raised",
+    "score",
+    "probability",
+    "reason",
+    "since",
+    "valid_until",
+    "stale",
+    "cpu_ready_percent",
+)
+STATES: tuple[State, ...] = ("accepting", "contended", "refusing")
 
 
 def timestep_event(
@@ -49,20 +65,42 @@ def timestep_event(
             event["spikes"] = None if insight.spikes is None else [int(s) for s in insight.spikes]
             event["begun"] = list(begun)
         return event
-    raised, every = agent.nodes.overview()
+    found = states(agent)
+    every = agent.nodes.overview().ready
     ready = [value for value in every if not math.isnan(value)]
     event = {
         "time": plain(clock),
         "nodes": len(names),
-        "raised": sum(raised),
+        "states": {state: found.count(state) for state in STATES},
         "cpu_ready_percent": plain(sum(ready) / len(ready)) if ready else None,
         "downtime": plain(agent.nodes.tally.downtime),
         "loop": loop,
     }
     if len(names) <= MAPPED_NODES:
-        event["raised_map"] = "".join("1" if one else "0" for one in raised)
+        event["state_map"] = "".join(state[0] for state in found)
         event["ready_map"] = [None if math.isnan(value) else round(value, 1) for value in every]
     return event
+
+
+def states(agent: Agent) -> list[State]:
+    """Return the state of every node by its signal and its gate, in the order of the names."""
+    seen = agent.nodes.overview()
+    nodes = zip(agent.nodes.names, seen.raised, seen.contended, strict=True)
+    return [
+        "refusing"
+        if raised and not agent.held_open(name)
+        else "contended"
+        if contended or raised
+        else "accepting"
+        for name, raised, contended in nodes
+    ]
+
+
+def decision_within(agent: Agent, node: str | None, steps: int) -> dict[str, Any]:
+    """Return a node's answer, with the chance of contention within about `steps` timesteps."""
+    found = agent.answer(node)
+    own = settings_of(agent.nodes, found.node).get("horizon") if agent.nodes.names else None
+    return {**found.as_json(), "horizon": chance_within(found, steps, own)}
 
 
 def status(agent: Agent) -> dict[str, Any]:
@@ -96,11 +134,13 @@ def status(agent: Agent) -> dict[str, Any]:
         "tally": {
             "decisions": nodes.tally.decisions,
             "raised": nodes.tally.raised,
+            "contended": nodes.tally.contended,
             "flips": nodes.tally.flips,
             "downtime": plain(nodes.tally.downtime),
             "ready_mean": plain(nodes.tally.ready_mean),
             "ready_max": plain(nodes.tally.ready_max),
         },
+        "enforced": agent.enforced,
         "watchers": agent.events.watchers,
         "disk": disk_status(agent),
         "followers": {follower.name: follower.status() for follower in agent.followers},
@@ -115,11 +155,11 @@ def status(agent: Agent) -> dict[str, Any]:
 
 
 def node_rows(agent: Agent) -> Iterator[dict[str, Any]]:
-    """Yield the answer of every node in its shortest form; of many, only those that reject say why."""
+    """Yield the answer of every node in its shortest form; of many, only those not accepting say why."""
     names = agent.nodes.names
     few = len(names) <= WORDED_NODES
-    for name, raised in zip(names, agent.nodes.overview().raised, strict=True):
-        found = agent.answer(name, words=few or raised).as_json()
+    for name, state in zip(names, states(agent), strict=True):
+        found = agent.answer(name, words=few or state != "accepting").as_json()
         yield {key: found[key] for key in LISTED}
 
 
@@ -154,23 +194,12 @@ def disk_status(agent: Agent) -> dict[str, Any] | None:
 
 def record_figures(nodes: OneNode) -> dict[str, Any]:
     """Return the signal's own record so far."""
-    figures: Mapping[str, Any] = nodes.record.figures()._asdict()
-    found = {
-        "tolerance_percent": nodes.record.tolerance,
-        "horizon": nodes.record.horizon,
-        **{key: plain(value) for key, value in figures.items()},
-    }
-    standing = signal_standing(nodes)
-    if standing is not None:
-        found["signal"] = standing
-    return found
-
-
-def signal_standing(nodes: OneNode) -> dict[str, Any] | None:
-    """Return what the signal itself says it was worth, where it keeps a record."""
-    if nodes.node is None or not hasattr(nodes.node.signal, "standing"):
-        return None
-    return {key: plain(value) for key, value in nodes.node.signal.standing()._asdict().items()}
+    standing = None
+    if nodes.node is not None and hasattr(nodes.node.signal, "standing"):
+        standing = nodes.node.signal.standing()._asdict()
+    record = nodes.record
+    found = record_shown(record.horizon, standing, record)
+    return {"tolerance_percent": record.tolerance, **_plain(found)}
 
 
 def record_of(nodes: Nodes, name: str) -> dict[str, Any] | None:
@@ -180,11 +209,11 @@ def record_of(nodes: Nodes, name: str) -> dict[str, Any] | None:
     if not isinstance(nodes, Crowd) or nodes.fleet is None:
         return None
     signal = getattr(nodes.fleet, "signal", None)
-    found: dict[str, Any] = {"tolerance_percent": nodes.tolerance}
-    if signal is not None and hasattr(signal, "standing"):
-        standing = signal.standing(nodes.names.index(name))
-        found["signal"] = {key: plain(value) for key, value in standing._asdict().items()}
-    return found
+    if signal is None or not hasattr(signal, "standing"):
+        return {"tolerance_percent": nodes.tolerance}
+    standing = signal.standing(nodes.names.index(name))._asdict()
+    horizon = int(settings_of(nodes, name).get("horizon", 1))
+    return {"tolerance_percent": nodes.tolerance, **_plain(record_shown(horizon, standing))}
 
 
 def settings_of(nodes: Nodes, name: str) -> dict[str, Any]:
@@ -193,6 +222,12 @@ def settings_of(nodes: Nodes, name: str) -> dict[str, Any]:
     holder = one.node if one is not None else getattr(nodes, "fleet", None)
     signal = getattr(holder, "signal", None)
     return {} if signal is None else dict(signal.settings())
+
+
+def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _plain(value) if isinstance(value, Mapping) else plain(value) for key, value in found.items()
+    }
 
 
 def _alone(nodes: Nodes, name: str) -> OneNode | None:

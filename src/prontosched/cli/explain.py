@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import click
 
 from prontosched.cli.asking import asking_options, find, node_option
+from prontosched.cli.status import beside, styled
 from prontosched.errors import IntegrationError, ProntoError
 
 if TYPE_CHECKING:
@@ -152,7 +153,13 @@ def _watch() -> dict[str, Any]:
     found = [] if subspace is None else directions(subspace, sample.metrics, top=6)
     return {
         "node": sample.node,
-        "decision": {"accept": decision.accept, "reason": decision.reason},
+        "decision": {
+            "accept": decision.accept,
+            "state": decision.state,
+            "held_by": "",
+            "enforced": False,
+            "reason": decision.reason,
+        },
         "directions": [
             {
                 "strength": float(d.strength),
@@ -169,8 +176,8 @@ def _watch() -> dict[str, Any]:
 
 def _now(found: dict[str, Any]) -> str:
     decision = found["decision"]
-    word = click.style("accepts", fg="green") if decision["accept"] else click.style("refuses", fg="red")
-    lines = [f"{found['node']} {word} jobs: {decision['reason']}", ""]
+    told = f"{found['node']}: {styled(decision['state'])}: {decision['reason']}"
+    lines = [told, *beside(decision), ""]
     if found["directions"]:
         lines.append("What it is made of: metrics that move together, with their share of all movement")
     else:
@@ -182,8 +189,8 @@ def _now(found: dict[str, Any]) -> str:
     lines += ["", *_last(found["last_rejection"])]
     if (change := found["change"]) is not None:
         lines.append(f"Since the last block: {_changed(change)}")
-    if (record := found["record"]) is not None and (own := record.get("signal")) is not None:
-        lines.append(f"Its record: {_record(own)}")
+    if found["record"] is not None:
+        lines += _record(found["record"])
     return "\n".join(lines)
 
 
@@ -210,14 +217,17 @@ def _changed(change: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _record(own: dict[str, Any]) -> str:
-    if own["recall"] is None or own["precision"] is None:
-        return "too little has happened to tell what its refusals are worth"
+def _record(record: dict[str, Any]) -> list[str]:
+    lines = [f"Its record: {record['words']}"] if record.get("words") else []
+    own = record.get("signal")
+    if own is None or own["recall"] is None or own["precision"] is None:
+        return lines
     lead = "" if own["lead_steps"] is None else f", {own['lead_steps']:.1f} timesteps ahead"
-    return (
-        f"refused {own['recall']:.0%} of contended moments (a coin: {own['downtime']:.0%}){lead}; "
+    told = (
+        f"  refused {own['recall']:.0%} of contended moments (a coin: {own['downtime']:.0%}){lead}; "
         f"{own['precision']:.0%} of refusals met contention (a coin: {own['base_rate']:.0%})"
-    ).replace("%", " %")
+    )
+    return [*lines, told.replace("%", " %")]
 
 
 def _kinds(families: list[dict[str, Any]]) -> str:
@@ -248,21 +258,27 @@ def _then(found: dict[str, Any], at: float) -> str:
     point = min(points, key=lambda p: abs(p["time"] - at))
     shown = datetime.fromtimestamp(point["time"]).strftime("%d %b %H:%M:%S")
     steps = sum(p["timesteps"] for p in points)
-    refused = sum(p["timesteps"] * p["rejecting_share"] for p in points) / steps
+    refused, held = (
+        sum(p["timesteps"] * p[f"{what}_share"] for p in points) / steps
+        for what in ("rejecting", "contended")
+    )
+    shares = f"refusing {100 * refused:.0f} %" + (
+        f", contended and held open {100 * held:.0f} %" if held else ""
+    )
     highest = max((p["ready_max"] for p in points if p["ready_max"] is not None), default=None)
     if point["seconds"] >= 60:  # no single decisions are kept any more, or of so many nodes
         minutes = "minute" if point["seconds"] < 120 else f"{point['seconds'] / 60:.0f} minutes"
-        told = f"CPU Ready up to {_percent(highest)}, refusing {100 * refused:.0f} %"
+        told = f"CPU Ready up to {_percent(highest)}, {shares}"
         lines = [f"{found['node']} in the {minutes} from {shown}: {told}"]
         why = [f"  {point['reason']}"] if point["reason"] else []
         return "\n".join([*lines, *why, *_stood(points, point)])
-    word = "refused" if point["rejecting_share"] else "accepted"
-    lines = [f"{found['node']} {word} jobs at {shown}, at CPU Ready {_percent(point['ready_max'])}"]
+    word = (
+        "refusing" if point["rejecting_share"] else "contended" if point["contended_share"] else "accepting"
+    )
+    lines = [f"{found['node']} at {shown}: {styled(word)}, at CPU Ready {_percent(point['ready_max'])}"]
     if point["reason"]:
         lines.append(f"  {point['reason']}")
-    lines.append(
-        f"  in the minute around it: CPU Ready up to {_percent(highest)}, refusing {100 * refused:.0f} %"
-    )
+    lines.append(f"  in the minute around it: CPU Ready up to {_percent(highest)}, {shares}")
     return "\n".join([*lines, *_stood(points, point)])
 
 

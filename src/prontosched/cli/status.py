@@ -1,4 +1,4 @@
-"""`pronto status`: the present decision and its reason."""
+"""`pronto status`: the present state, its reason, and an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -7,19 +7,31 @@ import math
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from prontosched.cli.asking import asking_options, find, node_option
+from prontosched.errors import ProntoError
 
-REJECTING = 75
+if TYPE_CHECKING:
+    from prontosched.agent.client import Client
+
+EXIT_CODES = {"accepting": 0, "refusing": 1, "contended": 3}
+NO_ANSWER = 4
+# Words and colours of the states; green is for accepting alone.
+SHOWN = {"accepting": "green", "contended": "yellow", "refusing": "red"}
 
 
 @click.command()
 @node_option
 @asking_options
-@click.option("--exit-code", is_flag=True, help=f"Exit with {REJECTING} when the node rejects.")
+@click.option(
+    "--horizon",
+    type=click.IntRange(1, 100_000),
+    metavar="STEPS",
+    help="Also say the chance of contention within this many timesteps.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     url: str | None,
@@ -27,22 +39,51 @@ def command(
     token_file: Path | None,
     ca: Path | None,
     state: Path | None,
-    exit_code: bool,
+    horizon: int | None,
     as_json: bool,
 ) -> None:
     """Say whether this node accepts another job, and why.
 
     Asks the agent where one runs, and otherwise watches this machine for a few seconds.
+    A node that expects contention and is held open all the same is contended.
 
+    \b
+    Exit code:
+        0  accepting
+        1  refusing
+        3  contended, and held open
+        4  no answer: no agent at the address given, or it does not tell
     \b
     Example:
         pronto status --json
     """
-    client, folder = find(url, token_file, ca, state)
-    found = _watch(folder) if client is None else {"asked": client.url, **client.decision(node)}
-    click.echo(json.dumps(found) if as_json else _words(found))
-    if exit_code and not found["accept"]:
-        raise click.exceptions.Exit(REJECTING)
+    try:
+        client, folder = find(url, token_file, ca, state)
+        found = _watch(folder) if client is None else _ask(client, node, horizon)
+    except ProntoError as error:
+        click.echo(f"pronto: {error}", err=True)
+        raise click.exceptions.Exit(NO_ANSWER) from error
+    click.echo(json.dumps(found) if as_json else _words(found, horizon))
+    raise click.exceptions.Exit(EXIT_CODES[found["state"]])
+
+
+def styled(state: str) -> str:
+    """Return a state as the terminal shows it."""
+    word = "contended, held open" if state == "contended" else state
+    return click.style(word, fg=SHOWN[state])
+
+
+def beside(found: dict[str, Any]) -> list[str]:
+    """Return what must be said with a state: by what a node is held open, or that nothing enforces it."""
+    if found.get("held_by") and found["held_by"] not in found["reason"]:
+        return [f"held open by {found['held_by']}"]
+    if found["state"] == "refusing" and not found.get("enforced", True):
+        return ["nothing enforces this: it is up to who asks"]
+    return []
+
+
+def _ask(client: Client, node: str | None, horizon: int | None) -> dict[str, Any]:
+    return {"asked": client.url, **client.decision(node, horizon=horizon)}
 
 
 def _watch(folder: Path) -> dict[str, Any]:
@@ -52,20 +93,33 @@ def _watch(folder: Path) -> dict[str, Any]:
     click.echo(f"no agent answers: watching this machine for {WATCH_SECONDS:.0f} s", err=True)
     seen = asdict(look(AgentSettings(), folder))
     plain = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in seen.items()}
-    return {"asked": None, **plain}
+    state = "accepting" if seen["accept"] else "refusing"
+    return {"asked": None, "state": state, "held_by": "", "enforced": False, **plain}
 
 
-def _words(found: dict[str, Any]) -> str:
-    lines = [f"{found['node']}: {'accepting' if found['accept'] else 'rejecting'}: {found['reason']}"]
+def _words(found: dict[str, Any], horizon: int | None) -> str:
+    lines = [f"{found['node']}: {styled(found['state'])}: {found['reason']}", *beside(found)]
     if (since := found.get("since")) is not None:
         lines.append(f"since {_ago(time.time() - since)}, telemetry {found['age_seconds']:.1f} s old")
     ready, used = found.get("cpu_ready_percent"), found.get("utilisation_percent")
     if ready is not None:
         busy = "" if used is None else f", CPUs {used:.0f} % busy"
         lines.append(f"CPU Ready {ready:.2f} % per CPU{busy}")
+    if horizon is not None:
+        lines.append(_chance(found.get("horizon"), horizon))
     if found.get("announced_cpus"):
         lines.append(f"{found['announced_cpus']:g} CPUs announced and not yet seen")
     return "\n".join(lines)
+
+
+def _chance(within: dict[str, Any] | None, asked: int) -> str:
+    """Say the chance of contention within a horizon, and which ones there are where it is another one."""
+    if within is None or within["probability"] is None:
+        return f"chance of contention within {asked} timesteps: not known"
+    told = f"chance of contention within {within['steps']} timesteps: {100 * within['probability']:.0f} %"
+    if within["steps"] == asked:
+        return told
+    return f"{told} (offered are {', '.join(map(str, within['offered']))}, not {asked})"
 
 
 def _ago(seconds: float) -> str:

@@ -28,6 +28,9 @@ ASSETS = (
     "federation.js",
     "fleet.js",
     "icon.svg",
+    "icon-accepting.svg",
+    "icon-contended.svg",
+    "icon-refusing.svg",
 )
 
 

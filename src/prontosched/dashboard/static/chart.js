@@ -183,10 +183,11 @@ class Chart {
     return { low, high, marks, text, width: Math.max(0, ...marks.map((value) => pen.measureText(text(value)).width)) };
   }
 
-  // A solid strip above, so that refusing is told by form and not by colour alone, and a tint below it.
+  // A solid strip above, so that a state is told by form and not by colour alone, and a tint below it.
+  // A band is [begin, end, weight, colour].
   bands(pen, bands, x, { left, right, top, bottom, em }) {
-    pen.fillStyle = colour("--no");
-    for (const [begin, end, weight = 1] of bands) {
+    for (const [begin, end, weight = 1, tint = "--no"] of bands) {
+      pen.fillStyle = colour(tint);
       const start = Math.round(Math.max(x(begin), left)), wide = Math.max(1.5, Math.round(Math.min(x(end), right)) - start);
       if (start > right) continue;
       pen.globalAlpha = 0.14 * weight;

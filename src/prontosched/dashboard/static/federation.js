@@ -137,7 +137,7 @@ function drawCells(pen, found, x, y, { slot, level, em, size, line }) {
   });
 }
 
-// Told by form too, not by colour alone: refusing by a mark, unknown or silent by being hollow.
+// Told by form too, not by colour alone: refusing by a dot, contended by a bar, unknown or silent by being hollow.
 function drawCell(pen, x, y, size, state, fill) {
   if (state === "unknown") {
     pen.strokeStyle = colour("--stale");
@@ -145,10 +145,11 @@ function drawCell(pen, x, y, size, state, fill) {
     pen.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
     return;
   }
-  pen.fillStyle = fill ?? colour(state === "refuse" ? "--no" : "--warm");
+  pen.fillStyle = fill ?? colour({ refuse: "--no", contended: "--hold" }[state] ?? "--warm");
   pen.fillRect(x, y, size, size);
-  if (state !== "refuse" || size < 5) return;
+  if (state === "accept" || size < 5) return;
   pen.fillStyle = colour("--mark");
+  if (state === "contended") { pen.fillRect(x + 0.2 * size, y + 0.43 * size, 0.6 * size, 0.14 * size); return; }
   pen.beginPath();
   pen.arc(x + size / 2, y + size / 2, 0.18 * size, 0, 7);
   pen.fill();

@@ -2,12 +2,13 @@
 // Many nodes: a map coloured by decision, who refuses, how it went. The federation is in federation.js.
 
 let nodes = [];
-let raised = [];
+let states = [];
 let readies = [];
 let pointed = -1;
 let trend = [];
 let cell = { size: 20, columns: 1 };
 let interval = 1;
+let enforced = true; // whether a gate carries refusals out
 const wall = matchMedia("(min-width: 1700px)"); // where everything is to be seen at once
 const most = () => (wall.matches ? 6 : 8);
 const HOT = 30; // CPU Ready, in percent, from which a cell is as dark as it gets
@@ -37,7 +38,7 @@ const drawMap = drawer(() => {
   const gap = cell.size > 10 ? 2 : 1;
   for (let i = 0; i < nodes.length; i++) {
     const heat = Math.round(8 * Math.min(1, (readies[i] ?? 0) / HOT));
-    const state = nodes[i].stale ? "unknown" : raised[i] ? "refuse" : "accept";
+    const state = nodes[i].stale ? "unknown" : STATES[states[i]].kind;
     const x = (i % cell.columns) * cell.size, y = Math.floor(i / cell.columns) * cell.size;
     drawCell(pen, x, y, cell.size - gap, state, state === "accept" ? accepting[heat] : undefined);
   }
@@ -52,7 +53,8 @@ const drawMap = drawer(() => {
 
 const trendChart = new Chart("trend", (time) => {
   const found = nearest(trend, time);
-  return found && [found.time, `${moment(found.time, SPAN)}  ${percent(found.share, 1)} of the nodes refusing, mean CPU Ready ${ready(found.ready)}`];
+  const held = found && found.held ? `, ${percent(found.held, 1)} contended and held open` : "";
+  return found && [found.time, `${moment(found.time, SPAN)}  ${percent(found.share, 1)} of the nodes refusing${held}, mean CPU Ready ${ready(found.ready)}`];
 });
 
 const drawTrend = drawer(() => {
@@ -61,6 +63,7 @@ const drawTrend = drawer(() => {
   trendChart.show({
     lanes: [{ floor: 0, unit: " %", lines: [
       { points: trend.map((one) => [one.time, 100 * one.share]), colour: colour("--no") },
+      { points: trend.map((one) => [one.time, 100 * one.held]), colour: colour("--hold") },
       { points: trend.map((one) => [one.time, one.ready]), colour: colour("--accent") }] }],
     from, to, gap: 3 * interval + 2,
   });
@@ -77,8 +80,8 @@ function point(index) {
 function tellPointed() {
   if (pointed < 0) { put("pointed", "Point at a node, or focus the map and use the arrow keys; Enter opens it."); return; }
   const node = nodes[pointed];
-  const state = node.stale ? "silent" : raised[pointed] ? "refusing" : "accepting";
-  put("pointed", `${node.node}: ${state}, CPU Ready ${ready(readies[pointed])}. ${node.reason}`);
+  const state = node.stale ? "silent" : states[pointed];
+  put("pointed", `${node.node}: ${state}${node.held_by && state === "contended" ? `, held open by ${node.held_by}` : ""}, CPU Ready ${ready(readies[pointed])}. ${node.reason}`);
 }
 
 function watchMap() {
@@ -104,38 +107,56 @@ function open(index) {
   if (index >= 0 && index < nodes.length) location.assign(nodeLink(nodes[index].node).href);
 }
 
-function showCounts(number, refusing, mean, downtime) {
+// The head: green only where no node expects contention. `found` counts the nodes in each state.
+function showCounts(number, found, mean, downtime) {
   const silent = nodes.filter((node) => node.stale).length;
-  const unheard = silent ? ` ${some(silent, "node is", "nodes are")} silent: their telemetry is too old to decide on.` : "";
-  const share = number ? refusing / number : 0;
-  document.querySelector(".hero").className = `card hero ${silent === number ? "silent" : share > 0.5 ? "refuse" : "accept"}`;
-  put("word", refusing === 0 ? (number === 1 ? "The node accepts" : "All nodes accept") : `${count(number - refusing)} of ${count(number)} accept`);
-  put("reason", refusing === 0 ? (silent === number ? unheard.trim() : `No node expects contention.${unheard}`) : `${some(refusing, "node")} ${refusing === 1 ? "expects" : "expect"} contention and ${refusing === 1 ? "sends" : "send"} jobs elsewhere.${unheard}`);
+  const { refusing, contended } = found;
+  const state = refusing > number / 2 ? "refusing" : contended && !refusing ? "contended" : refusing ? null : "accepting";
+  if (silent === number) showLook("silent", null);
+  else showLook(state ? STATES[state].kind : "mixed", state ?? "contended");
+  const lone = { accepting: "The node accepts", contended: "The node is contended", refusing: "The node refuses" };
+  put("word", number === 1 ? lone[state] : refusing + contended === 0 ? "All nodes accept"
+    : refusing === 0 ? `All are open, ${count(contended)} of ${count(number)} contended` : `${count(number - refusing)} of ${count(number)} are open`);
+  put("reason", [...expecting(number, found), ...(silent ? [`${some(silent, "node is", "nodes are")} silent: their telemetry is too old to decide on.`] : [])].join(" "));
   put("count", String(number));
-  put("refusing", percent(share, 1));
+  put("refusing", percent(number ? refusing / number : 0, 1));
+  put("contended", percent(number ? contended / number : 0, 1));
   put("ready", ready(mean));
   put("downtime", percent(downtime, 1));
-  document.title = `${count(number - refusing)}/${count(number)} accept · Pronto`;
+  document.title = `${count(number - refusing)}/${count(number)} open · Pronto`;
+}
+
+function expecting(number, { accepting, refusing, contended }) {
+  if (!refusing && !contended) return accepting ? ["No node expects contention."] : [];
+  const said = [];
+  if (refusing) said.push(`${some(refusing, "node")} ${refusing === 1 ? "refuses" : "refuse"} jobs.${enforced ? "" : " Nothing enforces it: it is up to who asks."}`);
+  if (contended) said.push(`${some(contended, "node")} ${contended === 1 ? "expects" : "expect"} contention and ${contended === 1 ? "is" : "are"} held open.`);
+  return said;
 }
 
 function showLost(seconds) {
-  document.querySelector(".hero").className = "card hero silent";
+  showLook("silent", null);
   put("word", "No answer");
   put("reason", `The agent has not been heard for ${lasting(seconds)}; what is shown below is from before.`);
   document.title = "? Pronto";
 }
 
 // A node without telemetry answers as it is set to, whatever its signal said last.
-const refusals = () => nodes.reduce((sum, node, i) => sum + (raised[i] && !node.stale ? 1 : 0), 0);
+function counts() {
+  const found = { accepting: 0, contended: 0, refusing: 0 };
+  nodes.forEach((node, i) => { found[node.stale ? node.state : states[i]]++; });
+  return found;
+}
 
 function showRefusers() {
-  const list = nodes.map((node, i) => [node, readies[i] ?? node.cpu_ready_percent, raised[i] && !node.stale]).filter(([, , refuses]) => refuses);
-  list.sort((a, b) => (b[1] ?? 0) - (a[1] ?? 0));
-  refill($("refusers"), list.slice(0, most()).map(([node, value]) => {
+  const list = nodes.map((node, i) => [node, readies[i] ?? node.cpu_ready_percent, states[i]]).filter(([node, , state]) => state !== "accepting" && !node.stale);
+  list.sort((a, b) => (b[2] === "refusing") - (a[2] === "refusing") || (b[1] ?? 0) - (a[1] ?? 0));
+  refill($("refusers"), list.slice(0, most()).map(([node, value, state]) => {
     const row = make("tr"), name = make("td");
-    // Its words of a moment ago, when it still accepted, are not why it refuses.
-    name.append(nodeLink(node.node), make("span", node.raised ? node.reason : "just now", "reason"));
-    row.append(name, make("td", ready(value)));
+    // Its words of a moment ago, when it was in another state, are not why it is in this one.
+    const held = state === "contended" && node.held_by && !node.reason.includes(node.held_by) ? `; held open by ${node.held_by}` : "";
+    name.append(make("i", undefined, `state ${STATES[state].kind}`), nodeLink(node.node), make("span", node.state === state ? `${state}: ${node.reason}${held}` : `${state} just now`, "reason"));
+    row.append(name, make("td", percent(node.probability)), make("td", ready(value)));
     return row;
   }));
   $("refusers").parentElement.classList.toggle("many", list.length > 5);
@@ -144,24 +165,25 @@ function showRefusers() {
 
 // A fleet's event carries all nodes at a glance, one node's only itself.
 const glance = (event) => event.nodes !== undefined ? event
-  : { ...event, nodes: 1, raised: event.raised ? 1 : 0, raised_map: event.raised ? "1" : "0", ready_map: [event.cpu_ready_percent] };
+  : { ...event, nodes: 1, states: { accepting: 0, contended: 0, refusing: 0, [event.state]: 1 }, state_map: event.state[0], ready_map: [event.cpu_ready_percent] };
 
 function remember(event) {
-  trend.push({ time: event.time, share: event.nodes ? event.raised / event.nodes : 0, ready: event.cpu_ready_percent });
+  const share = (state) => (event.nodes ? event.states[state] / event.nodes : 0);
+  trend.push({ time: event.time, share: share("refusing"), held: share("contended"), ready: event.cpu_ready_percent });
   if (trend[0].time < event.time - 1.2 * SPAN) trend = trend.filter((one) => one.time >= event.time - SPAN);
 }
 
 function onEvent(event) {
   const seen = glance(event);
-  if (seen.raised_map && seen.raised_map.length === nodes.length) {
-    const turned = seen.raised_map !== raised.map((one) => (one ? "1" : "0")).join("");
-    raised = Array.from(seen.raised_map, (c) => c === "1");
+  if (seen.state_map && seen.state_map.length === nodes.length) {
+    const turned = seen.state_map !== states.map((one) => one[0]).join("");
+    states = Array.from(seen.state_map, (letter) => LETTERS[letter]);
     readies = seen.ready_map;
     if (turned) showRefusers();
   }
-  const refusing = raised.length === seen.nodes ? refusals() : seen.raised;
-  showCounts(seen.nodes, refusing, seen.cpu_ready_percent, seen.downtime);
-  remember({ ...seen, raised: refusing });
+  const found = states.length === seen.nodes ? counts() : seen.states;
+  showCounts(seen.nodes, found, seen.cpu_ready_percent, seen.downtime);
+  remember({ ...seen, states: found });
   drawMap();
   drawTrend();
 }
@@ -170,13 +192,14 @@ async function refresh() {
   try {
     const [found, status] = await Promise.all([ask("/v1/nodes"), ask("/v1/status")]);
     nodes = found.nodes;
-    raised = nodes.map((node) => node.raised);
+    states = nodes.map((node) => node.state);
+    enforced = status.enforced;
     readies = nodes.map((node) => node.cpu_ready_percent);
     interval = status.interval_seconds;
     put("version", status.version);
     const seen = readies.filter((value) => value != null);
     const mean = seen.length ? seen.reduce((a, b) => a + b) / seen.length : null;
-    if (nodes.length) showCounts(nodes.length, refusals(), mean, status.tally.downtime);
+    if (nodes.length) showCounts(nodes.length, counts(), mean, status.tally.downtime);
     else { put("word", "No nodes yet"); put("reason", "The agent has read no telemetry so far."); put("count", "0"); }
     showRefusers();
     tellPointed();

@@ -17,27 +17,41 @@ let kept = false; // whether there is a decision log
 let everyDecision = true; // whether it has every decision; of many nodes it has the minutes
 let filling = false;
 let lastWord = null;
+let shadow = false; // whether a gate only notes what it would do
 
 function showDecision(found) {
   lastWord = found;
-  const state = found.stale ? "silent" : found.accept ? "accept" : "refuse";
-  $("decision").className = `card hero ${state}`;
-  put("word", found.accept ? "Accepting jobs" : "Refusing jobs");
+  const state = STATES[found.state];
+  showLook(found.stale ? "silent" : state.kind, found.stale ? null : found.state);
+  put("word", state.word);
   put("reason", `${found.reason.charAt(0).toUpperCase()}${found.reason.slice(1)}.`);
+  put("beside", beside(found));
   put("name", found.node);
   const now = found.stale ? {} : found; // what was measured long ago is not shown as now
   put("ready", ready(now.cpu_ready_percent));
   put("expected", ready(now.expected_ready));
   put("probability", percent(now.probability));
+  const ahead = now.outlook ?? [];
+  $("outlook-fact").hidden = !ahead.length;
+  put("outlook-name", `Chance within ${ahead.map((one) => lasting(one.steps * interval)).join(", ")}`);
+  put("outlook", ahead.map((one) => percent(one.probability)).join(", "));
   put("busy", now.utilisation_percent == null ? "–" : `${Math.round(now.utilisation_percent)} %`);
   put("since", found.since == null ? "–" : lasting((found.time || Date.now() / 1000) - found.since));
-  document.title = `${found.stale ? "?" : found.accept ? "✓" : "✗"} ${found.node} · Pronto`;
+  document.title = `${found.stale ? "?" : state.sign} ${found.node} · Pronto`;
+}
+
+// What must be said with a state: by what a node is held open, or that nothing enforces a refusal.
+function beside(found) {
+  if (found.held_by && !found.reason.includes(found.held_by)) return `Held open by ${found.held_by}.`;
+  if (found.state !== "refusing" || found.enforced) return "";
+  return shadow ? "Shadow mode: nothing enforces this, jobs may still come." : "No gate enforces this: it is up to who asks, such as pronto run.";
 }
 
 function showLost(seconds) {
-  $("decision").className = "card hero silent";
+  showLook("silent", null);
   put("word", "No answer");
-  const last = lastWord ? ` Its last word was: ${lastWord.accept ? "accepting" : "refusing"}.` : "";
+  const last = lastWord ? ` Its last word was: ${lastWord.state}.` : "";
+  put("beside", "");
   put("reason", `The agent has not been heard for ${lasting(seconds)}.${last}`);
   document.title = "? Pronto";
 }
@@ -57,7 +71,9 @@ function shown() {
 }
 
 const gap = () => 3 * interval + 2;
-const refusal = (point) => point.rejecting_share ?? (point.accept ? 0 : 1);
+// The share of a point's time in a state: all or nothing of a single moment.
+const share = (point, state) => (point.state !== undefined ? +(point.state === state) : (state === "refusing" ? point.rejecting_share : point.contended_share) ?? 0);
+const TINTS = [["contended", "--hold"], ["refusing", "--no"]];
 
 const drawReady = drawer(() => {
   const { from, to, points } = shown();
@@ -65,9 +81,10 @@ const drawReady = drawer(() => {
   const long = range !== LIVE;
   const lines = [{ points: most, colour: colour("--accent"), thin: long }];
   if (long) lines.push({ points: points.map((point) => [point.time, point.ready_mean, point.seconds]), colour: colour("--accent") });
-  const single = points.filter((point) => !point.seconds).map((point) => [point.time, refusal(point) > 0]);
-  const bands = [...stretches(single, gap()),
-    ...points.filter((point) => point.seconds && refusal(point) > 0).map((point) => [point.time, point.time + point.seconds, refusal(point)])];
+  const single = points.filter((point) => !point.seconds);
+  const bands = TINTS.flatMap(([state, tint]) => [
+    ...stretches(single.map((point) => [point.time, share(point, state) > 0]), gap()).map(([begin, end]) => [begin, end, 1, tint]),
+    ...points.filter((point) => point.seconds && share(point, state) > 0).map((point) => [point.time, point.time + point.seconds, share(point, state), tint])]);
   readyChart.show({ lanes: [{ lines, level: tolerance, floor: 0, unit: " %" }], empty: "Nothing on record for this time.", bands, from, to, gap: gap() });
   put("ready-key", long ? "CPU Ready: mean, and highest as a thin line" : "CPU Ready");
   summarise(from, to, points, most);
@@ -78,9 +95,10 @@ function summarise(from, to, points, most) {
   const highest = known.length ? known.reduce((a, b) => Math.max(a, b)) : null;
   const over = tolerance === null ? 0 : stretches(most.map(([time, value, seconds]) => [time, value >= tolerance, seconds]), gap()).length;
   const weight = points.reduce((sum, point) => sum + (point.timesteps ?? 1), 0);
-  const refused = points.reduce((sum, point) => sum + (point.timesteps ?? 1) * refusal(point), 0);
+  const spent = (state) => points.reduce((sum, point) => sum + (point.timesteps ?? 1) * share(point, state), 0) / weight;
+  const held = spent("contended") > 0 ? `, contended and held open ${percent(spent("contended"), 1)}` : "";
   const text = points.length
-    ? `Over ${lasting(to - Math.max(from, points[0].time))}: CPU Ready up to ${ready(highest)}, ${some(over, "stretch", "stretches")} of contention, refusing ${percent(refused / weight, 1)} of the time.`
+    ? `Over ${lasting(to - Math.max(from, points[0].time))}: CPU Ready up to ${ready(highest)}, ${some(over, "stretch", "stretches")} of contention, refusing ${percent(spent("refusing"), 1)} of the time${held}.`
     : "Nothing is on record for this time.";
   put("ready-text", text);
   $("ready-chart").setAttribute("aria-label", `CPU Ready over time. ${text} Arrow keys read single moments.`);
@@ -92,10 +110,10 @@ function tellReady(time) {
   if (!point) return null;
   const value = range === LIVE ? `CPU Ready ${ready(point.cpu_ready_percent)}`
     : `CPU Ready ${ready(point.ready_mean)}, up to ${ready(point.ready_max)}`;
-  const refusing = range === LIVE ? (point.accept ? "accepting" : "refusing")
-    : point.rejecting_share > 0 ? `refusing ${percent(point.rejecting_share)} of the time` : "accepting";
-  const why = refusing === "accepting" || !point.reason ? "" : `: ${point.reason}`;
-  return [point.time, `${moment(point.time, to - from)}  ${value}, ${refusing}${why}`];
+  const part = (state) => (share(point, state) > 0 ? [`${state} ${percent(share(point, state))} of the time`] : []);
+  const word = point.state ?? ([...part("refusing"), ...part("contended")].join(", ") || "accepting");
+  const why = word === "accepting" || !point.reason ? "" : `: ${point.reason}`;
+  return [point.time, `${moment(point.time, to - from)}  ${value}, ${word}${why}`];
 }
 
 const readyChart = new Chart("ready-chart", tellReady);
@@ -122,10 +140,9 @@ function trim(oldest) {
 
 // One node out of a fleet's event; its words come with the next explanation.
 function ofFleet(event) {
-  if (place < 0 || !event.raised_map || place >= event.raised_map.length) return null;
-  const raised = event.raised_map[place] === "1";
+  if (place < 0 || !event.state_map || place >= event.state_map.length) return null;
   put("ready", ready(event.ready_map[place]));
-  return { time: event.time, cpu_ready_percent: event.ready_map[place], raised, accept: !raised };
+  return { time: event.time, cpu_ready_percent: event.ready_map[place], state: LETTERS[event.state_map[place]] };
 }
 
 async function refresh() {
@@ -133,15 +150,14 @@ async function refresh() {
     const [status, explained] = await Promise.all([ask("/v1/status"), ask(`/v1/explain?${named.slice(1)}`)]);
     interval = status.interval_seconds;
     put("version", status.version);
+    shadow = Boolean(status.followers.gate) && !status.enforced;
     const record = explained.record;
     if (record) {
       tolerance = record.tolerance_percent ?? null;
       put("tolerance", tolerance === null ? "" : `, ${ready(tolerance)}`);
       showRecord(record, interval);
     }
-    const own = record && record.downtime != null;
-    const downtime = own ? record.downtime : record && record.signal ? record.signal.downtime : status.tally.downtime;
-    showBudget(downtime, explained.budget, status.tally, status.nodes > 1 ? status.nodes : 0, own);
+    showRefused(status, record, explained.budget);
     signs = explained.directions.map((direction) => direction.sign ?? 1);
     showDirections(explained);
     showLast(explained.last_rejection);
@@ -154,7 +170,7 @@ async function refresh() {
     drawProjections();
   } catch (error) {
     if (error.status === 404) {
-      $("decision").className = "card hero silent";
+      showLook("silent", null);
       put("word", "No such node");
       put("reason", `This agent watches no node named ${wanted}.`);
     }
@@ -175,7 +191,8 @@ async function fill(from, to) {
   filling = true;
   try {
     const found = (await ask(`/v1/history?from=${begin + 0.001}&to=${end}&points=${BUCKETS}${named}`)).points;
-    const before = found.map((p) => ({ time: p.time, seconds: p.seconds > interval ? p.seconds : 0, accept: p.rejecting_share < 0.5, reason: p.reason,
+    const before = found.map((p) => ({ time: p.time, seconds: p.seconds > interval ? p.seconds : 0, reason: p.reason,
+      state: p.rejecting_share >= 0.5 ? "refusing" : p.contended_share >= 0.5 ? "contended" : "accepting",
       cpu_ready_percent: p.seconds > interval ? p.ready_mean : p.ready_max }));
     const inOrder = (a, b) => a.time - b.time;
     recent = [...recent, ...before].sort(inOrder);

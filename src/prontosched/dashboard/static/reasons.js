@@ -48,6 +48,7 @@ function showLast(last) {
   $("drivers").replaceChildren(...rows, ...last.drivers.slice(0, 5).map((part) => bar(arrow(part), part.share, most)));
 }
 
+// Only what so many events can carry is there; `words` say what it comes to, or what is missing.
 function showRecord(record, interval) {
   const own = record.signal;
   const lead = own ? own.lead_steps : record.lead_timesteps;
@@ -58,32 +59,33 @@ function showRecord(record, interval) {
        ["Refusals that met contention", record.precision, record.coin_precision]];
   const box = [];
   for (const [name, signal, coin] of rows) {
+    if (signal == null) continue;
     box.push(make("h3", name), bar("signal", signal, 1, percent(signal), "line"), bar("coin", coin, 1, percent(coin), "line coin"));
   }
-  box.push(make("p", lead == null ? "Warning time: no contention foreseen yet."
-    : `Warning time: ${+(lead * interval).toPrecision(2)} s on average (${number(lead)} timesteps); a coin has none.`, "quiet"));
+  if (lead != null) box.push(make("p", `Warning time: ${+(lead * interval).toPrecision(2)} s on average (${number(lead)} timesteps); a coin has none.`, "quiet"));
   $("record").replaceChildren(...box);
-  const better = own ? own.better_than_coin : null;
   const so_far = record.contentions == null ? "" : `${some(record.contentions, "contention")} since the record began. `;
-  put("trust", so_far + (better === true ? "Better than a coin that refuses as often, on this node's own record."
-    : better === false ? "Not better than a coin on this node's record: the node acts on the present value alone."
-    : "Too few to tell the signal from a coin that refuses as often."));
+  put("trust", so_far + (record.words ?? "This signal keeps no record of its worth."));
 }
 
-function showBudget(downtime, budget, tally, whole, recorded) {
+// One node alone is told since the agent started, as on the fleet's page; one of many by its own record.
+function showRefused(status, record, budget) {
+  const many = status.nodes > 1, tally = status.tally;
+  const downtime = !many ? tally.downtime : record?.downtime ?? record?.signal?.downtime ?? null;
+  const time = many ? "of the time on its record" : `of the ${lasting(status.uptime_seconds)} since the agent started`;
   put("downtime", percent(downtime, 1));
-  const time = recorded ? "of the time on record" : "of the time";
-  put("budget", budget == null ? `${time}; no budget is set` : `${time}; at most ${percent(budget)}`);
-  const scale = Math.max(downtime ?? 0, 1.5 * (budget ?? 0), 0.02);
-  const [fill, mark] = $("downtime-bar").children;
-  fill.style.setProperty("width", `${(100 * (downtime ?? 0)) / scale}%`);
-  mark.hidden = budget == null;
-  mark.style.setProperty("left", `${(100 * (budget ?? 0)) / scale}%`);
-  const over = budget != null && downtime > budget;
-  $("downtime-bar").classList.toggle("over", over);
-  const of = whole ? `All ${count(whole)} nodes together: ` : "";
-  const left = budget == null ? "" : over ? " Over the budget so far: it is kept over hours, not minutes." : ` ${percent(1 - downtime / budget)} of the budget is left.`;
-  put("tally", `${of}${some(tally.decisions, "decision")}, ${some(tally.flips, "change")} of mind since the agent started.${left}`);
+  put("budget", time);
+  const bar = $("downtime-bar"), over = budget != null && downtime > budget;
+  bar.hidden = budget == null;
+  if (budget != null) {
+    const scale = Math.max(1.25 * (downtime ?? 0), 2 * budget), [fill, mark] = bar.children;
+    fill.style.setProperty("width", `${(100 * (downtime ?? 0)) / scale}%`);
+    mark.style.setProperty("left", `${(100 * budget) / scale}%`);
+    bar.classList.toggle("over", over);
+  }
+  const left = budget == null ? "" : over ? ` Over the budget of ${percent(budget)} so far: it is kept over hours, not minutes.` : ` A budget of ${percent(budget)} is set.`;
+  const of = many ? `All ${count(status.nodes)} nodes together: ` : "";
+  put("tally", `${of}${some(tally.decisions, "decision")}, ${some(tally.flips, "change")} between accepting and refusing since the agent started.${left}`);
 }
 
 function showLoop(status) {
@@ -92,10 +94,10 @@ function showLoop(status) {
   const disk = status.disk;
   const troubles = [];
   if (loop.hanging) troubles.push("a reading hangs");
-  if (loop.late > 0.01 * loop.ticks) troubles.push(`${percent(loop.late / loop.ticks)} of the ticks came late`);
+  if (loop.late > Math.max(2, 0.01 * loop.ticks)) troubles.push(`${count(loop.late)} of ${some(loop.ticks, "tick")} came late`);
   if (faults) troubles.push(`faults were caught (${status.last_fault})`);
   if (disk && disk.last_error) troubles.push(disk.last_error);
-  put("health-words", troubles.length ? `Look here: ${troubles.join("; ")}.` : "Healthy: it ticks on time and reads without faults.");
+  put("health-words", troubles.length ? `Look here: ${troubles.join("; ")}.` : "It ticks on time and reads without faults.");
   $("health-words").className = troubles.length ? "trouble" : "";
   const lines = [
     ["Source", status.source], ["Metrics", String(status.features ?? "–")],

@@ -9,6 +9,23 @@ function put(id, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// The states of a node, as /v1 names them: their words, classes and signs. Green is for accepting alone.
+const STATES = {
+  accepting: { word: "Accepting jobs", kind: "accept", sign: "✓" },
+  contended: { word: "Contended", kind: "contended", sign: "!" },
+  refusing: { word: "Refusing jobs", kind: "refuse", sign: "✗" },
+};
+const LETTERS = { a: "accepting", c: "contended", r: "refusing" }; // of a map of many nodes
+
+// Give the head of the page, the logo and the tab the look of a state; an unknown one is grey.
+function showLook(kind, state) {
+  document.querySelector(".hero").className = `card hero ${kind}`;
+  const icon = `/static/icon${state ? `-${state}` : ""}.svg`;
+  for (const [element, name] of [[$("logo"), "src"], [$("favicon"), "href"]]) {
+    if (element.getAttribute(name) !== icon) element.setAttribute(name, icon);
+  }
+}
+
 function make(tag, text, className) {
   const element = document.createElement(tag);
   if (text !== undefined) element.textContent = text;
@@ -16,7 +33,8 @@ function make(tag, text, className) {
   return element;
 }
 
-const percent = (value, digits = 0) => (value == null ? "–" : `${(100 * value).toFixed(digits)} %`);
+// A share that is there is never shown as none.
+const percent = (value, digits = 0) => (value == null ? "–" : value > 0 && 100 * value < 0.5 * 10 ** -digits ? `< ${10 ** -digits} %` : `${(100 * value).toFixed(digits)} %`);
 const number = (value, digits = 1) => (value == null ? "–" : value.toFixed(digits));
 const ready = (value) => (value == null ? "–" : `${value < 10 ? value.toFixed(1) : Math.round(value)} %`);
 const count = (value) => value.toLocaleString("en");
