@@ -87,7 +87,7 @@ def test_the_page_states_verdict_command_settings_and_data(report: Path) -> None
     page = report.read_text()
     numbers = json.loads((report.parent / "report_files" / "results.json").read_text())
 
-    assert numbers["verdict"] in page
+    assert numbers["answer"]["sentence"] in page
     assert "pronto" in numbers["command"]
     assert "The data, and how this was run" in page
     assert "100 clusters, about 30,000 VMs" in page

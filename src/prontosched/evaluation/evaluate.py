@@ -140,7 +140,8 @@ def _warnings(study: Study, plan: Plan) -> list[str]:
         )
     thin = [result.thinning for result in study.results if result.thinning > 1]
     if thin:
+        stretch = max(result.stretch for result in study.results)
         lines.append(
-            f"ranking measures and nulls are from every {max(thin)}. stretch of 512 steps, to bound memory"
+            f"ranking measures and nulls are from every {max(thin)}. stretch of {stretch} steps, to bound memory"
         )
     return lines

@@ -25,7 +25,7 @@ def count_honest(stretch: Stretch) -> dict[str, Array]:
     contention that followed accepted moments; `latched` and `latched_onsets`, where every raise closes the
     node for the next w steps, so that raising at random finds just the share of onsets it costs. Of the
     method's own decisions `(methods, nodes)`: `contended_accepted` of the `contended` steps, and `changes`
-    between accepting and refusing over `steps_running` steps that follow another.
+    between accepting and refusing, `refusals` of them towards refusing, over `steps_running` steps that follow another.
     """
     part = stretch.part
     valid = stretch.valid[part]
@@ -63,11 +63,13 @@ def _count_own(stretch: Stretch) -> dict[str, Array]:
     running[1:] = stretch.known[1:] & stretch.known[:-1] & ~stretch.gap[1:]
     changed = np.zeros_like(own)
     changed[1:] = (own[1:] != own[:-1]) & running[1:, None, :]
+    closed = changed & own
     return {
         "contended": contended.sum(axis=0, dtype=np.float64),
         "contended_accepted": (contended[:, None, :] & ~own[part]).sum(axis=0, dtype=np.float64),
         "steps_running": running[part].sum(axis=0, dtype=np.float64),
         "changes": changed[part].sum(axis=0, dtype=np.float64),
+        "refusals": closed[part].sum(axis=0, dtype=np.float64),
     }
 
 

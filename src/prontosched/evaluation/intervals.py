@@ -7,6 +7,7 @@ speaks about machines not measured.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,15 +66,72 @@ def ratio_interval(
     above: Array, above_draws: Array, below: Array, below_draws: Array, *, over: bool, seed: int
 ) -> Interval:
     """Return the ratio of two means over the nodes where both are defined, resampled in pairs."""
+    value, ratios, nodes = ratio_draws(above, above_draws, below, below_draws, over=over, seed=seed)
+    return Interval(value, *_limits(ratios), nodes)
+
+
+def ratio_draws(
+    above: Array, above_draws: Array, below: Array, below_draws: Array, *, over: bool, seed: int
+) -> tuple[float, Array, int]:
+    """Return the ratio of two means, the same on each draw, and over how many nodes."""
     used = np.isfinite(above) & np.isfinite(below)
     if not used.any() or below[used].mean() <= 0:
-        return Interval(float("nan"), float("nan"), float("nan"))
+        return float("nan"), np.full(above_draws.shape[-1], np.nan), 0
     top = _resampled(above_draws[used], over=over, generator=np.random.default_rng(seed))
     bottom = _resampled(below_draws[used], over=over, generator=np.random.default_rng(seed))
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = np.where(bottom > 0, top / bottom, np.nan)
-    low, high = _limits(ratios)
-    return Interval(float(above[used].mean() / below[used].mean()), low, high, int(used.sum()))
+    return float(above[used].mean() / below[used].mean()), ratios, int(used.sum())
+
+
+def excess_p(ratio: float, draws: Array, degrees: int) -> float:
+    """Return the chance of a ratio at least so far above 1 if in truth it is 1 (a t test on its logarithm).
+
+    Parameters
+    ----------
+    draws
+        The ratio on resampled blocks or nodes.
+    degrees
+        How many blocks or nodes were resampled, less one. Few of them make the tails heavy.
+    """
+    known = draws[np.isfinite(draws) & (draws > 0)]
+    if degrees < 1 or not ratio > 0 or known.size < max(20, draws.size // 2):
+        return float("nan")
+    spread = float(np.log(known).std())
+    if spread <= 1e-9:
+        return float("nan")
+    return t_tail(math.log(ratio) / spread, degrees)
+
+
+def t_tail(t: float, degrees: int) -> float:
+    """Return the chance that Student's t exceeds `t`.
+
+    Examples
+    --------
+    >>> round(t_tail(1.812, 10), 3), round(t_tail(-1.812, 10), 3)
+    (0.05, 0.95)
+    """
+    size = abs(t)
+    # The density falls like a power of 1 / t: in the angle whose tangent is t / sqrt(degrees) it is smooth.
+    angles = np.linspace(math.atan(size / math.sqrt(degrees)), math.pi / 2.0, 2001)
+    scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(math.pi)
+    beyond = scale * float(np.trapezoid(np.cos(angles) ** (degrees - 1), angles))
+    return beyond if t >= 0 else 1.0 - beyond
+
+
+def t_quantile(degrees: int, beyond: float = 0.025) -> float:
+    """Return the value that Student's t exceeds with chance `beyond`.
+
+    Examples
+    --------
+    >>> round(t_quantile(10), 2)
+    2.23
+    """
+    low, high = 0.0, 1e6
+    while high - low > 1e-4 * (1.0 + low):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if t_tail(middle, degrees) > beyond else (low, middle)
+    return high
 
 
 def _resampled(draws: Array, *, over: bool, generator: np.random.Generator) -> Array:

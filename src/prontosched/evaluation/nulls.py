@@ -6,6 +6,7 @@ connection to what it should foretell. What it still scores is the null.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,12 +84,19 @@ class NullTotal:
         self.nodes += other.nodes
 
 
-def p_value(observed: float, null: Array) -> float:
-    """Return the share of the null at least as high as observed, counting the observed one itself."""
+def p_value(observed: float, null: Array, distinct: float = math.inf) -> float:
+    """Return the share of the null at least as high as observed, counting the observed one itself.
+
+    Parameters
+    ----------
+    distinct
+        How many different shifts there are: drawing one again proves nothing.
+    """
     null = null[np.isfinite(null)]
     if not np.isfinite(observed) or not null.size:
         return float("nan")
-    return float((1 + np.sum(null >= observed - 1e-12)) / (1 + null.size))
+    share = (1 + np.sum(null >= observed - 1e-12)) / (1 + null.size)
+    return float(max(share, 1.0 / (1.0 + distinct)))
 
 
 def holm(p_values: dict[str, float], level: float = 0.01) -> set[str]:

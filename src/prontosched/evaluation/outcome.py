@@ -13,10 +13,10 @@ from prontosched.evaluation.methods import Method
 from prontosched.evaluation.study import NULL_STATISTICS, Study, median_lead
 from prontosched.evaluation.summary import LATCHED_AT, OWN, STATISTICS
 from prontosched.evaluation.truth import Truth
-from prontosched.evaluation.verdict import anticipation, verdict
+from prontosched.evaluation.verdict import answer, anticipation, comparison
 from prontosched.subspace import Array
 
-FORMAT = 1
+FORMAT = 2
 COMPARED = ("recall_low", "recall", "quiet_average_precision", "average_precision", "exposure_cut")
 
 
@@ -27,7 +27,8 @@ def outcome(study: Study) -> dict[str, Any]:
     """
     return {
         "format": FORMAT,
-        "verdict": verdict(study),
+        "answer": answer(study).as_dict(),
+        "comparison": comparison(study),
         "anticipation": anticipation(study),
         "setting": setting_of(study),
         "data": data_card(study),
@@ -111,7 +112,9 @@ def _method(study: Study, method: Method) -> dict[str, Any]:
         "about": method.about,
         "own": {statistic[4:]: _both(study, name, statistic) for statistic in OWN},
         "honest": {
-            statistic: _both(study, name, statistic) for statistic in STATISTICS if statistic not in OWN
+            statistic: _both(study, name, statistic)
+            for statistic in STATISTICS
+            if not statistic.startswith("own_")
         },
         "nodes": _nodes(study, name),
         "curve": [

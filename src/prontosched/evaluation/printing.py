@@ -13,8 +13,7 @@ def print_outcome(found: dict[str, Any]) -> str:
     setting, data = found["setting"], found["data"]
     low, chosen = setting["downtimes_compared"]
     lines = [
-        found["verdict"],
-        found["anticipation"],
+        "Is it worth obeying here? " + found["answer"]["sentence"],
         "",
         f"{data['nodes']} {'node' if data['nodes'] == 1 else 'nodes'}, {data['steps']:,} steps, "
         f"{data['spike_share'] or 0:.1%} of them spikes "
@@ -23,7 +22,7 @@ def print_outcome(found: dict[str, Any]) -> str:
         "",
     ]
     lines += _own(found)
-    lines += ["", "At equal downtime:"]
+    lines += ["", f"At equal downtime. {found['comparison']} {found['anticipation']}".rstrip()]
     headings = ["method", f"recall {low:.0%}", f"recall {chosen:.0%}", "95 % interval", "null p",
                 f"prec. {chosen:.0%}", "quiet ROC", "quiet AP", "exposure", "ECE"]  # fmt: skip
     rows = []

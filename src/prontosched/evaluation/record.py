@@ -19,7 +19,9 @@ from prontosched.evaluation.stretch import Stretch
 from prontosched.evaluation.windows import Mask
 from prontosched.subspace import Array
 
-SEGMENT = 512
+# A block must be much longer than what neighbouring moments share, and a short trace must have several.
+SEGMENT = 64
+WINDOWS_PER_SEGMENT = 8
 MOST_BLOCKS = 64
 TAPE_BYTES = 48_000_000
 
@@ -72,7 +74,7 @@ class Record:
     shape
         What is recorded.
     segment
-        Timesteps per stretch.
+        Timesteps per stretch; by default eight windows or horizons, at least `SEGMENT`.
     tape_bytes
         Memory for the tape; `TAPE_BYTES` if not given.
 
@@ -90,7 +92,9 @@ class Record:
         As counted by `honest`.
     """
 
-    def __init__(self, shape: Shape, *, segment: int = SEGMENT, tape_bytes: int | None = None) -> None:
+    def __init__(self, shape: Shape, *, segment: int | None = None, tape_bytes: int | None = None) -> None:
+        if segment is None:
+            segment = max(SEGMENT, WINDOWS_PER_SEGMENT * max(shape.window, shape.horizon))
         self.shape = shape
         self.blocks: list[dict[str, Array]] = []
         self.per_block = 1

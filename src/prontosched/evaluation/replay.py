@@ -21,7 +21,15 @@ from prontosched.evaluation.record import Record, Shape
 from prontosched.evaluation.runners import Runner, make_runners
 from prontosched.evaluation.scorers import Rows
 from prontosched.evaluation.setting import Setting
-from prontosched.evaluation.summary import FEWEST_SCORED, OWN, SHIFTS, STATISTICS, NodeSummary, summarise_node
+from prontosched.evaluation.summary import (
+    FEWEST_SCORED,
+    HITS,
+    OWN,
+    SHIFTS,
+    STATISTICS,
+    NodeSummary,
+    summarise_node,
+)
 from prontosched.evaluation.truth import Learner, Truth
 from prontosched.evaluation.windows import Mask
 from prontosched.subspace import Array
@@ -61,6 +69,7 @@ class PartResult:
     ready_unit: str = "percent"
     interval_seconds: float = float("nan")
     thinning: int = 1
+    stretch: int = 0
     node_steps: int = 0
     seconds: float = 0.0
 
@@ -116,6 +125,7 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
         ready_unit=unit,
         interval_seconds=interval,
         thinning=record.thinning,
+        stretch=record.segment,
         node_steps=steps,
     )
     if record.blocks:
@@ -141,7 +151,7 @@ def _drop_meaningless(nodes: list[NodeSummary], methods: list[Method], unit: str
     """Set the own figures of rules to NaN whose limit is in percent where CPU Ready is not."""
     if unit in ("percent", "ms"):
         return
-    columns = [STATISTICS.index(statistic) for statistic in OWN]
+    columns = [STATISTICS.index(statistic) for statistic in (*OWN, *HITS)]
     for place, method in enumerate(methods):
         if method.percent_only:
             for node in nodes:

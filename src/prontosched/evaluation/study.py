@@ -5,23 +5,38 @@ Covers: from the results of the nodes to numbers one can print. Words are in `ve
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from prontosched.evaluation.honest import calibration_error
-from prontosched.evaluation.intervals import Interval, mean_interval, ratio_interval
+from prontosched.evaluation.intervals import (
+    Interval,
+    excess_p,
+    mean_interval,
+    ratio_draws,
+    ratio_interval,
+    t_quantile,
+)
 from prontosched.evaluation.methods import Method
 from prontosched.evaluation.nulls import NullTotal, holm, p_value
 from prontosched.evaluation.replay import PartResult
 from prontosched.evaluation.setting import Setting
-from prontosched.evaluation.summary import FEWEST_SCORED, STATISTICS, NodeSummary
+from prontosched.evaluation.summary import FEWEST_SCORED, HITS, STATISTICS, NodeSummary
 from prontosched.subspace import Array
 from prontosched.telemetry.trace import TraceCounts
 
 VARIANTS = ("learned-blind",)
-NULL_STATISTICS = ("recall", "quiet", "success")
+NULL_STATISTICS = ("own", "recall", "quiet", "success")
+# Fewer separate onsets of contention, or blocks of time with any, allow no honest interval.
+FEWEST_ONSETS = 20
+FEWEST_BLOCKS = 8
+# With fewer nodes, drawing nodes again says nothing about other machines: the interval is within these.
+FEWEST_NODES = 5
+# Where nearly every moment has a spike after it, refusing is always right and proves nothing.
+MOST_POSITIVE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +122,14 @@ class Study:
             observed = np.array([node.seen[statistic][k] for node in self.nodes])
             return NullTest(_mean(observed), float("nan"), float("nan"))
         null, seen = total.shifted[k] / total.nodes[k], float(total.seen[k] / total.nodes[k])
-        return NullTest(seen, float(np.mean(null)), p_value(seen, null))
+        return NullTest(seen, float(np.mean(null)), p_value(seen, null, self._distinct_shifts))
+
+    @cached_property
+    def _distinct_shifts(self) -> float:
+        """How many ways there are to shift all nodes, each by itself."""
+        guard = 5 * max(self.setting.horizon, self.setting.window)
+        free = [node.on_tape - 2 * guard for node in self.nodes if node.on_tape >= 4 * guard]
+        return math.prod(map(float, free)) if free else 0.0
 
     @cached_property
     def _nulls(self) -> dict[str, NullTotal]:
@@ -118,8 +140,70 @@ class Study:
         return totals
 
     @cached_property
+    def onsets(self) -> int:
+        """Separate onsets of contention, over all nodes."""
+        return sum(node.onsets for node in self.nodes)
+
+    @cached_property
+    def contended_blocks(self) -> int:
+        """Blocks of time with contention in them, over all nodes."""
+        return sum(node.contended_blocks for node in self.nodes)
+
+    @property
+    def hours(self) -> float:
+        """Mean length of a node's record in hours."""
+        known = [r.interval_seconds for r in self.results if r.nodes and r.interval_seconds > 0]
+        seconds = known[0] if known else 1.0
+        steps = [node.steps for node in self.nodes]
+        return seconds * sum(steps) / max(1, len(steps)) / 3600.0
+
+    @property
+    def enough(self) -> bool:
+        """Tell whether there is enough contention, and calm, for an honest interval."""
+        scored, positive = sum(n.scored for n in self.nodes), sum(n.positive for n in self.nodes)
+        apart = self.onsets >= FEWEST_ONSETS and self.contended_blocks >= FEWEST_BLOCKS
+        return apart and 0 < positive <= MOST_POSITIVE * scored
+
+    @property
+    def _over(self) -> bool:
+        return len(self.nodes) >= FEWEST_NODES
+
+    @property
+    def _degrees(self) -> int:
+        return (len(self.nodes) if self._over else self.contended_blocks) - 1
+
+    def lift(self, name: str) -> Interval:
+        """Return how many times more moments before a spike a method's own refusals met than chance would.
+
+        Chance is a coin of the same downtime on the same node. The interval is Student's, on the logarithm:
+        few blocks make it wide.
+        """
+        k, (hits, chance) = self._at(name), (STATISTICS.index(statistic) for statistic in HITS)
+        met, luck = self._statistics[:, k, hits].sum(), self._statistics[:, k, chance].sum()
+        if not (luck > 0 and met > 0):
+            return Interval(0.0 if luck > 0 else math.nan, math.nan, math.nan, len(self.nodes))
+        drawn = self._draws[:, k][:, [hits, chance]]
+        if self._over:
+            generator = np.random.default_rng([self.setting.seed, 3])
+            chosen = generator.integers(0, len(drawn), size=(len(drawn), 1, drawn.shape[2]))
+            drawn = np.take_along_axis(drawn, chosen, axis=0)
+        draws = drawn.sum(axis=0)
+        used = (draws > 0).all(axis=0)
+        value, degrees = float(met / luck), self._degrees
+        if degrees < 1 or used.sum() < draws.shape[1] // 2:
+            return Interval(value, math.nan, math.nan, len(self.nodes))
+        half = t_quantile(degrees) * float(np.log(draws[0, used] / draws[1, used]).std())
+        return Interval(value, value * math.exp(-half), value * math.exp(half), len(self.nodes))
+
+    def refusals(self, name: str) -> int:
+        """Return how often a method began to refuse, over all nodes."""
+        return int(sum(node.refusals[self._at(name)] for node in self.nodes))
+
+    @cached_property
     def better_than_null(self) -> dict[str, set[str]]:
         """Methods that chance cannot explain, for each statistic, all methods tested together."""
+        if not self.enough:
+            return {statistic: set() for statistic in NULL_STATISTICS}
         # Variants of a method are no claims of their own.
         tested = [
             m.name for m in self.methods if m.family not in ("null", "sweep") and m.name not in VARIANTS
@@ -132,10 +216,41 @@ class Study:
     @cached_property
     def better_than_ready(self) -> set[str]:
         """Methods that find more than current CPU Ready does at the same downtime, surely so."""
-        if "ready" not in self:
+        if "ready" not in self or not self.enough:
             return set()
-        names = [method.name for method in self.methods if method.name != "ready"]
-        return {name for name in names if self.ratio(name, "ready", "recall").low > 1.0}
+        surely = holm({name: self._ready_p(name, above=True) for name in self._compared}, level=0.05)
+        return surely & self.better_than_null["recall"]
+
+    @cached_property
+    def worse_than_ready(self) -> set[str]:
+        """Methods that find less than current CPU Ready does at the same downtime, surely so."""
+        if "ready" not in self or not self.enough:
+            return set()
+        return holm({name: self._ready_p(name, above=False) for name in self._compared}, level=0.05)
+
+    @property
+    def _compared(self) -> list[str]:
+        """Methods whose comparison with current CPU Ready is a claim of its own."""
+        return [
+            method.name
+            for method in self.methods
+            if method.name not in ("ready", *VARIANTS) and method.family not in ("null", "sweep")
+        ]
+
+    def _ready_p(self, name: str, *, above: bool) -> float:
+        k, j, s = self._at(name), self._at("ready"), STATISTICS.index("recall")
+        value, draws, _ = ratio_draws(
+            self._statistics[:, k, s],
+            self._draws[:, k, s],
+            self._statistics[:, j, s],
+            self._draws[:, j, s],
+            over=self._over,
+            seed=self.setting.seed,
+        )
+        if not above:
+            with np.errstate(divide="ignore"):
+                value, draws = 1.0 / value if value > 0 else math.nan, 1.0 / draws
+        return excess_p(value, draws, self._degrees)
 
     def curve(self, name: str) -> tuple[Array, Array]:
         """Return realised downtime and recall at each budget, means over nodes."""

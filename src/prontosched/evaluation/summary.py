@@ -37,8 +37,11 @@ BINS = 128
 COLD = (20, 500)
 # Of a method's own decisions, whatever they cost.
 OWN = ("own_downtime", "own_recall", "own_precision", "own_contended_accepted", "own_changes_per_hour")
+# Moments before a spike that were refused, and how many chance would have refused at the same downtime.
+HITS = ("own_hits", "own_hits_by_chance")
 COUNTED = (
     *OWN,
+    *HITS,
     "recall_low",
     "recall",
     "precision_low",
@@ -66,6 +69,10 @@ class NodeSummary:
         The paper's figures by name, `(methods,)` each.
     leads
         Onsets by lead time, own decisions and at the chosen budget, `(methods, 2, w)`.
+    contended_blocks
+        Blocks of time with a spike in or after them.
+    refusals
+        How often each method began to refuse, `(methods,)`.
     nulls, seen
         Statistics of the circularly shifted signal by name, `(methods, shifts)`, and of the signal as it is.
     """
@@ -77,6 +84,8 @@ class NodeSummary:
     spikes: int
     onsets: int
     on_tape: int
+    contended_blocks: int
+    refusals: Array
     statistics: Array
     draws: NDArray[np.float32]
     downtime: Array
@@ -160,7 +169,7 @@ def summarise_node(
     draws = np.full((shape.methods, len(STATISTICS), DRAWS), np.nan)
     oracle = exposure_of_oracle(tape.future[tape.valid], targets[1])
     for index, key in enumerate(COUNTED):
-        if key in OWN:
+        if key in OWN or key in HITS:
             statistics[:, index] = _of_own(key, total, steps_per_hour)
             draws[:, index] = np.moveaxis(_of_own(key, drawn, steps_per_hour), 0, -1)
         else:
@@ -180,6 +189,8 @@ def summarise_node(
         spikes=int(total["paper_spikes"]),
         onsets=int(total["onsets"]),
         on_tape=int(tape.known.sum()),
+        contended_blocks=int((blocks["positive"] > 0).sum()),
+        refusals=total["refusals"],
         statistics=statistics,
         draws=draws.astype(np.float32),
         downtime=downtime[:, 1:],
@@ -223,7 +234,11 @@ def _curve(counts: dict[str, Array]) -> tuple[Array, Array]:
 def _of_own(key: str, counts: dict[str, Array], steps_per_hour: int) -> Array:
     """Return one of the figures of the methods' own decisions, `(…, methods)`."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        if key == "own_contended_accepted":
+        if key == "own_hits":
+            found = counts["hits"][..., 0]
+        elif key == "own_hits_by_chance":
+            found = counts["raised"][..., 0] * (counts["positive"] / counts["valid"])[..., None]
+        elif key == "own_contended_accepted":
             found = counts["contended_accepted"] / counts["contended"][..., None]
         elif key == "own_changes_per_hour":
             found = counts["changes"] / counts["steps_running"][..., None] * steps_per_hour
@@ -286,7 +301,8 @@ def _shifted(
     """Return the statistics of shifted signals, and the observed ones, for each method."""
     methods = tape.score.shape[1]
     nulls = {
-        key: np.full((methods, shifts.size), np.nan, np.float32) for key in ("recall", "quiet", "success")
+        key: np.full((methods, shifts.size), np.nan, np.float32)
+        for key in ("own", "recall", "quiet", "success")
     }
     seen = {key: np.full(methods, np.nan) for key in nulls}
     positive = (tape.label & tape.valid).astype(np.float64)
@@ -302,6 +318,7 @@ def _shifted(
             seen[name][method] -= _mean_at(signal, less)
 
     for method in range(methods):
+        both("own", method, tape.own[:, method].astype(np.float64), positive)
         both("recall", method, tape.chosen[:, method].astype(np.float64), positive)
         both("quiet", method, middle_ranks(tape.score[:, method].astype(np.float64)), anticipated, calm)
         latched = any_within(tape.own[:, method], first=-window, last=0)

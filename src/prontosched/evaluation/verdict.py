@@ -1,19 +1,181 @@
-"""What the numbers say, in one sentence."""
+"""What the numbers say: is the signal worth obeying here? Yes, no, or too early.
+
+Covers: the one answer, with the numbers behind it, and the sentences that compare methods.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from prontosched.evaluation.intervals import Interval
 from prontosched.evaluation.methods import Method
-from prontosched.evaluation.study import VARIANTS, Study
+from prontosched.evaluation.study import FEWEST_BLOCKS, FEWEST_ONSETS, VARIANTS, Study
+
+# Refusals must meet at least this many times the contention that a coin of the same downtime would.
+WORTH = 1.5
+# A signal must have begun to refuse this often before its refusals can be judged.
+FEWEST_REFUSALS = 10
+# With so many times the fewest onsets, a signal that hardly refuses is of no use here.
+PLENTY = 3
+# Chance that the same decisions, shifted in time, would have done as well.
+LEVEL = 0.01
+# If the record would have to be longer than this many times to be sure, there is nothing much to be sure of.
+LONGEST_WAIT = 4.0
 
 
-def verdict(study: Study) -> str:
-    """Say which methods are better than their null, and which better than current CPU Ready."""
-    if not study.nodes:
-        return "Nothing could be scored: no node has enough moments whose future is known."
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to "is it worth obeying here?".
+
+    Attributes
+    ----------
+    answer
+        `yes`, `no` or `too early`.
+    subject
+        The method that is judged: the default signal and policy where it ran.
+    because
+        Why, in one or two sentences.
+    lift
+        How many times more contention the refusals met than chance would have.
+    recall, downtime
+        Share of the moments before contention that were refused, and of all moments.
+    more_hours
+        How much longer to record, about, where it is too early and that can be told.
+    """
+
+    answer: str
+    subject: str
+    because: str
+    lift: Interval
+    recall: float
+    downtime: float
+    more_hours: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The whole answer in words."""
+        wait = "" if self.more_hours is None else f" (record about {_hours(self.more_hours)} more)"
+        return f"{self.answer.capitalize()}{wait}: {self.because}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain numbers and words."""
+        return {
+            "answer": self.answer,
+            "because": self.because,
+            "sentence": self.sentence,
+            "subject": self.subject,
+            "lift": self.lift.as_dict(),
+            "recall": self.recall if math.isfinite(self.recall) else None,
+            "downtime": self.downtime if math.isfinite(self.downtime) else None,
+            "more_hours": self.more_hours,
+        }
+
+
+def answer(study: Study) -> Answer:
+    """Say whether the default signal and policy are worth obeying on these nodes.
+
+    Yes needs all of: enough separate onsets of contention and refusals; refusals that meet contention more
+    often than a coin's would, by the interval and by shifting them in time; and not surely less than
+    current CPU Ready at the same downtime.
+    """
+    method = subject(study)
+    name = method.name
+    nothing = Interval(math.nan, math.nan, math.nan)
+    recall, downtime = (study.interval(name, key).value for key in ("own_recall", "own_downtime"))
+
+    def say(found: str, because: str, *, times: float = math.nan, lift: Interval = nothing) -> Answer:
+        hours = study.hours * (times - 1.0) if math.isfinite(times) else math.nan
+        more = hours if math.isfinite(hours) and found == "too early" else None
+        return Answer(found, method.label, because, lift, recall, downtime, more)
+
+    early = _too_little(study)
+    if early is not None:
+        return say("too early", early[0], times=early[1])
+    refusals = study.refusals(name)
+    if refusals < FEWEST_REFUSALS:
+        few = (
+            f"{method.label} began to refuse {_times(refusals)} while contention came {_times(study.onsets)}"
+        )
+        if study.onsets >= PLENTY * FEWEST_ONSETS:
+            return say("no", f"{few}: it would change next to nothing.")
+        return say("too early", f"{few}.", times=2.0 * FEWEST_REFUSALS / max(refusals, 1))
+    lift = study.lift(name)
+    found = _found(method.label, lift, recall, downtime)
+    if not lift.high > lift.low and lift.value > 0:
+        return say("too early", f"{found} How sure that is cannot be told yet.", times=2.0, lift=lift)
+    p = study.null_test(name, "own").p
+    sure = lift.low > 1.0 and p <= LEVEL
+    if sure and name in study.worse_than_ready:
+        return say("no", f"{found} At equal downtime, current CPU Ready meets more.", lift=lift)
+    if sure and lift.value >= WORTH:
+        return say("yes", found, lift=lift)
+    if sure:
+        return say("no", f"{found} That is hardly better than chance.", lift=lift)
+    longer = _longer(lift)
+    if lift.value >= WORTH and longer <= LONGEST_WAIT:
+        return say("too early", f"{found} That may still be chance.", times=max(longer, 1.5), lift=lift)
+    return say("no", f"{found} That is what chance gives.", lift=lift)
+
+
+def subject(study: Study) -> Method:
+    """Return the method that is judged: Pronto's default, or else the first that is no null."""
+    ranked = [m for m in study.methods if m.family not in ("null", "sweep")] or study.methods
+    return next((m for m in ranked if m.name == "learned"), ranked[0])
+
+
+def _too_little(study: Study) -> tuple[str, float] | None:
+    """Say what there is too little of, and how many times longer the record must be; None if there is enough."""
+    hours = f"in {_hours(study.hours)}" + (
+        "" if len(study.nodes) == 1 else f" on each of {len(study.nodes)} nodes"
+    )
+    scored, positive = sum(n.scored for n in study.nodes), sum(n.positive for n in study.nodes)
     if not any(node.spikes for node in study.nodes):
-        return "There is no spike in these traces: nothing to foretell, and every refusal was one too many."
+        return f"there was no contention {hours}, so nothing could be foretold.", math.nan
+    if study.enough:
+        return None
+    if positive >= scored * 0.95:
+        return "nearly every moment counts as contention, so that refusing is always right.", math.nan
+    needed = max(FEWEST_ONSETS / max(study.onsets, 0.5), FEWEST_BLOCKS / max(study.contended_blocks, 0.5))
+    came = f"contention came {_times(study.onsets)} {hours}, in {study.contended_blocks} separate stretches of time"
+    least = f"at least {FEWEST_ONSETS} times in {FEWEST_BLOCKS} stretches are needed"
+    return f"{came}; {least}.", 1.25 * max(needed, 1.2)
+
+
+def _longer(lift: Interval) -> float:
+    """Return how many times longer the record must be for the interval to leave 1, if the value stays."""
+    if not (lift.value > 1.0 and lift.low > 0):
+        return math.inf
+    half, distance = math.log(lift.value / lift.low), math.log(lift.value)
+    return (half / distance) ** 2
+
+
+def _found(label: str, lift: Interval, recall: float, downtime: float) -> str:
+    between = f" ({lift.low:.1f}–{lift.high:.1f})" if math.isfinite(lift.low) else ""
+    return (
+        f"{label} refused {downtime:.1%} of the time and met {recall:.0%} of the moments before contention, "
+        f"{lift.value:.1f} times{between} what chance would."
+    )
+
+
+def _times(number: int) -> str:
+    return {0: "never", 1: "once"}.get(number, f"{number:,} times")
+
+
+def _hours(hours: float) -> str:
+    if hours < 1.0:
+        return f"{max(1, round(hours * 60))} minutes"
+    if hours < 48.0:
+        return f"{hours:.0f} hours" if hours >= 10 else f"{hours:.1f} hours"
+    return f"{hours / 24:.0f} days"
+
+
+def comparison(study: Study) -> str:
+    """Say which methods are better than their null, and which better than current CPU Ready."""
+    if not study.enough:
+        return "Too early to compare methods."
     found = study.better_than_null["recall"]
     beats = _listed([method.label for method in named(study) if method.name in found])
     at = f"{study.setting.budget:.0%} downtime"
@@ -31,7 +193,7 @@ def verdict(study: Study) -> str:
 
 def anticipation(study: Study) -> str:
     """Say which methods foretell contention out of quiet."""
-    if not study.nodes:
+    if not study.enough:
         return ""
     found = study.better_than_null["quiet"]
     better = _listed([method.label for method in named(study) if method.name in found])
@@ -41,7 +203,7 @@ def anticipation(study: Study) -> str:
 
 
 def named(study: Study) -> list[Method]:
-    """Return the methods a verdict names: no variants of another."""
+    """Return the methods a comparison names: no variants of another."""
     return [m for m in study.methods if m.family != "sweep" and m.name not in VARIANTS]
 
 

@@ -1,0 +1,155 @@
+"""Is it worth obeying here: yes where it is, no where it is not, and too early while that cannot be told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from prontosched.evaluation import engines
+from prontosched.evaluation.evaluate import Evaluation, evaluate
+from prontosched.evaluation.inputs import Part, Plan
+from prontosched.evaluation.intervals import excess_p, t_quantile, t_tail
+from prontosched.evaluation.methods import choose
+from prontosched.evaluation.setting import Setting
+from prontosched.evaluation.study import Study
+from prontosched.evaluation.verdict import answer
+from prontosched.telemetry.trace import Chunk, TraceCounts
+
+METHODS = ("learned", "ready", "ewma", "utilisation", "paper", "random")
+
+
+@dataclass(frozen=True)
+class OneNode:
+    """A generated node: `noise`, or contention in bouts of some minutes (`bouts`)."""
+
+    seed: int
+    steps: int
+    kind: str = "noise"
+    scale: float = 1.0
+    node: str = "generated"
+
+    metrics = ("a", "b", "c")
+    interval_seconds = 20.0
+    ready_column = "cpu_ready_percent"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return (self.node,)
+
+    @property
+    def counts(self) -> TraceCounts:
+        return TraceCounts(rows=self.steps)
+
+    def open(self) -> tuple[OneNode, str]:
+        return self, "percent"
+
+    def total_rows(self) -> int:
+        return self.steps
+
+    def close(self) -> None:
+        pass
+
+    def aligned(self, rows: int = 256, *, nodes: Collection[str] | None = None) -> Iterator[list[Chunk]]:
+        rng = np.random.default_rng([self.seed, 2])
+        bouts = np.repeat(rng.random(self.steps // 15 + 1) < 0.12, 15)[: self.steps]
+        ready = self.scale * rng.gamma(2.0, size=self.steps)
+        if self.kind == "bouts":
+            ready += np.where(bouts, 40.0, 0.0)
+        busy, vectors = rng.uniform(0, 100, self.steps), rng.normal(size=(self.steps, 3))
+        for start in range(0, self.steps, rows):
+            part = slice(start, min(self.steps, start + rows))
+            clock = 20.0 * np.arange(part.start, part.stop)
+            yield [Chunk(self.node, start, clock, ready[part], busy[part], vectors[part])]
+
+
+def run(*parts: Part, truth: str = "p95", methods: tuple[str, ...] = METHODS) -> Evaluation:
+    return evaluate(Plan(list(parts)), Setting(methods=methods, truth=truth), workers=1)
+
+
+def answers(steps: int, seeds: int, *, methods: tuple[str, ...] = METHODS, workers: int = 1) -> Counter[str]:
+    """Return how often noise of so many steps led to each answer, and to a claim about any method."""
+    setting = Setting(methods=methods)
+    parts: list[Part] = [OneNode(seed, steps) for seed in range(seeds)]
+    found: Counter[str] = Counter()
+    for result in engines.run(parts, setting, workers=workers):
+        study = Study([result], setting, choose(methods))
+        if not study.nodes:
+            found["too short to score"] += 1
+            continue
+        found[answer(study).answer] += 1
+        found["claims"] += bool(study.better_than_ready or study.better_than_null["recall"])
+    return found
+
+
+@pytest.mark.parametrize("steps", [50, 120, 300, 1000])
+def test_noise_is_not_worth_obeying(steps: int) -> None:
+    found = answers(steps, 20)
+
+    assert found["yes"] == 0
+    assert found["claims"] <= 1
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("steps", [50, 200, 500, 1000, 3000, 10_000, 50_000])
+def test_noise_of_any_length_says_yes_in_at_most_a_twentieth(steps: int) -> None:
+    found = answers(steps, 200, methods=("learned", "ready") if steps > 3000 else METHODS, workers=2)
+
+    assert found["yes"] <= 10
+    assert found["claims"] <= 10
+
+
+def test_contention_in_bouts_is_worth_obeying_and_says_how_much() -> None:
+    found = run(OneNode(1, 4000, "bouts"), truth="20%").outcome["answer"]
+
+    assert found["answer"] == "yes"
+    assert found["lift"]["low"] > 2
+    assert 0.3 < found["recall"] < 1
+    assert found["more_hours"] is None
+
+
+def test_a_short_record_of_the_same_is_too_early_and_says_for_how_long_to_record() -> None:
+    found = run(OneNode(1, 400, "bouts"), truth="20%").outcome
+
+    assert found["answer"]["answer"] == "too early"
+    assert 2 < found["answer"]["more_hours"] < 40
+    assert found["comparison"] == "Too early to compare methods."
+    assert not any(method["better_than_ready"] for method in found["methods"])
+
+
+def test_without_contention_nothing_can_be_told() -> None:
+    found = run(OneNode(1, 2000), truth="90%").outcome["answer"]
+
+    assert found["answer"] == "too early"
+    assert "there was no contention in 11 hours" in found["because"]
+    assert found["more_hours"] is None
+
+
+def test_where_everything_is_contention_refusing_proves_nothing() -> None:
+    found = run(OneNode(1, 2000), truth="0.001").outcome["answer"]
+
+    assert found["answer"] == "too early"
+    assert "nearly every moment counts as contention" in found["because"]
+
+
+def test_many_nodes_of_noise_are_no_proof_either() -> None:
+    found = run(*(OneNode(seed, 400, node=f"n{seed}") for seed in range(6))).outcome["answer"]
+
+    assert found["answer"] == "no"
+
+
+def test_a_single_block_has_no_interval() -> None:
+    assert np.isnan(excess_p(2.0, np.full(200, 2.0), 8))
+    assert np.isnan(excess_p(2.0, np.random.default_rng(1).gamma(4.0, size=200), 0))
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 7, 60])
+def test_students_t_agrees_with_scipy(degrees: int) -> None:
+    stats = pytest.importorskip("scipy.stats")
+
+    for t in (-3.0, 0.0, 0.5, 2.0, 6.0):
+        assert t_tail(t, degrees) == pytest.approx(stats.t.sf(t, degrees), rel=1e-3, abs=1e-7)
+    assert t_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-3)
