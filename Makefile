@@ -4,19 +4,21 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-PYTEST = $(BIN)/python -m pytest -m "not soak"
+DAEMONS ?= 1
 
-.PHONY: run test bench lint soak docs demo-slurm clean
+.PHONY: run test daemons bench lint soak docs demo-slurm clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
 	@exec $(BIN)/pronto up $(ARGS)
 
-# Two files at a time; what failed beside another is tried once more alone, and must pass there.
+# Installs the programs that tests start, where it may; DAEMONS=0 runs what can run without. Two files at a time.
 test: $(VENV)/.dev
-	@$(PYTEST) -n 2 --dist loadfile $(ARGS) || { \
-		test $$? -eq 1 && echo "once more, alone: what failed above" && \
-		$(PYTEST) --last-failed --last-failed-no-failures none --maxfail 5 $(ARGS); }
+	@[ "$(DAEMONS)" = 0 ] || sh .ci/daemons || true
+	@$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile $(ARGS)
+
+daemons:
+	@sh .ci/daemons
 
 bench: $(VENV)/.dev
 	@exec $(BIN)/pronto bench $(ARGS)

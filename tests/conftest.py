@@ -11,6 +11,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 import pytest
 
+from tests.requirements import require_data, summary
+
 
 @pytest.fixture
 def rng() -> np.random.Generator:
@@ -21,7 +23,13 @@ def rng() -> np.random.Generator:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder with reference outputs and real traces; skips where it is absent."""
-    folder = os.environ.get("PRONTO_TEST_DATA", "")
-    if not folder or not Path(folder).is_dir():
-        pytest.skip("PRONTO_TEST_DATA does not name a folder with reference data")
-    return Path(folder)
+    return require_data()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End with one line that counts what was skipped for want of something."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(config, "workerinput"):
+        return
+    if line := summary(report.longrepr[2] for report in reporter.stats.get("skipped", [])):
+        reporter.write_line(line, yellow=True)

@@ -21,7 +21,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(condition: Callable[[], Any], *, seconds: float = 20.0, what: str = "") -> Any:
+def wait_for(condition: Callable[[], Any], *, seconds: float = 60.0, what: str = "") -> Any:
     """Return the first true value of `condition`, or fail with `what`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -17,6 +17,7 @@ ROWS = [
     {"signals", "spikes_fleet", "fleet_views"},
     {"telemetry", "embedding", "projection", "spikes", "decision", "adoption"},
     {"codec", "subspace", "per_node", "symmetric"},
+    {"extras"},
     {"errors", "threads"},
 ]
 PURE = {

@@ -12,6 +12,7 @@ from prontosched.agent.api import build_app
 from prontosched.errors import SettingsError
 from tests.agent.machine import Machine, make_agent
 from tests.agent.test_api import asking
+from tests.requirements import require_program
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -19,28 +20,16 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
-    made = subprocess.run(
+    subprocess.run(
         [
-            *[
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "rsa:2048",
-                "-nodes",
-                "-days",
-                "2",
-                "-subj",
-                "/CN=localhost",
-            ],
+            *(require_program("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost"),
             *("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")),
             *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
         ],
         capture_output=True,
-        check=False,
+        check=True,
     )
-    if made.returncode:
-        pytest.skip("openssl is not installed")
     return folder
 
 

@@ -152,7 +152,7 @@ def test_a_target_that_never_answers_is_reported_within_one_interval(start, tmp_
     found = find_agent(url, tmp_path)
     reason = found.decision()["reason"]
     process.terminate()
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
 
     assert line.startswith(f"pronto: source: no telemetry from {target}: no answer in")
     assert code == 503

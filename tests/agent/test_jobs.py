@@ -105,7 +105,7 @@ def test_an_announcement_ends_with_its_process():
         announced.expire(1)
         alive = len(announced)
         process.stdin.close()
-        process.wait(10)
+        process.wait(60)
         announced.expire(2)
 
     assert alive == 1

@@ -43,7 +43,7 @@ def test_a_source_that_hangs_leaves_the_loop_ticking_and_the_answer_says_so():
 
     def give(i):
         if i == 20:
-            release.wait(20)
+            release.wait(60)
         return [sample(i)]
 
     agent = make_agent(Machine(give), interval=0.01, timeout=0.02, silence=Silence(0.1))

@@ -42,7 +42,7 @@ def watch(source, ticks, *, between=lambda i: None):
 def test_a_thousand_threads_appearing_and_dying_stop_no_decision():
     with subprocess.Popen([sys.executable, "-c", STORM]) as storm:
         agent, ready = watch(LinuxSource(interval_seconds=0.05), 60)
-        storm.wait(30)
+        storm.wait(60)
 
     assert agent.nodes.tally.decisions == 60
     assert not agent.faults

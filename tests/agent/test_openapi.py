@@ -42,7 +42,7 @@ def url(tmp_path):
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     yield found[0]
     stop.set()
     thread.join(20)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
 import socket
@@ -16,6 +15,7 @@ import pytest
 
 from prontosched.agent.state import read_state
 from prontosched.node import Node
+from tests.requirements import require_root
 
 LIMIT_BYTES = 70 * 1024 * 1024
 
@@ -25,7 +25,7 @@ def ask(url, path="/v1/status"):
         return json.load(response)
 
 
-def wait_for(holds, seconds=20.0):
+def wait_for(holds, seconds=60.0):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with contextlib.suppress(OSError, KeyError):
@@ -45,7 +45,7 @@ def listen(port=0):
 
 def test_up_needs_nothing_and_ends_with_a_summary(start):
     process = start("up", *listen(), "--for", "2s", "--interval", "0.1")
-    out, err = process.communicate(timeout=40)
+    out, err = process.communicate(timeout=60)
 
     assert process.returncode == 0, err
     assert "watching linux every 0.1 s" in err
@@ -62,7 +62,7 @@ def test_it_stops_cleanly_when_told_to(start, tmp_path, number):
     url = address(tmp_path)
     wait_for(lambda: ask(url)["tally"]["decisions"] > 3)
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
 
     assert process.returncode == 0, err
     assert "Traceback" not in err
@@ -80,7 +80,7 @@ def test_killed_at_any_moment_it_continues_warm_within_one_block(start, tmp_path
         time.sleep(wait - 2.0)
         before = ask(url)["decision"]["timestep"]
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
         saved = Node.from_bytes(read_state(tmp_path / "state/pronto/generated.state")["node"].tobytes())
         assert saved.timestep > steps
         # A block, and what came while its last save was under way.
@@ -88,7 +88,7 @@ def test_killed_at_any_moment_it_continues_warm_within_one_block(start, tmp_path
         steps = saved.timestep
         (tmp_path / "state/pronto/address.json").unlink()
     process = start("agent", *listen(), "--for", "0.3s", "--source", "generated")
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
 
     assert "continuing from" in err
     assert "warm" in err
@@ -98,7 +98,7 @@ def test_two_agents_on_one_state_are_one_too_many(start, tmp_path):
     first = start("agent", *listen())
     address(tmp_path)
     second = start("agent", *listen(), "--for", "3s")
-    _, err = second.communicate(timeout=20)
+    _, err = second.communicate(timeout=60)
 
     assert second.returncode == 1
     assert f"process {first.pid} holds it" in err
@@ -110,9 +110,9 @@ def test_a_port_that_is_taken_is_refused_by_agent_and_stepped_over_by_up(start, 
         taken.bind(("127.0.0.1", free_port))
         taken.listen()
         agent = start("agent", *listen(free_port), "--for", "1s")
-        _, refused = agent.communicate(timeout=20)
+        _, refused = agent.communicate(timeout=60)
         up = start("up", *listen(free_port), "--for", "1s")
-        _, stepped = up.communicate(timeout=20)
+        _, stepped = up.communicate(timeout=60)
 
     assert agent.returncode == 1
     assert f"port {free_port} on 127.0.0.1 must be free, got it taken" in refused
@@ -126,7 +126,7 @@ def test_a_damaged_state_file_is_set_aside_with_a_message(start, tmp_path):
     folder.mkdir(parents=True)
     (folder / "linux.state").write_bytes(b"garbage")
     process = start("agent", *listen(), "--for", "0.5s")
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
 
     assert process.returncode == 0
     assert "is damaged" in err
@@ -135,7 +135,7 @@ def test_a_damaged_state_file_is_set_aside_with_a_message(start, tmp_path):
 
 def test_beyond_loopback_it_refuses_to_start_without_token_and_tls(start):
     process = start("agent", "--listen", "0.0.0.0:0", "--for", "1s")
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
 
     assert process.returncode == 1
     assert "needs a token and TLS" in err
@@ -143,7 +143,7 @@ def test_beyond_loopback_it_refuses_to_start_without_token_and_tls(start):
 
 def test_without_proc_it_says_so_and_replays_a_generated_trace(start, tmp_path):
     process = start("up", *listen(), "--root", str(tmp_path), "--interval", "0.05", "--for", "1s")
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
 
     assert process.returncode == 0, err
     assert "replaying a generated trace instead of this machine" in err
@@ -151,8 +151,7 @@ def test_without_proc_it_says_so_and_replays_a_generated_trace(start, tmp_path):
 
 
 def test_a_disk_that_is_full_from_the_start_stops_no_decision(start, tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a tiny file system")
+    require_root()
     folder = tmp_path / "tiny"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=True)
@@ -161,7 +160,7 @@ def test_a_disk_that_is_full_from_the_start_stops_no_decision(start, tmp_path):
         process = start(
             "agent", *listen(), "--state", str(folder), "--interval", "0.05", "--for", "4s", "--json"
         )
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     finally:
         subprocess.run(["umount", str(folder)], check=True)
     found = json.loads(out)

@@ -15,7 +15,7 @@ def test_a_source_that_hangs_costs_a_tick_its_timeout_and_no_more():
 
     def give(i):
         if i == 0:
-            release.wait(10)
+            release.wait(60)
         return [sample(i)]
 
     async def run():
@@ -41,7 +41,7 @@ def test_a_source_that_never_returns_does_not_keep_the_reader_from_closing():
     forever = threading.Event()
 
     def give(i):
-        forever.wait(30)
+        forever.wait(60)
         return []
 
     async def run():

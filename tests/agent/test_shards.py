@@ -140,7 +140,7 @@ def test_a_disk_that_hangs_holds_no_more_than_what_is_being_written(tmp_path, mo
 
     def hang(path, data):
         begun.set()
-        stuck.wait(20)
+        stuck.wait(60)
 
     async def go():
         disk = Disk(tmp_path, "a", clock=clock)

@@ -107,7 +107,7 @@ def test_a_killed_writer_leaves_the_old_file_whole(tmp_path):
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.05 + 0.1 * rng.random())
         process.kill()
-        process.wait(10)
+        process.wait(60)
         process.stdout.close()
         fields = state.read_state(path)
         assert set(fields["values"]) == {float(fields["i"])}
@@ -140,7 +140,7 @@ def test_an_address_is_found_while_its_agent_lives(tmp_path):
 
 def test_the_address_of_a_dead_agent_is_not_used(tmp_path):
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait(10)
+        process.wait(60)
     (tmp_path / "address.json").write_text(f'{{"url": "http://127.0.0.1:1", "pid": {process.pid}}}')
 
     assert state.read_address(tmp_path) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 
 from tests.processes import wait_for
+from tests.requirements import require_program
 
 FLAGS = [
     "--no-sandbox",
@@ -39,9 +39,7 @@ Start = Callable[..., str]
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
     """A browser, closed with the module: its driver runs an event loop that others must not meet."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("chromium is not installed: apt-get install chromium")
+    chromium = require_program("chromium", "chromium-browser", "google-chrome")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -85,7 +83,7 @@ def start() -> Iterator[Start]:
         process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGTERM)
     for process in running:
-        process.wait(20)
+        process.wait(60)
         assert process.stderr is not None
         process.stderr.close()
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+
+from tests.requirements import require_program
 
 
 def free_port() -> int:
@@ -30,9 +31,7 @@ class Bus:
         host: str = "127.0.0.1",
         prefix: tuple[str, ...] = (),
     ):
-        self.program = shutil.which("nats-server") or "/usr/sbin/nats-server"
-        if not Path(self.program).exists():
-            pytest.skip("nats-server is not installed: Debian's package nats-server has it")
+        self.program = require_program("nats-server")
         self.folder = folder
         self.config = config
         self.host = host

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+
+from tests.requirements import require_program, require_root
 
 NEAR, FAR = "10.213.77.1", "10.213.77.2"
 
@@ -57,13 +58,13 @@ class Wire:
 @contextmanager
 def wire() -> Iterator[Wire]:
     """Build the namespaces, or skip where that is not permitted."""
-    if shutil.which("ip") is None:
-        pytest.skip("network namespaces need the command ip (Debian's package iproute2)")
+    require_program("ip")
     pair = Wire()
     try:
         pair.build()
     except subprocess.CalledProcessError as error:
         pair.remove()
+        require_root()
         pytest.skip(f"network namespaces are not permitted here: {error.stderr.decode().strip()}")
     try:
         yield pair

@@ -18,6 +18,7 @@ from prontosched.federation.lookout import look
 from prontosched.federation.nats_link import NatsLink
 from prontosched.federation.seat import Seat
 from prontosched.federation.service import AggregatorService
+from tests.requirements import require_program
 
 from .buses import Bus, eventually
 from .credentials import make_credentials
@@ -29,9 +30,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy" / "nats"
 def secure_bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bus, Path]]:
     """The example configuration with certificates made for the test."""
     folder = tmp_path_factory.mktemp("secure")
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl is not installed: the test makes its own certificates with it")
+    openssl = require_program("openssl")
     ca, key = folder / "ca.pem", folder / "ca.key"
     subprocess.run(
         [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", ca, "-days", "2",

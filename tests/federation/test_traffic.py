@@ -35,7 +35,7 @@ class Listener:
 
     def __enter__(self) -> Listener:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -95,13 +95,13 @@ def carried(
             timeout=120,
         )
         above.terminate()
-        out, err = above.communicate(timeout=30)
+        out, err = above.communicate(timeout=60)
         assert above.returncode == 0, err.decode()
         return {**json.loads(out), "rows": json.loads(shown.stdout)["rows"]}, sent
     finally:
         if above.poll() is None:
             above.kill()
-            above.communicate(timeout=10)
+            above.communicate(timeout=60)
 
 
 def check(found: dict, sent: list[dict], agents: int) -> None:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from examples.slurm_cluster import SlurmCluster, missing_programs, running_cluster
-from tests.integration.kubernetes_cluster import Cluster, missing
+from examples.slurm_cluster import SlurmCluster, running_cluster
+from tests.integration.kubernetes_cluster import Cluster, require_kubernetes
+from tests.requirements import require_slurm
 
 
 @pytest.fixture(scope="session")
 def slurm_cluster() -> Iterator[SlurmCluster]:
     """A real controller and four nodes on loopback."""
-    if missing := missing_programs():
-        pytest.skip(f"Slurm is not installed here: {', '.join(missing)} missing")
+    require_slurm()
     # Not below pytest's own folder, which keeps other users away from munge's socket.
     with tempfile.TemporaryDirectory(prefix="pronto-slurm-") as folder:
         os.chmod(folder, 0o755)
@@ -39,8 +39,7 @@ def slurm(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
 @pytest.fixture(scope="session")
 def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A real API server and scheduler; users `agent` and `extender` have the rights of the manifests."""
-    if lacking := missing():
-        pytest.skip(lacking)
+    require_kubernetes()
     cluster = Cluster(tmp_path_factory.mktemp("kubernetes"))
     try:
         cluster.start()

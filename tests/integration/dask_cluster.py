@@ -38,7 +38,7 @@ HANG.set()
 
 
 def wished(address: str) -> Verdict | Decision | None:
-    HANG.wait(20)
+    HANG.wait(60)
     found = WISHES.get(address)
     if isinstance(found, Exception):
         raise found
@@ -91,7 +91,7 @@ class Running:
             done.set()
 
         worker.loop.add_callback(run)
-        assert done.wait(5)
+        assert done.wait(60)
         return result[0]
 
 

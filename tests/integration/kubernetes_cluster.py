@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,17 @@ import yaml
 from prontosched.errors import IntegrationError
 from prontosched.integration.kubernetes_client import STRATEGIC, ApiError, ApiServer
 from tests.processes import free_port, wait_for
+from tests.requirements import find_program, skip
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy" / "kubernetes"
 BINARIES = Path(os.environ.get("PRONTO_KUBERNETES_BIN") or Path.home() / ".cache" / "pronto" / "kubernetes")
 
 
-def missing() -> str:
-    """Say why no cluster can be started here; empty when one can."""
-    for program in ("kube-apiserver", "kube-scheduler"):
-        if not os.access(BINARIES / program, os.X_OK):
-            return f"no {program} in {BINARIES}: run `sh tests/build_kubernetes.sh`"
-    if shutil.which("etcd") is None:
-        return "no etcd on this machine: install Debian's etcd-server"
-    return ""
+def require_kubernetes() -> None:
+    """Skip where no cluster can be started."""
+    built = all(os.access(BINARIES / program, os.X_OK) for program in ("kube-apiserver", "kube-scheduler"))
+    if not built or find_program("etcd") is None:
+        skip("Kubernetes", "sh tests/build_kubernetes.sh")
 
 
 def _allowed(api: ApiServer) -> bool:

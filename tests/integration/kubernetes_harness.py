@@ -6,17 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from prontosched.integration.kubernetes import KubernetesGate
 from tests.contract.gate_harness import Harness
-from tests.integration.kubernetes_cluster import Cluster, missing
+from tests.integration.kubernetes_cluster import Cluster, require_kubernetes
 
 
 @contextmanager
 def taint(folder: Path) -> Iterator[Harness]:
-    if lacking := missing():
-        pytest.skip(lacking)
+    require_kubernetes()
     cluster = Cluster(folder)
     try:
         cluster.start()

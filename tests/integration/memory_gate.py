@@ -49,7 +49,7 @@ class MemoryGate:
         return read_label(reason) or Observed("closed-by-other" if reason else "open", reason)
 
     def _call(self, what: str, node: str) -> None:
-        self.stuck.wait(20)
+        self.stuck.wait(60)
         self.calls.append((what, node))
         if self.broken is not None:
             raise self.broken

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from examples.slurm_cluster import SlurmCluster, missing_programs, running_cluster, wait_for
+from examples.slurm_cluster import SlurmCluster, running_cluster, wait_for
 from prontosched.integration.slurm import SlurmGate
 from prontosched.integration.slurm_feature import SlurmFeatureGate
 from tests.contract.gate_harness import Harness
+from tests.requirements import require_slurm
 
 
 @contextmanager
@@ -91,7 +90,6 @@ def _starve(cluster: SlurmCluster) -> Callable[[], Callable[[], None]]:
 
 @contextmanager
 def _cluster(folder: Path) -> Iterator[SlurmCluster]:
-    if missing := missing_programs():
-        pytest.skip(f"Slurm is not installed here: {', '.join(missing)} missing")
+    require_slurm()
     with running_cluster(folder, nodes=3) as cluster:
         yield cluster

@@ -7,15 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from examples.demo_slurm import VALID_SECONDS
-from examples.slurm_cluster import missing_programs
+from tests.requirements import require_slurm
 
 
 def test_jobs_avoid_a_busy_node_return_after_and_no_drain_outlives_its_agent() -> None:
-    if missing := missing_programs():
-        pytest.skip(f"Slurm is not installed here: {', '.join(missing)} missing")
+    require_slurm()
     command = [sys.executable, "-m", "examples.demo_slurm", "--short", "--json"]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=115, check=False)

@@ -29,6 +29,7 @@ from prontosched.integration.gate import Verdict
 from prontosched.integration.policy import Rules
 from tests.integration.verdicts import RECORDED, busy
 from tests.processes import free_port, wait_for
+from tests.requirements import require_program
 
 QUICK = Rules(enforce=True, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=0.5)
 SHADOW = Rules(enforce=False, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=0.5)
@@ -267,6 +268,7 @@ def test_polling_goes_on_and_forgets_nodes_that_are_gone() -> None:
 
 def test_real_agent_is_heard_over_tls_by_the_name_in_its_certificate(tmp_path: Path) -> None:
     """As deploy/kubernetes sets it up: one certificate and token for the agents of all nodes."""
+    require_program("openssl")
     script = Path(__file__).parent.parent.parent / "deploy" / "kubernetes" / "make-secrets.sh"
     subprocess.run(["sh", str(script), str(tmp_path)], check=True, capture_output=True)
     port = free_port()
@@ -302,7 +304,7 @@ def test_real_agent_is_heard_over_tls_by_the_name_in_its_certificate(tmp_path: P
         misnamed = asyncio.run(listen("someone-else"))
     finally:
         process.terminate()
-        process.wait(15)
+        process.wait(60)
 
     assert heard.verdict("n1") is not None
     assert misnamed.verdict("n1") is None
@@ -350,7 +352,7 @@ def test_command_answers_a_scheduler_and_stops_on_sigterm(tmp_path: Path) -> Non
         with urllib.request.urlopen(request, timeout=5) as answer:
             assert json.load(answer)["NodeNames"] == ["n4", "n1"]
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
     finally:
         if process.poll() is None:
             process.kill()

@@ -18,6 +18,7 @@ from prontosched.integration.gate import Verdict
 from prontosched.integration.htcondor import ACCEPTING, START, HTCondorGate, classad
 from tests.integration.condor_pool import DEPLOY, CondorPool, running_pool
 from tests.integration.verdicts import busy
+from tests.requirements import skip
 
 
 def printed(folder: Path, node: str = "execute-1") -> str:
@@ -97,7 +98,7 @@ def test_configuration_for_operators_has_the_documented_expression() -> None:
 def pool() -> Iterator[CondorPool]:
     tree = os.environ.get("PRONTO_TEST_HTCONDOR", "")
     if not tree or not (Path(tree) / "usr/sbin/condor_master").exists():
-        pytest.skip("PRONTO_TEST_HTCONDOR does not name a tree made by tests/build_htcondor.sh")
+        skip("HTCondor", "sh tests/build_htcondor.sh FOLDER, then PRONTO_TEST_HTCONDOR=FOLDER make test")
     with running_pool(Path(tree)) as pool:
         yield pool
 

@@ -13,6 +13,7 @@ import yaml
 from prontosched.cli import cli
 from prontosched.integration.extender_decisions import Addresses
 from prontosched.integration.kubernetes import KEY
+from tests.requirements import require_program
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
@@ -103,6 +104,7 @@ def test_rights_are_no_more_than_the_gates_need() -> None:
 
 
 def test_secrets_script_makes_a_certificate_that_its_authority_vouches_for(tmp_path: Path) -> None:
+    require_program("openssl")
     subprocess.run(
         ["sh", str(DEPLOY / "kubernetes" / "make-secrets.sh"), str(tmp_path)], check=True, capture_output=True
     )

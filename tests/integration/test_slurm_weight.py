@@ -138,7 +138,7 @@ def test_killed_agent_leaves_no_weight_where_a_watch_runs(slurm: SlurmCluster) -
             wait_for(lambda: standing(slurm, "n2") == before, 15, "the weight to come back", slurm.logs)
         finally:
             watch.terminate()
-            out, err = watch.communicate(timeout=10)
+            out, err = watch.communicate(timeout=60)
 
     assert "slurm: restored n2" in out, err
 

@@ -245,7 +245,7 @@ def test_a_terminated_recording_is_joined(tmp_path: Path) -> None:
     with run_record(str(out), "--interval", "0.05", "--part", "0.2", "--json") as process:
         wait_for_parts(parts_folder(out), 1)
         process.send_signal(signal.SIGTERM)
-        text, _ = process.communicate(timeout=20)
+        text, _ = process.communicate(timeout=60)
 
     facts = json.loads(text)
     assert process.returncode == 0

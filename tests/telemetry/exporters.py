@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import threading
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from tests.processes import free_port
+from tests.requirements import require_program
 
 
 class Exporter:
@@ -64,12 +64,9 @@ def exporters(count: int) -> Iterator[list[Exporter]]:
             exporter.close()
 
 
-def find_node_exporter() -> str | None:
-    return shutil.which("prometheus-node-exporter") or shutil.which("node_exporter")
-
-
 @contextmanager
-def node_exporter(program: str) -> Iterator[str]:
+def node_exporter() -> Iterator[str]:
+    program = require_program("prometheus-node-exporter", "node_exporter")
     address = f"127.0.0.1:{free_port()}"
     process = subprocess.Popen(
         [program, f"--web.listen-address={address}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from prontosched.cli import cli
 from prontosched.telemetry.linux_check import inspect_machine, node_exporter_cost
+from tests.requirements import require_program
 from tests.telemetry.machines import FROZEN
 
 
@@ -55,8 +56,8 @@ def test_the_command_prints_json() -> None:
     assert set(facts["ready_parts"]) == {"normal", "unseen", "steal", "throttled", "background"}
 
 
-@pytest.mark.skipif(shutil.which("prometheus-node-exporter") is None, reason="node_exporter is not installed")
 def test_the_cost_of_a_real_node_exporter_is_measured() -> None:
+    require_program("prometheus-node-exporter")
     cost = node_exporter_cost()
 
     assert cost is not None

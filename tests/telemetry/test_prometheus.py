@@ -16,7 +16,7 @@ from prontosched.telemetry.prometheus import PrometheusSource
 from prontosched.telemetry.prometheus_page import Page, parse_page
 from prontosched.telemetry.source import MIXED_NOTE
 from tests.processes import free_port
-from tests.telemetry.exporters import Exporter, exporters, find_node_exporter, node_exporter
+from tests.telemetry.exporters import Exporter, exporters, node_exporter
 
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 
@@ -250,11 +250,8 @@ def test_targets_that_make_no_sense_are_refused(targets: list[str], message: str
         PrometheusSource(targets)
 
 
-@pytest.mark.skipif(find_node_exporter() is None, reason="node_exporter is not installed")
 def test_the_real_node_exporter_gives_metrics_ready_and_utilisation() -> None:
-    program = find_node_exporter()
-    assert program is not None
-    with node_exporter(program) as address:
+    with node_exporter() as address:
         source = PrometheusSource([address], interval_seconds=5.0)
         (first,) = source.read()
         time.sleep(1.0)

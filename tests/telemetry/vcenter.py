@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.requirements import missing_reason
+
 
 def find_vcsim() -> Path | None:
     path = Path(os.environ.get("PRONTO_VCSIM", Path.home() / ".cache" / "pronto" / "vcsim"))
@@ -15,7 +17,7 @@ def find_vcsim() -> Path | None:
 
 
 NEEDS_VCSIM = pytest.mark.skipif(
-    find_vcsim() is None, reason="no vcsim: build it with `sh tests/build_vcsim.sh`"
+    find_vcsim() is None, reason=missing_reason("vcsim", "sh tests/build_vcsim.sh")
 )
 
 
