@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from prontosched.errors import TelemetryError
+from prontosched.extras import missing_extra
 from prontosched.subspace import Array
 from prontosched.telemetry.synthetic import SyntheticFleet
 
@@ -48,7 +49,7 @@ def smd_machines(folder: Path, *, limit: int) -> list[Machine]:
     try:
         from pyarrow import parquet
     except ImportError as error:
-        raise TelemetryError("reading the dataset needs pyarrow: install the extra 'trace'") from error
+        raise TelemetryError(missing_extra("reading the dataset", "trace")) from error
     files = sorted(folder.glob("machine-*.parquet"))[:limit]
     if len(files) < 2:
         raise TelemetryError(

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from prontosched.errors import ProntoError, suggestion
+from prontosched.extras import extra_of, missing_extra
 from prontosched.threads import use_one_thread
 
 # In the order of the story that `pronto --help` tells.
@@ -176,6 +177,12 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         sys.exit(1)
     except ProntoError as error:
         click.echo(f"pronto: {error}", err=True)
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        extra = extra_of(error.name or "")
+        if extra is None:
+            raise
+        click.echo(f"pronto: {missing_extra('this', extra)}", err=True)
         sys.exit(1)
     except BrokenPipeError:
         # The reader of our output has gone (`pronto replay | head`): not our error.

@@ -5,20 +5,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
-EXTRAS = {
-    "agent": ("aiohttp", "prometheus_client"),
-    "trace": ("pyarrow",),
-    "nats": ("nats",),
-    "vsphere": ("pyVmomi",),
-    "dask": ("distributed",),
-    "evaluation": ("pyarrow", "matplotlib", "sklearn", "statsmodels"),
-}
+from prontosched.extras import EXTRAS, install_command, missing_extras
 
 
 @click.command()
@@ -45,9 +37,13 @@ def command(root: Path, compare: bool, as_json: bool) -> None:
 
     report = inspect_machine(root)
     other = node_exporter_cost(progress=lambda line: click.echo(line, err=True)) if compare else None
-    extras = {name: all(find_spec(module) for module in modules) for name, modules in EXTRAS.items()}
+    missing = missing_extras()
     if as_json:
-        facts = {**asdict(report), "node_exporter": asdict(other) if other else None, "extras": extras}
+        facts = {
+            **asdict(report),
+            "node_exporter": asdict(other) if other else None,
+            "extras": {name: name not in missing for name in EXTRAS},
+        }
         click.echo(json.dumps({name: _plain(value) for name, value in facts.items()}))
         return
     click.echo(f"Linux {report.kernel}, {report.cpus} CPUs, {report.metrics} metrics from {report.root}")
@@ -84,12 +80,9 @@ def command(root: Path, compare: bool, as_json: bool) -> None:
     click.echo("\nWhat CPU Ready of each source tells apart:")
     for name, words in SEPARATION.items():
         click.echo(f"  {name}: {words}")
-    missing = [name for name, there in extras.items() if not there]
-    click.echo(
-        f"Extras not installed: {', '.join(missing)} (pip install '.[{','.join(missing)}]')"
-        if missing
-        else "All extras are installed."
-    )
+    click.echo("\nExtras not installed, and what adds them:" if missing else "\nAll extras are installed.")
+    for name in missing:
+        click.echo(f"  {name}: {install_command(name)}")
 
 
 def _number(value: float) -> str:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from prontosched.extras import require_extra
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -163,6 +165,10 @@ def command(
         raise click.UsageError("--control generates its own fleet: leave out the traces")
     if options["scheduler"] and options["engine"] != "dask":
         raise click.UsageError("--scheduler needs --engine dask")
+    if options["report"]:
+        require_extra("a report", "evaluation")
+    if not traces and not control:
+        require_extra("the shipped trace", "evaluation")
     setting = _setting(methods, truth or ("5%" if control in ("positive", "negative") else "p95"), options)
     plan = _plan(traces, control, options)
     _run(plan, setting, options, data=control or ("traces" if traces else "shipped"))

@@ -112,12 +112,8 @@ def command(
         pronto extender --agents 'http://{node}:7077' --enforce
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        from aiohttp import web
-    except ImportError as error:
-        raise IntegrationError(
-            f"pronto extender needs aiohttp, got {error}: pip install '.[agent]'"
-        ) from error
+    from aiohttp import web
+
     from prontosched.agent.access import guard
 
     access = _access(listen, token_file, tls_cert, tls_key)

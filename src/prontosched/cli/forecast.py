@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from prontosched.cli.shared_options import Duration
+from prontosched.extras import require_extra
 
 if TYPE_CHECKING:
     from prontosched.evaluation.forecast.run import ForecastSettings
@@ -95,7 +96,7 @@ def command(report: Path | None, as_json: bool, **options: Any) -> None:
         pronto forecast
         pronto forecast smd/*.parquet --ready load_1 --report forecast.html
     """
-    _need_extra()
+    require_extra("forecasting", "evaluation")
     from prontosched.evaluation.forecast.report import as_json as to_json
     from prontosched.evaluation.forecast.report import as_plain_text, write_report
     from prontosched.evaluation.forecast.run import run_forecast
@@ -169,15 +170,3 @@ def _bar(label: str, size: int) -> Iterator[Callable[[int], None]]:
 def _cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base else Path.home() / ".cache") / "pronto" / "forecast"
-
-
-def _need_extra() -> None:
-    from prontosched.errors import ProntoError
-
-    try:
-        import joblib  # noqa: F401
-        import matplotlib  # noqa: F401
-        import pandas  # noqa: F401
-        import statsmodels  # noqa: F401
-    except ImportError as error:
-        raise ProntoError(f"forecasting needs {error.name}: pip install '.[evaluation]'") from error

@@ -26,9 +26,9 @@ STEPS_PER_DAY = 4320
     "--format",
     "suffix",
     type=click.Choice(["parquet", "csv"]),
-    default="parquet",
+    default="csv",
     show_default=True,
-    help="Kind of file.",
+    help="Kind of file; Parquet needs the extra `trace`.",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=7, show_default=True, help="Same seed, same data."
@@ -45,7 +45,7 @@ def command(
 
     \b
     Example:
-        pronto generate vms made --clusters 3 --nodes 50 --length 28d
+        pronto generate vms made --clusters 3 --nodes 10 --length 1d
         pronto evaluate made --ready cpu_ready_ms
     """
     from prontosched.evaluation.trace_writer import TraceWriter

@@ -153,12 +153,7 @@ def _background(path: Path | None, utilisation: str | None) -> Any:
 
 
 def _draw(study: Any, path: Path) -> None:
-    try:
-        from prontosched.simulation.figure import draw
+    from prontosched.simulation.figure import draw
 
-        draw(study, path)
-    except ImportError as error:
-        raise SettingsError(
-            f"drawing needs matplotlib, got {error}: install it with pip install '.[evaluation]'"
-        ) from error
+    draw(study, path)
     click.echo(f"drawn: {path}", err=True)

@@ -19,6 +19,7 @@ from prontosched.errors import SettingsError
 from prontosched.evaluation.inputs import Part
 from prontosched.evaluation.replay import PartResult, Progress, evaluate_part
 from prontosched.evaluation.setting import Setting
+from prontosched.extras import missing_extra
 from prontosched.threads import ONE_THREAD
 
 # How often a chunk is tried again after its worker died.
@@ -143,7 +144,7 @@ def _run_dask(
     try:
         from distributed import as_completed
     except ImportError as error:
-        raise SettingsError("engine dask needs distributed: pip install '.[dask]'") from error
+        raise SettingsError(missing_extra("engine dask", "dask")) from error
     with _client(workers or cores(), scheduler) as client:
         futures = [
             client.submit(evaluate_part, part, setting, pure=False, retries=ATTEMPTS, key=f"pronto-{place}")

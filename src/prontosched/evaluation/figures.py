@@ -17,6 +17,7 @@ import numpy as np
 
 from prontosched.errors import SettingsError
 from prontosched.evaluation.study import Study
+from prontosched.extras import missing_extra
 
 INK = "#1f2933"
 MUTED = "#7b8794"
@@ -77,7 +78,7 @@ def drawing() -> Iterator[None]:
     try:
         import matplotlib as mpl
     except ImportError as error:
-        raise SettingsError("a report needs matplotlib: pip install '.[evaluation]'") from error
+        raise SettingsError(missing_extra("a report", "evaluation")) from error
     style = {
         "font.size": 9.5,
         "axes.edgecolor": MUTED,

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from prontosched.errors import TelemetryError
 from prontosched.evaluation.datasets import open_dataset, recognise
+from prontosched.extras import missing_extra
 from prontosched.telemetry.trace import Chunk, TraceCounts, TraceSource, open_trace
 from prontosched.telemetry.trace_files import name_some
 from prontosched.telemetry.trace_layout import ready_wanted
@@ -226,7 +227,7 @@ def _look(path: str) -> tuple[tuple[str, ...], int]:
             import pyarrow as pa
             import pyarrow.parquet as pq
         except ImportError as error:
-            raise TelemetryError(f"{path}: reading Parquet needs pyarrow: pip install '.[trace]'") from error
+            raise TelemetryError(missing_extra(f"{path}: reading Parquet", "trace")) from error
         try:
             about = pq.read_metadata(path)
         except (OSError, pa.ArrowException) as error:

@@ -245,10 +245,10 @@ class _Cluster:
 
 def _follow(shocks: Array, weight: float, state: Array) -> tuple[Array, Array]:
     """Return the first-order course of `shocks` along time, going on from `state`, and its new state."""
-    from scipy.signal import lfilter
-
-    course, _ = lfilter([1.0], [1.0, -weight], shocks, axis=-1, zi=weight * state[..., None])
-    return course, course[..., -1].copy()
+    course = np.empty_like(shocks)
+    for step in range(shocks.shape[-1]):
+        state = course[..., step] = shocks[..., step] + weight * state
+    return course, state.copy()
 
 
 def _hidden_courses(state: Array, use: Array, ready: Array, rng: np.random.Generator) -> Array:

@@ -12,6 +12,7 @@ import numpy as np
 
 from prontosched.errors import SettingsError
 from prontosched.evaluation.scorers import Rows, Said
+from prontosched.extras import missing_extra
 from prontosched.signals.arithmetic import One
 from prontosched.signals.history import OFFSET, History
 from prontosched.signals.profiles import Clock, Profiles
@@ -33,7 +34,7 @@ class HalfSpaceTrees:
         try:
             from river.anomaly import HalfSpaceTrees as Forest
         except ImportError as error:
-            raise SettingsError("method half-space-trees needs river: pip install '.[evaluation]'") from error
+            raise SettingsError(missing_extra("method half-space-trees", "evaluation")) from error
         self._forests = [
             Forest(n_trees=10, height=8, window_size=250, seed=(seed + zlib.crc32(node.encode())) % 2**31)
             for node in nodes
@@ -67,7 +68,7 @@ class Boosting:
         try:
             import sklearn.ensemble  # noqa: F401
         except ImportError as error:
-            raise SettingsError("method boosting needs scikit-learn: pip install '.[evaluation]'") from error
+            raise SettingsError(missing_extra("method boosting", "evaluation")) from error
         self._nodes = [_Boosted(horizon, seed) for _ in range(nodes)]
 
     def score(self, rows: Rows) -> Said:

@@ -17,6 +17,7 @@ from prontosched.evaluation.illustration import Example, busiest, look
 from prontosched.evaluation.methods import EMBEDDING_LABELS
 from prontosched.evaluation.speed import performance_table
 from prontosched.evaluation.study import Study
+from prontosched.extras import missing_extra
 
 
 def write_report(evaluation: Evaluation, path: Path) -> list[Path]:
@@ -24,7 +25,7 @@ def write_report(evaluation: Evaluation, path: Path) -> list[Path]:
     try:
         import jinja2
     except ImportError as error:
-        raise SettingsError("a report needs jinja2: pip install '.[evaluation]'") from error
+        raise SettingsError(missing_extra("a report", "evaluation")) from error
     folder = path.with_name(f"{path.stem}_files")
     try:
         folder.mkdir(parents=True, exist_ok=True)

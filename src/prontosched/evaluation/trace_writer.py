@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from prontosched.errors import TelemetryError
+from prontosched.extras import missing_extra
 from prontosched.telemetry.trace import Chunk
 
 
@@ -45,8 +46,11 @@ class TraceWriter:
             self._text = path.open("x", encoding="utf-8")
             self._text.write(",".join(self.names) + "\n")
             return
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise TelemetryError(missing_extra("writing Parquet (not CSV)", "trace")) from error
 
         fields = [(name, pa.string() if name == "node" else pa.float64()) for name in self.names[:4]]
         self._schema = pa.schema([*fields, *((name, pa.float32()) for name in metrics)])

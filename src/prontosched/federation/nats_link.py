@@ -3,7 +3,7 @@
 Covers: what other threads call. Nothing here waits for the bus, except `get` and
 `compare_and_set`, which give up after the timeout. While the bus is away the newest
 value of every key is kept and sent when it is back. The connection itself is
-`prontosched.federation.nats_session`. Needs the extra `nats`.
+`prontosched.federation.nats_session`. Needs the extra `agent`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from prontosched.errors import FederationError
+from prontosched.extras import missing_extra
 from prontosched.federation.address import Address
 from prontosched.federation.feed import Entry, Feed
 from prontosched.federation.link import LinkDownError
@@ -28,7 +29,7 @@ from prontosched.federation.nats_options import client_options
 try:
     from prontosched.federation.nats_session import Session
 except ModuleNotFoundError as error:
-    raise FederationError("a bus needs nats-py: pip install '.[nats]'") from error
+    raise FederationError(missing_extra("a bus", "agent")) from error
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from prontosched.errors import FederationError
+from prontosched.extras import missing_extra
 from prontosched.federation.address import Address
 
 
@@ -20,7 +21,7 @@ def client_options(address: Address) -> dict[str, Any]:
                 f"creds must name a credentials file, got {address.credentials!r}: check the path"
             )
         if importlib.util.find_spec("nkeys") is None:
-            raise FederationError("a credentials file needs nkeys: pip install '.[nats]'")
+            raise FederationError(missing_extra("a credentials file", "agent"))
         options["user_credentials"] = address.credentials
     if address.user is not None:
         options |= {"user": address.user, "password": address.password or ""}

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from prontosched.decision import Decision
 from prontosched.errors import IntegrationError, SettingsError
+from prontosched.extras import missing_extra
 from prontosched.integration.extender_decisions import ANSWER_LIMIT, read_decision
 from prontosched.integration.gate import Verdict
 from prontosched.integration.policy import Rules
@@ -30,7 +31,7 @@ try:
 
     from prontosched.integration.dask_watch import Watch
 except ImportError as error:
-    raise IntegrationError(f"the Dask gate needs distributed, got {error}: pip install '.[dask]'") from error
+    raise IntegrationError(missing_extra("the Dask gate", "dask")) from error
 
 Decide = Callable[[str], Verdict | Decision | None]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from prontosched.errors import TelemetryError
+from prontosched.extras import missing_extra
 
 LEADING = ("timestamp", "node", "ready", "utilisation")
 ROW_GROUP_CELLS = 2_000_000
@@ -106,9 +107,7 @@ class ParquetFormat:
             import pyarrow as pa
             import pyarrow.parquet as pq
         except ImportError as error:
-            raise TelemetryError(
-                "recording Parquet needs pyarrow: pip install '.[trace]', or record to .csv"
-            ) from error
+            raise TelemetryError(missing_extra("recording Parquet (not CSV)", "trace")) from error
         self._pa, self._pq = pa, pq
         self._number = pa.float32() if single_precision else pa.float64()
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prontosched.errors import TelemetryError
+from prontosched.extras import missing_extra
 from prontosched.subspace import Array
 from prontosched.telemetry.counters import Rates
 from prontosched.telemetry.source import MIXED_NOTE
@@ -45,9 +46,7 @@ def parse_page(text: str, excluded: Sequence[str] = EXCLUDED) -> tuple[list[str]
     try:
         from prometheus_client.parser import text_string_to_metric_families
     except ImportError as error:
-        raise TelemetryError(
-            "reading Prometheus pages needs prometheus-client: pip install '.[agent]'"
-        ) from error
+        raise TelemetryError(missing_extra("reading Prometheus pages", "agent")) from error
     names: list[str] = []
     counters: list[bool] = []
     values: list[float] = []

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from prontosched.errors import TelemetryError
+from prontosched.extras import missing_extra
 from prontosched.subspace import Array
 from prontosched.telemetry.trace_files import (
     Batch,
@@ -30,9 +31,7 @@ class ParquetFile:
             import pyarrow as pa
             import pyarrow.parquet as pq
         except ImportError as error:
-            raise TelemetryError(
-                f"{path}: reading Parquet needs pyarrow: pip install '.[trace]', or use CSV"
-            ) from error
+            raise TelemetryError(missing_extra(f"{path}: reading Parquet", "trace")) from error
         self.path = path
         self._pa, self._pq = pa, pq
         try:

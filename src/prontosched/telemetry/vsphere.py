@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prontosched.errors import TelemetryError
+from prontosched.extras import missing_extra
 from prontosched.telemetry.source import SEPARATION, Sample
 from prontosched.telemetry.vsphere_counters import (
     INTERVAL_SECONDS,
@@ -175,7 +176,7 @@ class VSphereSource:
             from pyVim.connect import SmartConnect
             from pyVmomi import vim, vmodl
         except ImportError as error:
-            raise TelemetryError("source vsphere needs pyVmomi: pip install '.[vsphere]'") from error
+            raise TelemetryError(missing_extra("source vsphere", "vsphere")) from error
         who = find_credentials(self._credentials_file)
         context = ssl.create_default_context(cafile=self._certificates)
         if self._insecure:
