@@ -117,7 +117,7 @@ def test_pairs_need_a_key_and_a_sign():
 @pytest.mark.parametrize("command", [agent_command, up_command])
 def test_every_setting_is_an_option_of_the_same_name_and_default(command):
     options = {param.name: param for param in command.params}
-    ours = {"seconds", "verbose", "as_json"}
+    ours = {"seconds", "verbose", "log_format", "as_json"}
 
     assert set(options) - ours == set(AgentSettings.__dataclass_fields__)
     made = command.make_context("test", [], resilient_parsing=False).params

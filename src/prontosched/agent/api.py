@@ -50,6 +50,9 @@ def build_app(agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef
     app[AGENT] = agent
     app[SPOKEN] = Spoken(agent)
     app.on_response_prepare.append(_add_headers)
+    pages = list(extra)
+    if not any(isinstance(route, web.RouteDef) and route.path == "/" for route in pages):
+        pages.append(web.get("/", home))
     app.add_routes(
         [
             web.get("/v1/decision", decision),
@@ -66,10 +69,16 @@ def build_app(agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef
             web.get("/healthz", health),
             web.get("/metrics", metrics),
             web.get("/openapi.json", openapi),
-            *extra,
+            *pages,
         ]
     )
     return app
+
+
+async def home(request: web.Request) -> web.Response:
+    """Say what answers here and where to look, where no page does."""
+    query(request, ())
+    return web.Response(text=views.home(request.app[AGENT]), content_type="text/plain")
 
 
 async def decision(request: web.Request) -> web.Response:

@@ -174,6 +174,12 @@ def explanation(agent: Agent, node: str | None = None) -> dict[str, Any]:
     return explained
 
 
+def drivers_now(agent: Agent, node: str, most: int = 2) -> list[str]:
+    """Return the metrics that set a node's present apart, the strongest first."""
+    insight = agent.nodes.insight(node)
+    return [] if insight is None else [part.metric for part in _all_drivers(insight)[:most]]
+
+
 def _all_drivers(insight: Insight) -> list[Part]:
     if insight.subspace is None or insight.vector is None:
         return []

@@ -66,6 +66,7 @@ def description() -> dict[str, Any]:
 
 def _paths() -> dict[str, Any]:
     return {
+        "/": {"get": _text("What answers here, and where to look.", "text/plain")},
         "/v1/decision": {
             "get": _get("May I send a job here?", "Answer", query=[_NODE_QUERY, _HORIZON_QUERY], missing=True)
         },

@@ -18,9 +18,13 @@ from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import OneNode
 from prontosched.agent.serve import Server
 from prontosched.agent.state import remove_address, write_address
+from prontosched.agent.tally import Tally
 
 LOG = logging.getLogger("prontosched.agent")
 SWITCH_SECONDS = 0.0005
+# From how many on a share of decisions, and of contentions, is told.
+ENOUGH_DECISIONS = 100
+ENOUGH_CONTENTIONS = 20
 
 
 def run(
@@ -87,43 +91,65 @@ def _note_address(agent: Agent, url: str) -> None:
 
 
 def summary(agent: Agent) -> str:
-    """Say in a few lines how it went: decisions, downtime, what CPU Ready did."""
+    """Say in a few lines how it went, and nothing that so short a run cannot tell."""
     tally, pace = agent.nodes.tally, agent.pace
-    took = pace.clock() - agent.started_at
-    count = len(agent.nodes.names)
-    lines = [f"{tally.decisions} decisions in {_time(took)} for {count} node{'s' if count != 1 else ''}"]
+    names = agent.nodes.names
+    who = names[0] if len(names) == 1 else f"{len(names)} nodes"
+    lines = [
+        f"{tally.decisions} decision{_s(tally.decisions)} for {who} in {_time(pace.clock() - agent.started_at)}"
+    ]
     if tally.decisions:
-        lines[0] += f", {tally.raised} rejecting: downtime {tally.downtime:.1%}, {tally.flips} changes"
-    if tally.ready_count:
+        lines[0] += f": {_refused(tally)}"
+    lines.append(_ready(tally))
+    if isinstance(agent.nodes, OneNode) and (told := _record(agent.nodes)):
+        lines.append(told)
+    if pace.late or pace.skipped:
         lines.append(
-            f"CPU Ready: mean {tally.ready_mean:.2f} %, highest {tally.ready_max:.2f} % per CPU, "
-            f"contended {tally.contended / tally.ready_count:.1%} of the time"
+            f"{pace.late} of {pace.ticks} ticks came late, by {pace.worst_lag_seconds * 1000:.0f} ms at most; "
+            f"{pace.skipped} left out"
         )
-    else:
-        lines.append("CPU Ready: never known")
-    if isinstance(agent.nodes, OneNode) and agent.nodes.record.onsets:
-        figures = agent.nodes.record.figures()
-        lines.append(
-            f"record of {figures.timesteps} decisions, downtime {figures.downtime:.1%}: "
-            f"{figures.contentions} contentions, {figures.preceded:.0%} of them preceded by a rejection "
-            f"(by a coin of that downtime: {figures.coin_preceded:.0%})"
-        )
-    lines.append(
-        f"loop: {pace.ticks} ticks, {pace.late} late, {pace.skipped} skipped, "
-        f"worst {pace.worst_lag_seconds * 1000:.0f} ms; faults: {sum(agent.faults.values())}"
-        + (f" (last: {agent.last_fault})" if agent.faults else "")
-    )
+    if agent.faults:
+        count = sum(agent.faults.values())
+        lines.append(f"{count} fault{_s(count)}, the last: {agent.last_fault}")
+    if agent.disk is not None and tally.decisions:
+        lines.append(f"what it learned is kept in {agent.disk.folder}: the next start goes on from there")
     return "\n".join(lines)
 
 
-def log_to_stderr(*, verbose: bool) -> None:
-    """Send what the agent has to say to standard error, one line each."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("pronto: %(message)s"))
-    logger = logging.getLogger("prontosched")
-    logger.handlers[:] = [handler]
-    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
-    logger.propagate = False
+def _refused(tally: Tally) -> str:
+    """Say how much was refused: a share only where the run was long enough for one."""
+    if not tally.raised:
+        return "none refused"
+    turns = f"{tally.flips} change{_s(tally.flips)} of mind"
+    if tally.decisions < ENOUGH_DECISIONS:
+        return f"{tally.raised} refused, {turns}"
+    return f"refused {tally.downtime:.1%} of the time, {turns}"
+
+
+def _ready(tally: Tally) -> str:
+    if not tally.ready_count:
+        return "CPU Ready: never known"
+    told = f"CPU Ready: mean {tally.ready_mean:.2f} %, highest {tally.ready_max:.2f} % per CPU"
+    return f"{told}; at the tolerance or above in {tally.contended} of {tally.ready_count} timesteps"
+
+
+def _record(nodes: OneNode) -> str:
+    """Say what refusals were worth where enough contention came to tell, over all runs of this node."""
+    figures = nodes.record.figures()
+    if not figures.contentions:
+        return ""
+    if figures.contentions < ENOUGH_CONTENTIONS:
+        more = ENOUGH_CONTENTIONS - figures.contentions
+        return (
+            f"{figures.contentions} contention{_s(figures.contentions)} so far: "
+            f"{more} more until its record can tell what refusing is worth"
+        )
+    preceded = round(figures.preceded * figures.contentions)
+    return f"record: {preceded} of {figures.contentions} contentions so far came after a refusal had begun"
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
 
 
 def _time(seconds: float) -> str:

@@ -154,6 +154,32 @@ def status(agent: Agent) -> dict[str, Any]:
     return found
 
 
+def home(agent: Agent) -> str:
+    """Return what a person is told who opens the agent's address in a browser."""
+    names = agent.nodes.names
+    if len(names) > 1:
+        refusing = sum(agent.nodes.overview().raised)
+        now = f"{len(names)} nodes, {refusing} refusing"
+    else:
+        answer = agent.answer()
+        now = f"{answer.node}: {answer.state}: {answer.reason}"
+    if trouble := agent.health.trouble:
+        now += f"\nnot healthy: {trouble}"
+    asked = (
+        ("/v1/decision", "may I send a job here?" + (" (?node=NAME)" if len(names) > 1 else "")),
+        ("/v1/nodes", "all nodes with their answers"),
+        ("/v1/explain", "why it answers so"),
+        ("/v1/status", "all there is to know of the agent"),
+        ("/metrics", "for Prometheus"),
+        ("/healthz", "does it decide?"),
+        ("/openapi.json", "all of this, for machines"),
+    )
+    lines = [f"  {path:<15}{what}" for path, what in asked]
+    return "\n".join(
+        [f"Pronto agent {version('prontosched')}", now, "", *lines, "", "`pronto up` shows it on a page.", ""]
+    )
+
+
 def node_rows(agent: Agent) -> Iterator[dict[str, Any]]:
     """Yield the answer of every node in its shortest form; of many, only those not accepting say why."""
     names = agent.nodes.names

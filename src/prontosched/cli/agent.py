@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from prontosched.cli.agent_options import agent_options, settings_of
 from prontosched.cli.shared_options import SectionedCommand
 
+if TYPE_CHECKING:
+    from prontosched.agent.logs import LogFormat
+
 
 @click.command(cls=SectionedCommand)
 @agent_options
-def command(seconds: float | None, verbose: bool, as_json: bool, **options: Any) -> None:
+def command(
+    seconds: float | None, verbose: bool, log_format: LogFormat, as_json: bool, **options: Any
+) -> None:
     """Watch this machine and decide every second whether it can take another job.
 
     Answers on HTTP (port 7077 of the loopback unless told otherwise) and keeps what it
@@ -23,11 +28,11 @@ def command(seconds: float | None, verbose: bool, as_json: bool, **options: Any)
         pronto agent --budget 0.05 --gate slurm --shadow
     """
     from prontosched.agent.assembly import make_access
-    from prontosched.agent.running import log_to_stderr
+    from prontosched.agent.logs import log_to_stderr
     from prontosched.agent.sources import source_of
     from prontosched.cli.live import go
 
-    log_to_stderr(verbose=verbose)
+    log_to_stderr(verbose=verbose, form=log_format)
     settings = settings_of(options)
     access = make_access(settings)
-    go(settings, source_of(settings), access, seconds=seconds, as_json=as_json)
+    go(settings, source_of(settings), access, seconds=seconds, as_json=as_json, form=log_format)

@@ -72,6 +72,8 @@ agent_options = together(
     _keep("--tls-key", type=FILE, help="Its key."),
     _run("--for", "seconds", type=Duration(), metavar="TIME", help="Stop after this long.  [default: never]"),
     _run("--verbose", is_flag=True, help="Say more, with tracebacks of faults."),
+    _run("--log-format", type=click.Choice(["text", "json"]), default="text", metavar="FORM",
+         help="text, or json: one object a line."),
     _run("--json", "as_json", is_flag=True, help="Print the summary as one JSON object."),
 )  # fmt: skip
 

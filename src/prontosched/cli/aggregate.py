@@ -80,7 +80,7 @@ def command(nats: str, names: tuple[str, ...], as_json: bool, seconds: float | N
     Example:
         pronto aggregate --nats nats://127.0.0.1:4222
     """
-    from prontosched.agent.running import log_to_stderr
+    from prontosched.agent.logs import log_to_stderr
     from prontosched.federation.address import Address
     from prontosched.federation.discovery import Discovery
     from prontosched.federation.nats_link import NatsLink

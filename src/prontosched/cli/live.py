@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from prontosched.cli.terminal import Screen, StatusLine
+
 if TYPE_CHECKING:
     from aiohttp import web
 
     from prontosched.agent.access import Access
+    from prontosched.agent.logs import LogFormat
     from prontosched.agent.loop import Agent
     from prontosched.settings import AgentSettings
     from prontosched.telemetry.source import Source
+
+LOG = logging.getLogger("prontosched.cli")
 
 
 def go(
@@ -25,19 +31,38 @@ def go(
     *,
     seconds: float | None,
     as_json: bool,
+    form: LogFormat = "text",
     pages: bool = False,
+    screen: Screen | None = None,
 ) -> None:
-    """Run an agent until it is told to stop, then print its summary."""
+    """Run an agent until it is told to stop, then print its summary.
+
+    Parameters
+    ----------
+    form
+        With `json` nothing but objects is printed, the summary among them.
+    pages
+        Serve the dashboard, on the next free port.
+    screen
+        A terminal to show a status line on.
+    """
     from prontosched.agent.assembly import make_agent
+    from prontosched.agent.logs import ChangeLog
     from prontosched.agent.running import run, summary
     from prontosched.agent.views import status
 
     agent = make_agent(settings, source, embed=pages)
+    agent.followers.append(ChangeLog())
+    line = None if screen is None else StatusLine(screen)
+    if line is not None:
+        agent.followers.append(line)
 
     def started(url: str) -> None:
         shown = f"open {url}/" if pages and dashboard_routes() is not None else f"ask {url}/v1/decision"
-        click.echo(f"watching {source.name} every {agent.pace.interval_seconds:g} s: {shown}", err=True)
-        click.echo("stop with Ctrl-C" if seconds is None else f"stopping after {seconds:g} s", err=True)
+        end = "until Ctrl-C" if seconds is None else f"for {seconds:g} s"
+        LOG.info("watching %s every %g s, %s: %s", source.name, agent.pace.interval_seconds, end, shown)
+        if line is not None:
+            line.url = f"{url}/"
 
     run(
         agent,
@@ -49,6 +74,8 @@ def go(
     )
     if as_json:
         click.echo(json.dumps(status(agent)))
+    elif form == "json":
+        LOG.info("%s", summary(agent).replace("\n", "; "))
     else:
         click.echo(summary(agent))
 

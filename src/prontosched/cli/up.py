@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from prontosched.cli.agent_options import agent_options, settings_of
 from prontosched.cli.shared_options import SectionedCommand
 
+if TYPE_CHECKING:
+    from prontosched.agent.logs import LogFormat
+
 
 @click.command(cls=SectionedCommand)
 @agent_options
-def command(seconds: float | None, verbose: bool, as_json: bool, **options: Any) -> None:
+def command(
+    seconds: float | None, verbose: bool, log_format: LogFormat, as_json: bool, **options: Any
+) -> None:
     """Watch this machine now: agent, API and dashboard in one, no root and no configuration.
 
-    Takes the next free port where 7077 is taken, and says where to look. Stops on Ctrl-C
-    or after `--for`, with a summary. Where this machine cannot be read it says so and
+    Takes the next free port where 7077 is taken, and says where to look. On a terminal one
+    line shows where it stands; every change of mind is printed with its reason. Stops on
+    Ctrl-C or after `--for`, with a summary. Where this machine cannot be read it says so and
     replays a generated trace.
 
     \b
@@ -24,14 +31,25 @@ def command(seconds: float | None, verbose: bool, as_json: bool, **options: Any)
         pronto up --for 60s
     """
     from prontosched.agent.assembly import make_access
-    from prontosched.agent.running import log_to_stderr
+    from prontosched.agent.logs import log_to_stderr
     from prontosched.agent.sources import local_source
-    from prontosched.cli.live import go
+    from prontosched.cli.live import LOG, go
+    from prontosched.cli.terminal import Screen, is_live
 
-    log_to_stderr(verbose=verbose)
+    screen = Screen(sys.stderr) if log_format == "text" and is_live(sys.stderr) else None
+    log_to_stderr(verbose=verbose, form=log_format, stream=screen)
     settings = settings_of(options)
     access = make_access(settings)
     settings, source, instead = local_source(settings)
     if instead:
-        click.echo(instead, err=True)
-    go(settings, source, access, seconds=seconds, as_json=as_json, pages=True)
+        LOG.warning("%s", instead)
+    go(
+        settings,
+        source,
+        access,
+        seconds=seconds,
+        as_json=as_json,
+        form=log_format,
+        pages=True,
+        screen=screen,
+    )
