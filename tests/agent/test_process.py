@@ -146,7 +146,7 @@ def test_without_proc_it_says_so_and_replays_a_generated_trace(start, tmp_path):
 
     assert process.returncode == 0, err
     assert "replaying a generated trace instead of this machine" in err
-    assert "decisions in" in out
+    assert "decisions for" in out
 
 
 def test_a_disk_that_is_full_from_the_start_stops_no_decision(start, tmp_path):
