@@ -19,12 +19,12 @@ from prontosched.agent.nodes import OneNode
 from prontosched.agent.serve import Server
 from prontosched.agent.state import remove_address, write_address
 from prontosched.agent.tally import Tally
+from prontosched.agent.views import record_figures
 
 LOG = logging.getLogger("prontosched.agent")
 SWITCH_SECONDS = 0.0005
-# From how many on a share of decisions, and of contentions, is told.
+# From how many on a share of decisions is told.
 ENOUGH_DECISIONS = 100
-ENOUGH_CONTENTIONS = 20
 
 
 def run(
@@ -134,18 +134,17 @@ def _ready(tally: Tally) -> str:
 
 
 def _record(nodes: OneNode) -> str:
-    """Say what refusals were worth where enough contention came to tell, over all runs of this node."""
-    figures = nodes.record.figures()
-    if not figures.contentions:
+    """Say what refusals were worth over all runs of this node, as pages do: only where enough came to tell."""
+    figures = record_figures(nodes)
+    contentions, preceded = figures["contentions"], figures["preceded"]
+    if not contentions:
         return ""
-    if figures.contentions < ENOUGH_CONTENTIONS:
-        more = ENOUGH_CONTENTIONS - figures.contentions
-        return (
-            f"{figures.contentions} contention{_s(figures.contentions)} so far: "
-            f"{more} more until its record can tell what refusing is worth"
-        )
-    preceded = round(figures.preceded * figures.contentions)
-    return f"record: {preceded} of {figures.contentions} contentions so far came after a refusal had begun"
+    told = (
+        ""
+        if preceded is None
+        else f"{round(preceded * contentions)} of {contentions} contentions came after a refusal had begun. "
+    )
+    return f"record: {told}{figures['words']}"
 
 
 def _s(count: int) -> str:
