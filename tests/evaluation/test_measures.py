@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -193,3 +195,14 @@ def test_calibration_tells_contended_moments_from_quiet_ones() -> None:
     assert bins[1, :, 0].sum() == 10
     assert bins[1, 18, 0] == 10
     assert bins[0, 2, 0] == bins[0, :, 0].sum()
+
+
+def test_what_jobs_suffer_is_counted_after_the_moment_within_the_horizon() -> None:
+    raised, suffered = marks(40, 10, 11), np.full(40, np.nan)
+    suffered[12], suffered[30] = 3.0, 1.0
+    counts = count_honest(replace(stretch(marks(40, 12), raised), qos=suffered[:, None]))
+
+    assert counts["qos_moments"][0] == 10
+    assert counts["qos"][0] == 5 * 3.0 + 5 * 1.0
+    assert counts["qos_refused_moments"][0, 0] == 2
+    assert counts["qos_refused"][0, 0] == 6.0

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from prontosched.errors import TelemetryError
 from prontosched.evaluation import engines
 from prontosched.evaluation.evaluate import Evaluation, evaluate
-from prontosched.evaluation.inputs import Part, Plan
+from prontosched.evaluation.inputs import Columns, Part, Plan, plan_traces
 from prontosched.evaluation.intervals import excess_p, t_quantile, t_tail
 from prontosched.evaluation.methods import choose
 from prontosched.evaluation.setting import Setting
@@ -153,3 +155,54 @@ def test_students_t_agrees_with_scipy(degrees: int) -> None:
     for t in (-3.0, 0.0, 0.5, 2.0, 6.0):
         assert t_tail(t, degrees) == pytest.approx(stats.t.sf(t, degrees), rel=1e-3, abs=1e-7)
     assert t_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-3)
+
+
+def write_probed(path: Path, steps: int = 3000) -> Path:
+    """Write a trace of contention in bouts, probed every third row."""
+    rng = np.random.default_rng(3)
+    bouts = np.repeat(rng.random(steps // 15) < 0.12, 15)
+    lines = ["timestamp,cpu_ready,metric,probe_slowdown,latency"]
+    for step, bout in enumerate(bouts):
+        ready = rng.gamma(2.0) + 40.0 * bout
+        probe = f"{1.0 + 1.5 * bout + 0.1 * rng.random():.3f}" if step % 3 == 0 else ""
+        lines.append(f"{20 * step},{ready:.3f},{rng.random():.3f},{probe},{10 * rng.random():.3f}")
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_what_refusing_would_have_saved_is_told_in_the_units_of_the_probe(tmp_path: Path) -> None:
+    plan = plan_traces([str(write_probed(tmp_path / "host.csv"))], Columns())
+    found = evaluate(plan, Setting(methods=("ready", "random"), truth="20%"), workers=1).outcome
+    saved, luck = (method["qos"] for method in found["methods"])
+
+    assert found["data"]["qos_column"] == "probe_slowdown"
+    assert saved["refused"]["value"] > 1.8
+    assert saved["accepted"]["value"] < saved["all"]["value"] < saved["refused"]["value"]
+    assert saved["saved"]["low"] > 0
+    assert luck["saved"]["low"] < 0 < luck["saved"]["high"]
+
+
+def test_another_column_can_say_what_jobs_suffer_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    path, setting = str(write_probed(tmp_path / "host.csv")), Setting(methods=("ready",), truth="20%")
+    found = evaluate(plan_traces([path], Columns(qos="latency")), setting, workers=1).outcome
+
+    assert found["data"]["qos_column"] == "latency"
+    assert 4 < found["methods"][0]["qos"]["all"]["value"] < 6
+    with pytest.raises(TelemetryError, match="no column 'pain' among"):
+        evaluate(plan_traces([path], Columns(qos="pain")), setting, workers=1)
+
+
+def test_what_jobs_suffer_is_never_an_input(tmp_path: Path) -> None:
+    path = write_probed(tmp_path / "host.csv", 1200)
+    other = tmp_path / "same" / "host.csv"
+    other.parent.mkdir()
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    changed = [rows[0], *([*row[:3], "9" if row[3] else "", row[4]] for row in rows[1:])]
+    other.write_text("\n".join(map(",".join, changed)))
+    setting = Setting(methods=("learned", "t2+spe"), truth="20%")
+    first, second = (
+        evaluate(plan_traces([str(p)], Columns()), setting, workers=1).outcome for p in (path, other)
+    )
+
+    assert [m["honest"] for m in first["methods"]] == [m["honest"] for m in second["methods"]]
+    assert [m["qos"] for m in first["methods"]] != [m["qos"] for m in second["methods"]]

@@ -92,6 +92,12 @@ def _sweeps(
     is_flag=True,
     help="Let CPU Ready be one of the metrics too; the answer is then among the questions.",
 )
+@click.option(
+    "--qos",
+    metavar="COLUMN",
+    help="Column of what jobs suffer, higher is worse: what refusing would have saved is told in its unit. "
+    "No method sees it.  [default: probe_slowdown, where a trace has it]",
+)
 @click.option("--tolerance", default=None, help="What signals are told contention is; the truth by default.")
 @click.option(
     "--sweep",
@@ -201,7 +207,12 @@ def _plan(traces: tuple[str, ...], control: str | None, options: dict[str, Any])
 
     if control:
         return plan_control(control, nodes=options["nodes"], steps=options["steps"], seed=options["seed"])
-    columns = Columns(ready=options["ready"], utilisation=options["utilisation"], exclude=options["exclude"])
+    columns = Columns(
+        ready=options["ready"],
+        utilisation=options["utilisation"],
+        exclude=options["exclude"],
+        qos=options["qos"],
+    )
     plan = plan_traces(traces or (shipped_trace(),), columns)
     for reason in plan.refused.values():
         click.echo(f"warning: left out: {reason}", err=True)

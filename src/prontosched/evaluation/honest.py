@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from prontosched.evaluation.stretch import Stretch
-from prontosched.evaluation.windows import any_within
+from prontosched.evaluation.windows import any_within, mean_ahead
 from prontosched.subspace import Array
 
 CALIBRATION_BINS = 20
@@ -42,6 +42,7 @@ def count_honest(stretch: Stretch) -> dict[str, Array]:
     total = future.sum(axis=0)
     return {
         **_count_own(stretch),
+        **_count_qos(stretch),
         "valid": valid.sum(axis=0, dtype=np.float64),
         "positive": label.sum(axis=0, dtype=np.float64),
         "future": total,
@@ -70,6 +71,30 @@ def _count_own(stretch: Stretch) -> dict[str, Array]:
         "steps_running": running[part].sum(axis=0, dtype=np.float64),
         "changes": changed[part].sum(axis=0, dtype=np.float64),
         "refusals": closed[part].sum(axis=0, dtype=np.float64),
+    }
+
+
+def _count_qos(stretch: Stretch) -> dict[str, Array]:
+    """Count what jobs suffered within the horizon of a moment: in all, and of those each method refused."""
+    methods, nodes = stretch.score.shape[1:]
+    if stretch.qos is None:
+        none = np.zeros(nodes), np.zeros((methods, nodes))
+        return {
+            "qos_moments": none[0],
+            "qos": none[0],
+            "qos_refused_moments": none[1],
+            "qos_refused": none[1],
+        }
+    part = stretch.part
+    suffered = mean_ahead(stretch.qos, horizon=stretch.horizon)[part]
+    looked = stretch.known[part] & np.isfinite(suffered)
+    suffered = np.where(looked, suffered, 0.0)
+    refused = stretch.raised[part][..., 0]
+    return {
+        "qos_moments": looked.sum(axis=0, dtype=np.float64),
+        "qos": suffered.sum(axis=0),
+        "qos_refused_moments": (refused & looked[:, None, :]).sum(axis=0, dtype=np.float64),
+        "qos_refused": np.einsum("tkm,tm->km", refused, suffered, optimize=True),
     }
 
 

@@ -17,6 +17,7 @@ from typing import Protocol
 from prontosched.errors import TelemetryError
 from prontosched.evaluation.datasets import open_dataset, recognise
 from prontosched.extras import missing_extra
+from prontosched.telemetry.source import PROBE_COLUMN
 from prontosched.telemetry.trace import Chunk, TraceCounts, TraceSource, open_trace
 from prontosched.telemetry.trace_files import name_some
 from prontosched.telemetry.trace_layout import ready_wanted
@@ -79,13 +80,17 @@ class Part(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What the columns of the traces mean; empty takes the usual names."""
+    """What the columns of the traces mean; empty takes the usual names.
+
+    `qos` is what jobs suffer, higher is worse; by default what the probe suffered, where a trace has it.
+    """
 
     ready: str | None = None
     utilisation: str | None = None
     timestamp: str | None = None
     node: str | None = None
     exclude: tuple[str, ...] = ()
+    qos: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +102,14 @@ class TracePart:
     nodes: tuple[str, ...] | None = None
     rows: int = 0
 
-    def open(self) -> tuple[TraceSource, str]:
-        """Open the traces; refuse those without CPU Ready."""
-        source, unit = open_columns(self.paths, self.columns)
+    @property
+    def qos(self) -> str:
+        """Name of the column of what jobs suffer, if there is one."""
+        return self.columns.qos or PROBE_COLUMN
+
+    def open(self, *, with_qos: bool = False) -> tuple[TraceSource, str]:
+        """Open the traces; refuse those without CPU Ready. What jobs suffer is a metric only where asked for."""
+        source, unit = open_columns(self.paths, self.columns, keep=(self.qos,) if with_qos else ())
         if source.ready_column is None:
             known = name_some(source.metrics, most=2)
             raise TelemetryError(
@@ -124,25 +134,36 @@ class Plan:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def open_columns(paths: Sequence[str], columns: Columns) -> tuple[TraceSource, str]:
+def open_columns(paths: Sequence[str], columns: Columns, keep: Sequence[str] = ()) -> tuple[TraceSource, str]:
     """Open traces or files of a published data set; return also the unit of their CPU Ready."""
     if columns.timestamp is None and columns.node is None:
         source, unit = open_dataset(
-            list(paths), ready=columns.ready, exclude=columns.exclude, utilisation=columns.utilisation
+            list(paths),
+            ready=columns.ready,
+            exclude=_excluded(columns, keep),
+            utilisation=columns.utilisation,
+            keep=keep,
         )
     else:
         source, unit = (
             open_trace(
                 list(paths),
                 ready=columns.ready,
-                exclude=columns.exclude,
+                exclude=_excluded(columns, keep),
                 utilisation=columns.utilisation,
+                keep=keep,
                 timestamp=columns.timestamp,
                 node=columns.node,
             ),
             "other",
         )
     return source, ready_unit(source.ready_column) if unit == "other" else unit
+
+
+def _excluded(columns: Columns, keep: Sequence[str]) -> tuple[str, ...]:
+    """Return what is left out of the metrics: what jobs suffer too, unless it is kept."""
+    named = () if columns.qos is None or columns.qos in keep else (columns.qos,)
+    return (*columns.exclude, *named)
 
 
 def ready_unit(column: str | None) -> str:

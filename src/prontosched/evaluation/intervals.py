@@ -103,6 +103,15 @@ def excess_p(ratio: float, draws: Array, degrees: int) -> float:
     return t_tail(math.log(ratio) / spread, degrees)
 
 
+def student_interval(value: float, draws: Array, degrees: int, nodes: int) -> Interval:
+    """Return a value with Student's interval around it, from its spread over draws of so many blocks."""
+    known = draws[np.isfinite(draws)]
+    if degrees < 1 or not math.isfinite(value) or known.size < max(20, draws.size // 2):
+        return Interval(float(value), float("nan"), float("nan"), nodes)
+    half = t_quantile(degrees) * float(known.std())
+    return Interval(float(value), float(value) - half, float(value) + half, nodes)
+
+
 def t_tail(t: float, degrees: int) -> float:
     """Return the chance that Student's t exceeds `t`.
 

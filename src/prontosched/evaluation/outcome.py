@@ -85,6 +85,7 @@ def data_card(study: Study) -> dict[str, Any]:
         "interval_seconds": _plain(results[0].interval_seconds) if results else None,
         "ready_column": results[0].ready_column if results else "",
         "ready_unit": results[0].ready_unit if results else "",
+        "qos_column": results[0].qos_column if results else None,
         "spikes": sum(node.spikes for node in nodes),
         "spike_share": _ratio(sum(node.spikes for node in nodes), steps),
         "positive_share": _ratio(sum(n.positive for n in nodes), sum(n.scored for n in nodes)),
@@ -117,6 +118,7 @@ def _method(study: Study, method: Method) -> dict[str, Any]:
             if not statistic.startswith("own_")
         },
         "nodes": _nodes(study, name),
+        "qos": None if (qos := study.qos(name)) is None else {key: v.as_dict() for key, v in qos.items()},
         "curve": [
             {"budget": budget, "downtime": _plain(cost), "recall": _plain(gain)}
             for budget, cost, gain in zip(study.setting.budgets, costs, gains, strict=True)

@@ -22,6 +22,7 @@ def print_outcome(found: dict[str, Any]) -> str:
         "",
     ]
     lines += _own(found)
+    lines += _qos(found)
     lines += ["", f"At equal downtime. {found['comparison']} {found['anticipation']}".rstrip()]
     headings = ["method", f"recall {low:.0%}", f"recall {chosen:.0%}", "95 % interval", "null p",
                 f"prec. {chosen:.0%}", "quiet ROC", "quiet AP", "exposure", "ECE"]  # fmt: skip
@@ -78,6 +79,23 @@ def _own(found: dict[str, Any]) -> list[str]:
     return table(headings, rows)
 
 
+def _qos(found: dict[str, Any]) -> list[str]:
+    """Return what jobs suffered after accepted and refused moments, where the traces say."""
+    column = found["data"]["qos_column"]
+    rows = [
+        [
+            method["label"],
+            *(_with_span(method["qos"][key]) for key in ("accepted", "refused", "all", "saved")),
+        ]
+        for method in found["methods"]
+        if method["qos"] is not None and method["qos"]["refused"]["value"] is not None
+    ]
+    if not rows:
+        return []
+    headings = [f"mean {column} after moments", "accepted", "refused", "all", "saved by refusing"]
+    return ["", *table(headings, rows)]
+
+
 def _each(found: dict[str, Any]) -> list[str]:
     """Return the values of the goals node by node, where there are a few nodes."""
     names = found["data"]["names"]
@@ -114,6 +132,11 @@ def _span(found: dict[str, Any]) -> str:
     if found.get("low") is None or found.get("high") is None:
         return "–"
     return f"{found['low']:.2f}–{found['high']:.2f}"
+
+
+def _with_span(found: dict[str, Any]) -> str:
+    span = _span(found)
+    return _short(found["value"], 3) + ("" if span == "–" else f" ({span})")
 
 
 def _met(met: bool | None) -> str:

@@ -114,6 +114,7 @@ class Record:
         self._threshold = np.full((steps, nodes), np.nan)
         self._known = np.zeros((steps, nodes), bool)
         self._gap = np.zeros((steps, nodes), bool)
+        self._qos = np.full((steps, nodes), np.nan)
         self._score = np.full((steps, methods, nodes), np.nan)
         self._probability = np.full((steps, methods, nodes), np.nan)
         self._raised = np.zeros((steps, methods, nodes, 1 + len(shape.budgets)), bool)
@@ -121,11 +122,12 @@ class Record:
 
     def extend(
         self, *, ready: Array, threshold: Array, known: Mask, gap: Mask, score: Array, probability: Array,
-        own: Mask, at_budgets: Mask,
+        own: Mask, at_budgets: Mask, qos: Array | None = None,
     ) -> None:  # fmt: skip
         """Take in some timesteps: `(steps, nodes)`, `(steps, methods, nodes)` and with budgets as last axis."""
+        qos = np.full(ready.shape, np.nan) if qos is None else qos
         raised = np.concatenate([own[..., None], at_budgets], axis=-1)
-        given = (ready, threshold, known, gap, score, probability, raised)
+        given = (ready, threshold, known, gap, qos, score, probability, raised)
         taken, steps = 0, ready.shape[0]
         while taken < steps:
             at = self._filled
@@ -144,6 +146,7 @@ class Record:
         """Settle what is left; nothing can be put in afterwards."""
         last = self._filled
         self._known[last:] = False
+        self._qos[last:] = np.nan
         self._raised[last:] = False
         self._gap[last:] = False
         if last > self._past:
@@ -152,13 +155,14 @@ class Record:
 
     def _held(self) -> tuple[NDArray[np.generic], ...]:
         return (
-            self._ready, self._threshold, self._known, self._gap, self._score, self._probability, self._raised
+            self._ready, self._threshold, self._known, self._gap, self._qos, self._score, self._probability,
+            self._raised,
         )  # fmt: skip
 
     def _settle(self, stop: int) -> None:
         stretch = Stretch(
             self._ready, self._threshold, self._known, self._gap, self._score, self._probability,
-            self._raised, (self._past, stop), self.shape.horizon, self.shape.window,
+            self._raised, (self._past, stop), self.shape.horizon, self.shape.window, self._qos,
         )  # fmt: skip
         self._add({**count_honest(stretch), **{f"paper_{k}": v for k, v in count_paper(stretch).items()}})
         self.leads += count_leads(stretch)

@@ -25,6 +25,7 @@ from prontosched.evaluation.summary import (
     FEWEST_SCORED,
     HITS,
     OWN,
+    QOS,
     SHIFTS,
     STATISTICS,
     NodeSummary,
@@ -34,6 +35,7 @@ from prontosched.evaluation.truth import Learner, Truth
 from prontosched.evaluation.windows import Mask
 from prontosched.subspace import Array
 from prontosched.telemetry.trace import Chunk, TraceCounts
+from prontosched.telemetry.trace_files import name_some
 
 ROWS = 256
 Progress = Callable[[int], None]
@@ -67,6 +69,7 @@ class PartResult:
     metrics: tuple[str, ...] = ()
     ready_column: str = ""
     ready_unit: str = "percent"
+    qos_column: str | None = None
     interval_seconds: float = float("nan")
     thinning: int = 1
     stretch: int = 0
@@ -102,7 +105,7 @@ def _culprit(part: TracePart) -> tuple[str, str] | None:
 
 def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartResult:
     began = time.process_time()
-    feed, unit = part.open()
+    feed, unit, qos = _open(part)
     try:
         nodes = part.nodes if isinstance(part, TracePart) and part.nodes is not None else feed.nodes
         truth = Truth.parse(setting.truth)
@@ -110,10 +113,10 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
         learner = truth.learner(len(nodes), trace_unit=unit, interval_seconds=interval)
         tolerance = setting.tolerance or _tolerance(truth, unit, interval)
         extra = (feed.ready_column or "ready",) if setting.with_ready else ()
-        metrics = (*feed.metrics, *extra)
+        metrics = (*(name for name in feed.metrics if name != qos), *extra)
         chunk = Chunked(nodes, len(metrics), interval, tolerance, setting, unit)
         methods = choose(setting.methods, setting.sweeps)
-        record, steps = _stream(feed, metrics, chunk, methods, learner, progress)
+        record, steps = _stream(feed, metrics, chunk, methods, learner, progress, qos)
     finally:
         feed.close()
     record.finish()
@@ -123,6 +126,7 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
         metrics=metrics,
         ready_column=feed.ready_column or "",
         ready_unit=unit,
+        qos_column=qos,
         interval_seconds=interval,
         thinning=record.thinning,
         stretch=record.segment,
@@ -151,7 +155,7 @@ def _drop_meaningless(nodes: list[NodeSummary], methods: list[Method], unit: str
     """Set the own figures of rules to NaN whose limit is in percent where CPU Ready is not."""
     if unit in ("percent", "ms"):
         return
-    columns = [STATISTICS.index(statistic) for statistic in (*OWN, *HITS)]
+    columns = [STATISTICS.index(statistic) for statistic in (*OWN, *HITS, *QOS)]
     for place, method in enumerate(methods):
         if method.percent_only:
             for node in nodes:
@@ -170,6 +174,21 @@ def _total_nulls(nodes: list[NodeSummary], methods: int) -> dict[str, NullTotal]
     return totals
 
 
+def _open(part: Part) -> tuple[Feed, str, str | None]:
+    """Open a part; return also its unit of CPU Ready, and the column of what jobs suffer if it has one."""
+    if not isinstance(part, TracePart):
+        return (*part.open(), None)
+    feed, unit = part.open(with_qos=True)
+    if part.qos in feed.metrics:
+        return feed, unit, part.qos
+    if part.columns.qos is not None:
+        known = name_some(feed.metrics, most=4)
+        raise TelemetryError(
+            f"{part.paths[0]}: no column '{part.qos}' among {known}: name another with --qos"
+        )
+    return feed, unit, None
+
+
 def _tolerance(truth: Truth, unit: str, interval: float) -> str:
     """Return the truth as a signal's tolerance: a percentile, or a value in the trace's unit."""
     if truth.kind == "fixed":
@@ -184,41 +203,53 @@ def _stream(
     methods: list[Method],
     learner: Learner,
     progress: Progress | None,
+    qos: str | None,
 ) -> tuple[Record, int]:
     loop = _Loop(chunk, methods, make_runners(methods, chunk, metrics))
-    layout = _Layout(chunk, feed.metrics, with_ready=chunk.setting.with_ready)
+    layout = _Layout(chunk, None if qos is None else feed.metrics.index(qos))
     for chunks in feed.aligned(ROWS, nodes=chunk.nodes):
-        rows, gap = layout.rows(chunks)
+        rows, gap, suffered = layout.rows(chunks)
         for step, ready in enumerate(rows.ready):
             rows.threshold[step] = learner.threshold()
             learner.learn(ready)
-        loop.run(rows, gap)
+        loop.run(rows, gap, suffered)
         if progress is not None:
             progress(int(rows.present.sum()))
     return loop.record, int(layout.timestep.sum())
 
 
 class _Layout:
-    """Puts the next rows of all nodes side by side; nodes that have ended are absent."""
+    """Puts the next rows of all nodes side by side; nodes that have ended are absent.
 
-    def __init__(self, chunk: Chunked, metrics: tuple[str, ...], *, with_ready: bool) -> None:
+    Parameters
+    ----------
+    qos
+        Which of the columns says what jobs suffer: it is kept apart from the metrics.
+    """
+
+    def __init__(self, chunk: Chunked, qos: int | None) -> None:
         self._index = {name: k for k, name in enumerate(chunk.nodes)}
         self._features = chunk.features
         self._interval = chunk.interval_seconds
-        self._with_ready = with_ready
+        self._with_ready = chunk.setting.with_ready
+        self._qos = qos
         self._last = np.full(len(chunk.nodes), np.nan)
         self.timestep = np.zeros(len(chunk.nodes), np.int64)
 
-    def rows(self, chunks: list[Chunk]) -> tuple[Rows, Mask]:
-        """Return the rows, and where time is missing before one."""
+    def rows(self, chunks: list[Chunk]) -> tuple[Rows, Mask, Array]:
+        """Return the rows, where time is missing before one, and what jobs suffered."""
         steps, nodes = max(len(chunk) for chunk in chunks), len(self._index)
         vectors = np.full((steps, nodes, self._features), np.nan)
-        ready, utilisation, clock, threshold = (np.full((steps, nodes), np.nan) for _ in range(4))
+        ready, utilisation, clock, threshold, qos = (np.full((steps, nodes), np.nan) for _ in range(5))
         present, gap = np.zeros((steps, nodes), bool), np.zeros((steps, nodes), bool)
         for chunk in chunks:
             node, size = self._index[chunk.node], len(chunk)
-            given = chunk.vectors.shape[1]
-            vectors[:size, node, :given] = chunk.vectors
+            metrics = chunk.vectors
+            if self._qos is not None:
+                qos[:size, node] = metrics[:, self._qos]
+                metrics = np.delete(metrics, self._qos, axis=1)
+            given = metrics.shape[1]
+            vectors[:size, node, :given] = metrics
             if self._with_ready:
                 vectors[:size, node, given] = chunk.ready
             ready[:size, node] = chunk.ready
@@ -232,9 +263,8 @@ class _Layout:
         timestep = self.timestep + np.cumsum(present, axis=0) - present
         self.timestep = self.timestep + present.sum(axis=0)
         unseen = np.zeros((0, 0))
-        return Rows(
-            ready, utilisation, clock, present, timestep, threshold, vectors, unseen, unseen, unseen
-        ), gap
+        rows = Rows(ready, utilisation, clock, present, timestep, threshold, vectors, unseen, unseen, unseen)
+        return rows, gap, qos
 
 
 class _Loop:
@@ -253,7 +283,7 @@ class _Loop:
         self._percentiles: PastPercentile | None = None
         self._generator = np.random.default_rng([setting.seed, 5, zlib.crc32(chunk.nodes[0].encode())])
 
-    def run(self, rows: Rows, gap: Mask) -> None:
+    def run(self, rows: Rows, gap: Mask, qos: Array) -> None:
         """Let all methods speak of the next rows, and record them."""
         present = rows.present[:, None, :]
         steps = rows.ready.shape[0]
@@ -281,6 +311,7 @@ class _Loop:
             threshold=rows.threshold,
             known=rows.present & np.isfinite(rows.ready),
             gap=gap,
+            qos=qos,
             score=score,
             probability=probability,
             own=own & present,

@@ -35,6 +35,8 @@ class Stretch:
         First and last step (exclusive) to count.
     horizon, window
         Steps ahead in which a spike counts; the paper's window w.
+    qos
+        What jobs suffered, `(steps, nodes)`, NaN where nobody looked.
     """
 
     ready: Array
@@ -47,6 +49,7 @@ class Stretch:
     inner: tuple[int, int]
     horizon: int
     window: int
+    qos: Array | None = None
 
     @property
     def part(self) -> slice:

@@ -18,13 +18,14 @@ from prontosched.evaluation.intervals import (
     mean_interval,
     ratio_draws,
     ratio_interval,
+    student_interval,
     t_quantile,
 )
 from prontosched.evaluation.methods import Method
 from prontosched.evaluation.nulls import NullTotal, holm, p_value
 from prontosched.evaluation.replay import PartResult
 from prontosched.evaluation.setting import Setting
-from prontosched.evaluation.summary import FEWEST_SCORED, HITS, STATISTICS, NodeSummary
+from prontosched.evaluation.summary import FEWEST_SCORED, HITS, QOS, STATISTICS, NodeSummary
 from prontosched.subspace import Array
 from prontosched.telemetry.trace import TraceCounts
 
@@ -182,18 +183,49 @@ class Study:
         met, luck = self._statistics[:, k, hits].sum(), self._statistics[:, k, chance].sum()
         if not (luck > 0 and met > 0):
             return Interval(0.0 if luck > 0 else math.nan, math.nan, math.nan, len(self.nodes))
-        drawn = self._draws[:, k][:, [hits, chance]]
-        if self._over:
-            generator = np.random.default_rng([self.setting.seed, 3])
-            chosen = generator.integers(0, len(drawn), size=(len(drawn), 1, drawn.shape[2]))
-            drawn = np.take_along_axis(drawn, chosen, axis=0)
-        draws = drawn.sum(axis=0)
+        draws = self._drawn_sums(k, [hits, chance])
         used = (draws > 0).all(axis=0)
         value, degrees = float(met / luck), self._degrees
         if degrees < 1 or used.sum() < draws.shape[1] // 2:
             return Interval(value, math.nan, math.nan, len(self.nodes))
         half = t_quantile(degrees) * float(np.log(draws[0, used] / draws[1, used]).std())
         return Interval(value, value * math.exp(-half), value * math.exp(half), len(self.nodes))
+
+    def _drawn_sums(self, method: int, statistics: list[int]) -> Array:
+        """Return sums over nodes of some counts on every draw, `(statistics, draws)`; nodes drawn too if many."""
+        drawn = self._draws[:, method][:, statistics]
+        if self._over:
+            generator = np.random.default_rng([self.setting.seed, 3])
+            chosen = generator.integers(0, len(drawn), size=(len(drawn), 1, drawn.shape[2]))
+            drawn = np.take_along_axis(drawn, chosen, axis=0)
+        total: Array = drawn.sum(axis=0)
+        return total
+
+    def qos(self, name: str) -> dict[str, Interval] | None:
+        """Return what jobs suffered after all, accepted and refused moments, all nodes together.
+
+        `saved` is how much lower the mean over accepted moments is than over all, `apart` how many times
+        higher it is over refused moments than over accepted ones. None where nobody looked.
+        """
+        k, at = self._at(name), [STATISTICS.index(statistic) for statistic in QOS]
+        exact = self._statistics[:, k][:, at].sum(axis=0)
+        if not exact[0] > 0:
+            return None
+        # The value first, then the draws.
+        moments, total, moments_refused, refused = np.column_stack([exact, self._drawn_sums(k, at)])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            every, refusing = total / moments, refused / moments_refused
+            accepting = (total - refused) / (moments - moments_refused)
+            found = {
+                "all": every,
+                "accepted": accepting,
+                "refused": refusing,
+                "saved": every - accepting,
+                "apart": refusing / accepting,
+            }
+        return {
+            key: student_interval(v[0], v[1:], self._degrees, len(self.nodes)) for key, v in found.items()
+        }
 
     def refusals(self, name: str) -> int:
         """Return how often a method began to refuse, over all nodes."""

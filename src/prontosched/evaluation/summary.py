@@ -39,9 +39,12 @@ COLD = (20, 500)
 OWN = ("own_downtime", "own_recall", "own_precision", "own_contended_accepted", "own_changes_per_hour")
 # Moments before a spike that were refused, and how many chance would have refused at the same downtime.
 HITS = ("own_hits", "own_hits_by_chance")
+# What jobs suffered after moments, and after those that were refused: how many moments, and the sum.
+QOS = ("own_qos_moments", "own_qos", "own_qos_refused_moments", "own_qos_refused")
 COUNTED = (
     *OWN,
     *HITS,
+    *QOS,
     "recall_low",
     "recall",
     "precision_low",
@@ -169,7 +172,7 @@ def summarise_node(
     draws = np.full((shape.methods, len(STATISTICS), DRAWS), np.nan)
     oracle = exposure_of_oracle(tape.future[tape.valid], targets[1])
     for index, key in enumerate(COUNTED):
-        if key in OWN or key in HITS:
+        if key.startswith("own_"):
             statistics[:, index] = _of_own(key, total, steps_per_hour)
             draws[:, index] = np.moveaxis(_of_own(key, drawn, steps_per_hour), 0, -1)
         else:
@@ -234,7 +237,10 @@ def _curve(counts: dict[str, Array]) -> tuple[Array, Array]:
 def _of_own(key: str, counts: dict[str, Array], steps_per_hour: int) -> Array:
     """Return one of the figures of the methods' own decisions, `(…, methods)`."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        if key == "own_hits":
+        if key in QOS:
+            found = counts[key.removeprefix("own_")]
+            found = found if "refused" in key else np.broadcast_to(found[..., None], counts["changes"].shape)
+        elif key == "own_hits":
             found = counts["hits"][..., 0]
         elif key == "own_hits_by_chance":
             found = counts["raised"][..., 0] * (counts["positive"] / counts["valid"])[..., None]

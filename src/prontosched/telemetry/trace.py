@@ -201,6 +201,7 @@ def open_trace(
     utilisation: str | None = None,
     timestamp: str | None = None,
     node: str | None = None,
+    keep: Sequence[str] = (),
 ) -> TraceSource:
     """Open files and folders as one source; only headers are read.
 
@@ -217,6 +218,8 @@ def open_trace(
         Column that holds the time; without it `timestamp` or `time` if there is one.
     node
         Column that names the node; without it `node` if there is one.
+    keep
+        Columns to have among the metrics although they say what came of it, such as the probe's.
     """
     chosen = [paths] if isinstance(paths, str | PathLike) else list(paths)
     streams = [stream for path in chosen for stream in _streams(Path(path))]
@@ -227,7 +230,7 @@ def open_trace(
     given = {"ready": ready, "utilisation": utilisation, "timestamp": timestamp, "node": node}
     for column in filter(None, given.values()):
         require_column(column, files)
-    layout, columns = lay_out(files, given, exclude)
+    layout, columns = lay_out(files, given, exclude, keep)
     return TraceSource(streams, layout, columns)
 
 

@@ -75,9 +75,12 @@ def ready_wanted(names: Sequence[str]) -> str:
 
 
 def lay_out(
-    files: list[TraceFile], given: dict[str, str | None], exclude: Sequence[str]
+    files: list[TraceFile], given: dict[str, str | None], exclude: Sequence[str], keep: Sequence[str] = ()
 ) -> tuple[Layout, dict[str, str]]:
-    """Decide what each column is; return the layout and the columns left out with the reason."""
+    """Decide what each column is; return the layout and the columns left out with the reason.
+
+    Columns to `keep` are among the metrics, whatever they are, where a file has them.
+    """
     defaults = {
         "ready": READY_NAMES,
         "utilisation": UTILISATION_NAMES,
@@ -86,8 +89,9 @@ def lay_out(
     }
     roles = {role: (name,) if (name := given[role]) else defaults[role] for role in defaults}
     reserved = {name for role, names in roles.items() if role != "utilisation" for name in names}
-    # What happened to a probe is an outcome: read it as `ready` where it is wanted.
+    # What happened to a probe is an outcome: read it as `ready`, or `keep` it, where it is wanted.
     reserved |= {*UTILISATION_NAMES, PROBE_COLUMN}
+    reserved -= set(keep)
     columns: dict[str, str] = {}
     metrics: dict[str, int] = {}
     for file in files:
@@ -95,7 +99,7 @@ def lay_out(
             if name in reserved:
                 if name in file.text and name in roles["ready"] + roles["utilisation"]:
                     raise TelemetryError(f"{file.path}: column '{name}' must hold numbers, got text")
-            elif any(fnmatch.fnmatchcase(name, pattern) for pattern in exclude):
+            elif name not in keep and any(fnmatch.fnmatchcase(name, pattern) for pattern in exclude):
                 continue
             elif name in file.text:
                 columns[name] = "left out, not numbers"

@@ -86,6 +86,7 @@ def open_dataset(
     ready: str | None = None,
     exclude: Sequence[str] = (),
     utilisation: str | None = None,
+    keep: Sequence[str] = (),
 ) -> tuple[TraceSource, str]:
     """Open traces of any kind: Pronto's own, SMD, Bitbrains, or exports of vSphere.
 
@@ -97,6 +98,8 @@ def open_dataset(
         Columns to leave out, with wildcards; without it and without `ready` the data set's own choice.
     utilisation
         Column that holds CPU utilisation.
+    keep
+        Columns to have among the metrics although they say what came of it.
 
     Returns
     -------
@@ -106,7 +109,7 @@ def open_dataset(
     readers = [recognise(path) for path in files]
     if not any(readers):
         unit = "percent" if ready is None or ready.endswith("percent") else "other"
-        return open_trace(paths, ready=ready, exclude=exclude, utilisation=utilisation), unit
+        return open_trace(paths, ready=ready, exclude=exclude, utilisation=utilisation, keep=keep), unit
     for path, reader in zip(files, readers, strict=True):
         if reader is None:
             raise TelemetryError(f"{path}: all files must be of one kind, got a plain trace among data sets")
@@ -130,7 +133,7 @@ def open_dataset(
     if given["utilisation"] == chosen:
         given["utilisation"] = None  # what is to be foretold must not be among what foretells it
     patterns = tuple(exclude) or (first.exclude if own_choice else ())
-    layout, columns = lay_out(list(opened), given, patterns)
+    layout, columns = lay_out(list(opened), given, patterns, keep)
     streams = [Stream(_name(file.path), [file]) for file in opened]
     tell_apart(streams)
     unit = first.ready_unit if own_choice else "percent" if str(ready).endswith("percent") else "other"
