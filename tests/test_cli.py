@@ -73,7 +73,7 @@ def test_a_csv_with_a_node_column_is_replayed(tmp_path: Path) -> None:
     ("arguments", "code", "says"),
     [
         (["replay", "missing.csv"], 2, "does not exist"),
-        (["replay", "--signal", "psychic"], 1, "signal must be one of"),
+        (["replay", "--signal", "psychic"], 1, "no signal is called 'psychic': known are learned, paper"),
         (["replay", "--budget", "7"], 1, "budget must lie between 0 and 1, got 7.0"),
         (["replay", "--tolerance", "lots"], 1, "tolerance must be"),
         (["nonsense"], 2, "No such command"),

@@ -206,7 +206,7 @@ def test_a_view_over_other_metrics_is_refused() -> None:
     [
         ({"preset": "papr"}, "preset must be one of paper, default, got 'papr'"),
         ({"embedding": "pca"}, "embedding must be one of"),
-        ({"signal": "psychic"}, "signal must be one of"),
+        ({"signal": "psychic"}, "no signal is called 'psychic'"),
     ],
 )
 def test_an_unknown_name_is_refused_with_those_known(options: dict[str, str], message: str) -> None:

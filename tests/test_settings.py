@@ -140,7 +140,7 @@ def test_command_line_beats_environment_beats_file(tmp_path):
 
     # A budget of 7 from the environment would have been refused: the command line came first.
     assert isinstance(shown.exception, SettingsError)
-    assert "source must be one of" in str(shown.exception)
+    assert "no source is called" in str(shown.exception)
     refused = CliRunner().invoke(cli, ["--config", str(path), "agent"], env={"PRONTO_AGENT_BUDGET": "7"})
     assert "budget must lie between 0 and 1, got 7.0" in str(refused.exception)
 
@@ -326,7 +326,15 @@ def test_a_variable_of_the_agent_holds_for_up_too(tmp_path, command):
         (["--budget", "1"], "budget must lie between 0 and 1, got 1.0"),
         (["--tolerance", "lots"], "tolerance must be like 5%"),
         (["--signal", "paper", "--budget", "0.1"], "signal paper has no budget"),
-        (["--preset", "papre"], "preset must be one of paper, default, got 'papre'"),
+        (["--preset", "papre"], "no preset is called 'papre': did you mean 'paper'"),
+        (["--signal", "learnd"], "no signal is called 'learnd': did you mean 'learned'"),
+        (["--source", "generatd"], "no source is called 'generatd': did you mean 'generated'"),
+        (
+            ["--source", "linux", "--source-option", "thread=false"],
+            "no option 'thread': did you mean 'threads'",
+        ),
+        (["--source", "linux", "--source-option", "interval_seconds=2"], "the agent has an option for it"),
+        (["--source-option", "x=1"], "source generated has no options, got 'x=1'"),
         (["--gate", "slrum"], "no gate is called 'slrum': did you mean 'slurm'"),
         (
             ["--gate", "hook", "--gate-option", "comand=/bin/true"],

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 SHOWN = 12
+LIKENESS = 0.6
 
 
-def nearest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> list[str]:
+def nearest(word: str, known: Iterable[str]) -> list[str]:
     """Return the known words that come nearest to a word, at most three and about equally near.
 
     Examples
@@ -24,7 +25,7 @@ def nearest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> list[s
 
     likely = [(SequenceMatcher(None, word.lower(), name.lower()).ratio(), name) for name in known]
     best = max((ratio for ratio, _ in likely), default=0.0)
-    found = sorted((-ratio, name) for ratio, name in likely if ratio >= max(likeness, best - 0.05))
+    found = sorted((-ratio, name) for ratio, name in likely if ratio >= max(LIKENESS, best - 0.05))
     return [name for _, name in found[:3]]
 
 
@@ -37,7 +38,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     (": did you mean 'status'?", ': known are run, status')
     """
     names = sorted(known)
-    if found := nearest(word, names, likeness=0.5):
+    if found := nearest(word, names):
         return f": did you mean {' or '.join(repr(name) for name in found)}?"
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f": known are {', '.join(names[:SHOWN])}{more}" if names else ""

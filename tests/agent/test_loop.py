@@ -299,7 +299,7 @@ def test_a_crowd_decides_for_each_and_tolerates_those_that_come_and_go(preset):
     assert not agent.faults
     assert agent.answer("n149").reason
     assert agent.nodes.insight("n000").subspace.rank >= 1
-    with pytest.raises(KeyError, match="name one of the 150 nodes"):
+    with pytest.raises(KeyError, match="name one of the 150 nodes: --node NAME, or "):
         agent.answer()
     with pytest.raises(KeyError, match="no node 'nobody' among 150"):
         agent.answer("nobody")

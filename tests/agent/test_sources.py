@@ -25,7 +25,8 @@ def test_this_machine_is_read_by_default() -> None:
 
 
 def test_an_unknown_source_is_refused_with_all_that_are_known() -> None:
-    with pytest.raises(SettingsError, match=rf"one of {', '.join(SOURCES)}, .*generated, got 'nowhere'"):
+    known = ", ".join(sorted([*SOURCES, "generated"]))
+    with pytest.raises(SettingsError, match=f"no source is called 'nowhere': known are {known}"):
         source_of(AgentSettings(source="nowhere"))
 
 
@@ -55,6 +56,16 @@ def test_a_trace_begins_again_where_asked_to_and_ends_otherwise(tmp_path: Path) 
     again = source_of(replace(once, repeat=True))
 
     assert [again.read()[0].vector[0] for _ in range(5)] == [1.0, 2.0, 1.0, 2.0, 1.0]
+
+
+def test_a_trace_takes_the_options_of_its_source(tmp_path: Path) -> None:
+    trace = tmp_path / "named.csv"
+    trace.write_text("load,rdy,left,out\n1,0.5,3,4\n")
+    options = ("ready=rdy", "exclude=left,out")
+    sample = source_of(AgentSettings(source="trace", trace=trace, source_option=options)).read()[0]
+
+    assert sample.ready == 0.5
+    assert sample.metrics == ("load",)
 
 
 def test_a_machine_that_cannot_be_read_is_made_up_and_said_so(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from prontosched.agent.reading import Reader
 from prontosched.agent.service import ServiceManager
 from prontosched.agent.state import default_folder
 from prontosched.agent.watched import Watched
-from prontosched.errors import IntegrationError, SettingsError, StateError
+from prontosched.errors import IntegrationError, SettingsError, StateError, suggestion
 from prontosched.fleet import Fleet
 from prontosched.node import Node
 from prontosched.node_fleet import NodeFleet
@@ -84,7 +84,7 @@ def signal_options(settings: AgentSettings) -> dict[str, Any]:
         The signal has no such option, or does not take the value.
     """
     if settings.preset not in PRESETS:
-        raise SettingsError(f"preset must be one of {', '.join(PRESETS)}, got {settings.preset!r}")
+        raise SettingsError(f"no preset is called {settings.preset!r}{suggestion(settings.preset, PRESETS)}")
     given = {name: getattr(settings, name) for name in SIGNAL_SETTINGS}
     chosen = {name: value for name, value in given.items() if value is not None}
     name = settings.signal or PRESETS[settings.preset].signal

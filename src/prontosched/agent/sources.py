@@ -6,13 +6,14 @@ where this machine cannot be read. Making a source by its name is `prontosched.t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-from prontosched.errors import SettingsError, TelemetryError
-from prontosched.settings import AgentSettings, pairs, plain_value
-from prontosched.telemetry import SOURCES, open_source, source_names
+from prontosched.errors import SettingsError, TelemetryError, suggestion
+from prontosched.settings import AgentSettings, pairs, plain_value, with_durations
+from prontosched.telemetry import SOURCES, open_source, source_maker, source_names
 from prontosched.telemetry.source import Sample, Source
 
 # Known to an agent alone: there is nothing in it to record.
@@ -46,15 +47,35 @@ def source_of(settings: AgentSettings) -> Source:
     """Open the source that the settings name, with what they say of it."""
     name = settings.source
     if name == GENERATED:
+        if settings.source_option:
+            raise SettingsError(f"source generated has no options, got {settings.source_option[0]!r}")
         return generated_source(settings)
-    if name == "trace":
-        return _trace(settings)
     if name not in SOURCES and name not in source_names():
-        raise SettingsError(f"source must be one of {', '.join((*source_names(), GENERATED))}, got {name!r}")
-    options = {
-        key: plain_value(value) for key, value in pairs(settings.source_option, "--source-option").items()
-    }
-    return open_source(name, **_needed(settings), **options)
+        raise SettingsError(f"no source is called {name!r}{suggestion(name, (*source_names(), GENERATED))}")
+    needed = _needed(settings)
+    options = _options(settings, needed)
+
+    def reopen() -> Source:
+        return open_source(name, **needed, **options)
+
+    return Repeating(reopen) if name == "trace" and settings.repeat else reopen()
+
+
+def _options(settings: AgentSettings, needed: Collection[str]) -> dict[str, Any]:
+    """Return the source's own options as it takes them; refuse those it does not have."""
+    given = with_durations(pairs(settings.source_option, "--source-option"))
+    parameters = inspect.signature(source_maker(settings.source)).parameters
+    taken = set(parameters) - set(needed)
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        if key in needed:
+            raise SettingsError(f"--source-option {key} must be left out: the agent has an option for it")
+        if key not in taken and not anything:
+            raise SettingsError(f"source {settings.source} has no option {key!r}{suggestion(key, taken)}")
+        listed = key in parameters and isinstance(parameters[key].default, tuple)
+        found[key] = tuple(value.split(",")) if listed else plain_value(value)
+    return found
 
 
 def generated_source(settings: AgentSettings) -> Source:
@@ -66,17 +87,6 @@ def generated_source(settings: AgentSettings) -> Source:
     )
 
 
-def _trace(settings: AgentSettings) -> Source:
-    if settings.trace is None:
-        raise SettingsError("source trace needs a file, got none: give --trace FILE")
-    path = settings.trace
-
-    def reopen() -> Source:
-        return open_source("trace", paths=path)
-
-    return Repeating(reopen) if settings.repeat else reopen()
-
-
 def _needed(settings: AgentSettings) -> dict[str, Any]:
     """Return what a source must be told besides its own options; nothing for those of other packages."""
     if settings.source == "linux":
@@ -85,6 +95,10 @@ def _needed(settings: AgentSettings) -> dict[str, Any]:
             "interval_seconds": settings.interval or 1.0,
             "node": settings.name,
         }
+    if settings.source == "trace":
+        if settings.trace is None:
+            raise SettingsError("source trace needs a file, got none: give --trace FILE")
+        return {"paths": settings.trace}
     if settings.source == "prometheus":
         if not settings.target:
             raise SettingsError(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from prontosched.decision import FleetSignal, Signal
-from prontosched.errors import SettingsError
+from prontosched.errors import SettingsError, suggestion
 from prontosched.signals.learned import LearnedSignal
 from prontosched.signals.learned_fleet import LearnedFleet
 from prontosched.signals.reject_job import RejectJob, RejectJobFleet
@@ -53,7 +53,7 @@ def find_signal(name: str) -> SignalKind:
         return SIGNALS[name]
     found = all_signals()
     if name not in found:
-        raise SettingsError(f"signal must be one of {', '.join(sorted(found))}, got {name!r}")
+        raise SettingsError(f"no signal is called {name!r}{suggestion(name, found)}")
     return found[name]
 
 

@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from prontosched.errors import TelemetryError
 from prontosched.telemetry.source import Source
 
-__all__ = ["SOURCES", "open_source", "source_names"]
+__all__ = ["SOURCES", "open_source", "source_maker", "source_names"]
 
 # Imported when opened: nobody pays for a source they do not use.
 SOURCES = {
@@ -31,6 +32,20 @@ def source_names() -> tuple[str, ...]:
     return (*SOURCES, *sorted(others))
 
 
+def source_maker(name: str) -> Callable[..., Source]:
+    """Return what makes a source, by its name."""
+    if name in SOURCES:
+        module, _, attribute = SOURCES[name].partition(":")
+        made: Callable[..., Source] = getattr(import_module(module), attribute)
+        return made
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
+
+    for point in entry_points(group="prontosched.sources", name=name):
+        made = point.load()
+        return made
+    raise TelemetryError(f"source must be one of {', '.join(source_names())}, got '{name}'")
+
+
 def open_source(name: str, **options: Any) -> Source:
     """Make a source by its name.
 
@@ -39,13 +54,4 @@ def open_source(name: str, **options: Any) -> Source:
     options
         What the source's own constructor takes.
     """
-    if name in SOURCES:
-        module, _, attribute = SOURCES[name].partition(":")
-        made: Source = getattr(import_module(module), attribute)(**options)
-        return made
-    from importlib.metadata import entry_points  # slow to import, and rarely needed
-
-    for point in entry_points(group="prontosched.sources", name=name):
-        made = point.load()(**options)
-        return made
-    raise TelemetryError(f"source must be one of {', '.join(source_names())}, got '{name}'")
+    return source_maker(name)(**options)
