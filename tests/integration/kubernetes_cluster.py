@@ -27,8 +27,30 @@ BINARIES = Path(os.environ.get("PRONTO_KUBERNETES_BIN") or Path.home() / ".cache
 def require_kubernetes() -> None:
     """Skip where no cluster can be started."""
     built = all(os.access(BINARIES / program, os.X_OK) for program in ("kube-apiserver", "kube-scheduler"))
-    if not built or find_program("etcd") is None:
+    if not built or _etcd() is None:
         skip("Kubernetes", "sh tests/build_kubernetes.sh")
+
+
+def version() -> tuple[int, int]:
+    """Return the version of the control plane, such as (1, 34); (0, 0) of one built from Debian's source."""
+    command = [str(BINARIES / "kube-apiserver"), "--version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    major, minor = said.split()[-1].lstrip("v").split(".")[:2]
+    return int(major), int(minor)
+
+
+def scheduler_header() -> dict[str, str]:
+    """Return how a scheduler's configuration begins in the version that was built."""
+    if version() >= (1, 25):
+        return {"apiVersion": "kubescheduler.config.k8s.io/v1"}
+    places = dict.fromkeys(("healthzBindAddress", "metricsBindAddress"), f"127.0.0.1:{free_port()}")
+    return {"apiVersion": "kubescheduler.config.k8s.io/v1beta1", **places}
+
+
+def _etcd() -> str | None:
+    """Return where etcd is: beside the other programs, or installed."""
+    beside = BINARIES / "etcd"
+    return str(beside) if beside.exists() else find_program("etcd")
 
 
 def _allowed(api: ApiServer) -> bool:
@@ -104,7 +126,7 @@ class Cluster:
 
     def grant(self, role: str, *, user: str) -> None:
         """Create a role of the manifest and bind it to a user of the tests."""
-        documents = list(yaml.safe_load_all((DEPLOY / "rbac.yaml").read_text()))
+        documents = [d for path in DEPLOY.glob("rbac*.yaml") for d in yaml.safe_load_all(path.read_text())]
         (body,) = (d for d in documents if d["kind"] == "ClusterRole" and d["metadata"]["name"] == role)
         group = "/apis/rbac.authorization.k8s.io/v1"
         self.admin.call("POST", f"{group}/clusterroles", body)
@@ -131,14 +153,15 @@ class Cluster:
     def _start_servers(self, key: Path) -> None:
         clients, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         self._run(
-            "etcd",
+            str(_etcd()),
             *("--data-dir", str(self.folder / "etcd"), "--listen-client-urls", clients),
             *("--advertise-client-urls", clients, "--listen-peer-urls", peers),
             *("--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}"),
         )
         self._run(
             str(BINARIES / "kube-apiserver"),
-            *("--etcd-servers", clients, "--bind-address", "127.0.0.1", "--insecure-port", "0"),
+            *("--etcd-servers", clients, "--bind-address", "127.0.0.1"),
+            *(("--insecure-port", "0") if version() < (1, 24) else ()),
             *("--advertise-address", "127.0.0.1", "--secure-port", self.url.rpartition(":")[2]),
             *("--cert-dir", str(self.folder / "cert"), "--token-auth-file", str(self.folder / "tokens.csv")),
             *("--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.0.0.0/24"),
@@ -166,10 +189,9 @@ class Cluster:
         }
         (self.folder / "kubeconfig").write_text(json.dumps(access))
         configuration = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
+            **scheduler_header(),
             "kind": "KubeSchedulerConfiguration",
             "leaderElection": {"leaderElect": False},
-            **dict.fromkeys(("healthzBindAddress", "metricsBindAddress"), f"127.0.0.1:{free_port()}"),
             "clientConnection": {"kubeconfig": str(self.folder / "kubeconfig")},
             "podInitialBackoffSeconds": 1,
             "podMaxBackoffSeconds": 1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from dataclasses import replace
 
@@ -66,7 +65,7 @@ class RankingMemoryGate(CountingMemoryGate):
     """The same, for a scheduler that can prefer and knows its queue."""
 
     level_seconds = 60.0
-    heartbeat_seconds = math.inf
+    marks_calm = False
 
     def __init__(self, *nodes: str) -> None:
         super().__init__(*nodes)

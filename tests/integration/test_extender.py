@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from prontosched.integration.extender_decisions import Addresses, CalledDecision
 from prontosched.integration.extender_ledger import FORGET_SECONDS, Ledger
 from prontosched.integration.gate import Verdict
 from prontosched.integration.kubernetes import KEY
+from prontosched.integration.placement import LONGEST_SECONDS, Placements
 from prontosched.integration.policy import Rules
-from prontosched.integration.preference import places
+from prontosched.integration.preference import HELD_MARGIN, places
 from tests.integration.verdicts import recorded
 
 BUSY = Verdict(True, 0.8, "cpu_user is rising", valid_until=100.0)
 QUIET = Verdict(False, 0.1, "nothing spikes", valid_until=100.0)
-QUICK = Rules(enforce=True, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=1.0)
+QUICK = Rules(enforce=True, veto=True, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=1.0)
 
 
 def old_style(request: dict[str, Any]) -> dict[str, Any]:
@@ -47,6 +49,7 @@ def test_names_come_back_without_those_that_refuse_and_with_the_reason() -> None
         "NodeNames": ["n4"],
         "Nodes": None,
         "FailedNodes": {"n1": "pronto: cpu_user is rising"},
+        "FailedAndUnresolvableNodes": {"n1": "pronto: cpu_user is rising"},
         "Error": "",
     }
 
@@ -65,7 +68,12 @@ def test_older_scheduler_is_answered_in_its_own_keys() -> None:
 
     assert filter_answer(question, refuse_n1)["nodenames"] == ["n4"]
     assert filter_answer(question, refuse_n1)["failedNodes"] == {"n1": "pronto: cpu_user is rising"}
-    assert prioritize_answer(question, refuse_n1) == [{"host": "n4", "score": 5}, {"host": "n1", "score": 0}]
+    assert filter_answer(question, refuse_n1)["failedAndUnresolvableNodes"].keys() == {"n1"}
+    scores = {"n4": math.nan, "n1": 0.99}
+    assert prioritize_answer(question, scores.__getitem__) == [
+        {"host": "n4", "score": 5},
+        {"host": "n1", "score": 0},
+    ]
 
 
 def test_older_scheduler_with_whole_nodes_is_answered_with_nodes() -> None:
@@ -74,18 +82,27 @@ def test_older_scheduler_with_whole_nodes_is_answered_with_nodes() -> None:
     assert [node["metadata"]["name"] for node in answer["nodes"]["items"]] == ["n4"]
 
 
-def test_priorities_run_from_ten_for_no_reason_to_refuse_down_to_zero() -> None:
-    verdicts = {"n4": QUIET, "n1": BUSY}
-    answer = prioritize_answer(read_question(recorded("prioritize-names.json")), verdicts.get)
+def test_priorities_run_from_ten_for_a_calm_node_down_to_zero() -> None:
+    chances = {"n4": 0.04, "n1": 0.96}
+    answer = prioritize_answer(read_question(recorded("prioritize-names.json")), chances.__getitem__)
 
-    assert answer == [{"Host": "n4", "Score": 9}, {"Host": "n1", "Score": 0}]
+    assert answer == [{"Host": "n4", "Score": 10}, {"Host": "n1", "Score": 0}]
+
+
+def test_pod_is_never_left_pending_by_refusals_alone() -> None:
+    """Where nothing else is open the gate opens, and preference decides."""
+    question = read_question(recorded("filter-names.json"))
+    answer = filter_answer(question, lambda node: BUSY)
+
+    assert answer["NodeNames"] == ["n4", "n1"]
+    assert answer["FailedNodes"] == answer["FailedAndUnresolvableNodes"] == {}
 
 
 def test_node_nothing_is_known_of_passes_with_a_neutral_score() -> None:
     question = read_question(recorded("filter-names.json"))
 
     assert filter_answer(question, lambda node: None)["NodeNames"] == ["n4", "n1"]
-    assert {row["Score"] for row in prioritize_answer(question, lambda node: None)} == {5}
+    assert {row["Score"] for row in prioritize_answer(question, lambda node: math.nan)} == {5}
 
 
 @pytest.mark.parametrize(
@@ -158,14 +175,15 @@ def test_answer_never_holds_a_name_that_was_not_sent(
     }
 
     passed = answer["nodenames"] if not whole else [n["metadata"]["name"] for n in answer["nodes"]["items"]]
-    assert [*passed] == [name for name in sent if name not in refusing]
-    assert set(answer["failednodes"]) == set(sent) & refusing
-    assert [next(iter(row.values())) for row in prioritize_answer(question, lambda n: None)] == sent
+    failed = set() if set(sent) <= refusing else set(sent) & refusing
+    assert [*passed] == [name for name in sent if name not in failed]
+    assert set(answer["failednodes"]) == set(answer["failedandunresolvablenodes"]) == failed
+    assert [next(iter(row.values())) for row in prioritize_answer(question, lambda n: math.nan)] == sent
 
 
-@given(st.floats(), st.booleans())
-def test_scores_are_whole_numbers_that_the_scheduler_allows(score: float, refuse: bool) -> None:
-    found = suitability(Verdict(refuse, score, "", valid_until=1.0))
+@given(st.floats())
+def test_scores_are_whole_numbers_that_the_scheduler_allows(chance: float) -> None:
+    found = suitability(chance)
 
     assert isinstance(found, int)
     assert 0 <= found <= 10
@@ -211,31 +229,31 @@ def test_silent_agent_opens_its_node_when_the_verdict_ends() -> None:
     assert [(change.node, change.refuse) for change in ledger.settle(100.5)] == [("n1", False)]
 
 
-def test_floor_lets_only_the_most_certain_refuse() -> None:
-    verdicts = {f"n{i}": Verdict(True, i / 10, "busy", valid_until=100.0) for i in range(1, 5)}
-    ledger = ledger_of(verdicts, Rules(enforce=True, max_refusing=0.5, min_accept_seconds=0))
+def test_floor_lets_only_those_that_are_worst_off_refuse() -> None:
+    chances = {"n1": 0.1, "n2": 0.2, "n3": 0.6, "n4": 0.8}
+    verdicts = {name: Verdict(True, chance, "busy", valid_until=100.0) for name, chance in chances.items()}
+    ledger = ledger_of(verdicts, Rules(enforce=True, veto=True, max_refusing=0.5, min_accept_seconds=0))
     ledger.settle(0.0)
 
     assert refusing_in(ledger, 1.0) == ["n3", "n4"]
 
 
-def test_less_certain_node_gives_way_to_a_more_certain_one_after_the_minimum_time() -> None:
+def test_calmer_node_gives_way_to_one_that_is_worse_off() -> None:
     verdicts = {"n1": BUSY}
     ledger = ledger_of(
-        verdicts, Rules(enforce=True, max_refusing=0.25, min_accept_seconds=0, min_hold_seconds=20)
+        verdicts, Rules(enforce=True, veto=True, max_refusing=0.25, min_accept_seconds=0, min_hold_seconds=20)
     )
     ledger.settle(0.0)
     verdicts["n2"] = Verdict(True, 0.95, "busier", valid_until=100.0)
-    assert ledger.settle(19.0) == []
     changes = ledger.settle(20.0)
 
     assert {(change.node, change.refuse) for change in changes} == {("n1", False), ("n2", True)}
     assert refusing_in(ledger, 20.0) == ["n2"]
 
 
-def test_equally_certain_newcomer_moves_nobody() -> None:
+def test_equally_contended_newcomer_moves_nobody() -> None:
     verdicts = {"n1": BUSY}
-    ledger = ledger_of(verdicts, Rules(enforce=True, max_refusing=0.25, min_accept_seconds=0))
+    ledger = ledger_of(verdicts, Rules(enforce=True, veto=True, max_refusing=0.25, min_accept_seconds=0))
     ledger.settle(0.0)
     verdicts["n2"] = BUSY
 
@@ -247,19 +265,25 @@ def test_equally_certain_newcomer_moves_nobody() -> None:
     st.lists(st.tuples(st.booleans(), st.floats(0, 1), st.floats(0, 50)), min_size=1, max_size=12),
     st.floats(0.05, 1.0),
 )
-def test_never_more_than_the_set_share_refuse(wishes: list[tuple[bool, float, float]], share: float) -> None:
+def test_never_more_than_the_share_refuse_and_none_calmer_than_one_left_open(
+    wishes: list[tuple[bool, float, float]], share: float
+) -> None:
     verdicts = {f"n{i}": Verdict(refuse, s, "x", until) for i, (refuse, s, until) in enumerate(wishes, 1)}
-    ledger = ledger_of(verdicts, Rules(enforce=True, max_refusing=share), known=len(wishes))
+    ledger = ledger_of(verdicts, Rules(enforce=True, veto=True, max_refusing=share), known=len(wishes))
 
     for now in (0.0, 10.0, 25.0, 60.0):
         ledger.settle(now)
-        assert len(refusing_in(ledger, now)) <= places(len(wishes), share)
+        closed = refusing_in(ledger, now)
+        assert len(closed) <= places(len(wishes), share)
+        open_chances = [v.score for n, v in verdicts.items() if n not in closed and not v.expired(now)]
+        calmest = min((verdicts[name].score for name in closed), default=1.0)
+        assert max(open_chances, default=0.0) <= calmest + HELD_MARGIN
 
 
 def test_node_stays_refused_for_the_minimum_time_while_its_agent_is_alive() -> None:
     verdicts = {"n1": Verdict(True, 0.8, "busy", valid_until=5.0)}
     ledger = ledger_of(
-        verdicts, Rules(enforce=True, max_refusing=1.0, min_accept_seconds=0, min_hold_seconds=20)
+        verdicts, Rules(enforce=True, veto=True, max_refusing=1.0, min_accept_seconds=0, min_hold_seconds=20)
     )
     ledger.settle(0.0)
     verdicts["n1"] = Verdict(False, 0.1, "quiet", valid_until=15.0)
@@ -274,7 +298,7 @@ def test_node_stays_refused_for_the_minimum_time_while_its_agent_is_alive() -> N
 def test_node_stays_open_for_the_minimum_time() -> None:
     verdicts = {"n1": BUSY}
     ledger = ledger_of(
-        verdicts, Rules(enforce=True, max_refusing=1.0, min_hold_seconds=0, min_accept_seconds=20)
+        verdicts, Rules(enforce=True, veto=True, max_refusing=1.0, min_hold_seconds=0, min_accept_seconds=20)
     )
     ledger.settle(0.0)
     verdicts["n1"] = QUIET
@@ -287,14 +311,83 @@ def test_node_stays_open_for_the_minimum_time() -> None:
     assert refusing_in(ledger, 21.0) == ["n1"]
 
 
-def test_node_that_may_not_refuse_yet_is_the_last_choice_and_not_forbidden() -> None:
-    verdicts = {f"n{i}": BUSY for i in range(1, 5)}
-    ledger = ledger_of(verdicts, Rules(enforce=True, max_refusing=0.25, min_accept_seconds=0))
-    ledger.settle(0.0)
-    passed = [name for name in ledger.known if ledger.refusal(name, 1.0) is None]
+def test_without_a_veto_nothing_is_refused_and_the_calm_preferred() -> None:
+    ledger = ledger_of({"n1": BUSY, "n2": QUIET}, Rules(enforce=True))
 
-    assert len(passed) == 3
-    assert {suitability(ledger.verdict(name, 1.0)) for name in passed} == {0}
+    assert ledger.settle(0.0) == []
+    assert [suitability(ledger.chance(name, 1.0)) for name in ("n1", "n2", "n3")] == [2, 9, 5]
+
+
+def test_fleet_that_is_contended_throughout_stays_open() -> None:
+    ledger = ledger_of({f"n{i}": BUSY for i in range(1, 5)})
+
+    assert ledger.settle(0.0) == []
+
+
+def test_best_nodes_come_first_with_chance_state_and_why() -> None:
+    verdicts = {"n1": BUSY, "n2": QUIET, "n4": Verdict(False, 0.6, "held open", valid_until=100.0)}
+    best = ledger_of(verdicts, Rules(enforce=True)).best(1.0)
+
+    assert [(one.node, one.state) for one in best] == [
+        ("n2", "accepting"),
+        ("n3", "unknown"),
+        ("n4", "contended"),
+        ("n1", "refusing"),
+    ]
+    assert best[0].as_json() == {
+        "node": "n2",
+        "chance": 0.1,
+        "state": "accepting",
+        "why": "nothing spikes",
+        "placed_cpus": 0.0,
+    }
+    assert best[1].as_json()["chance"] is None
+
+
+def test_pods_placed_one_after_another_do_not_meet_on_the_calmest_node() -> None:
+    """Nothing of them shows in the nodes' chances yet."""
+    chances = {"n1": 0.05, "n2": 0.10, "n3": 0.15, "n4": 0.9}
+    verdicts = {name: Verdict(False, chance, "", valid_until=100.0) for name, chance in chances.items()}
+    ledger, placed = ledger_of(verdicts, Rules(enforce=True)), Counter[str]()
+    for job in range(12):
+        best = ledger.best(0.1 * job)[0].node
+        ledger.placements.add(f"job-{job}", {best: 2.0}, 0.1 * job)
+        placed[best] += 1
+
+    assert placed == {"n1": 4, "n2": 4, "n3": 4}
+    assert ledger.best(100.0 - 1.0)[0].node == "n1", "forgotten once telemetry can show them"
+
+
+def test_pod_that_is_asked_for_again_counts_once() -> None:
+    ledger = ledger_of({"n1": QUIET}, Rules(enforce=True))
+    for _ in range(5):
+        ledger.placements.add("pod", {"n1": 2.0}, 0.0)
+
+    assert ledger.placements.cpus("n1", 0.0) == 2.0
+    ledger.placements.add("pod", {"n2": 2.0}, 0.0)
+    assert ledger.placements.cpus("n1", 0.0) == 0.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5), st.floats(0, 4)), max_size=80))
+def test_placements_end_by_themselves_and_are_bounded(steps: list[tuple[int, int, float]]) -> None:
+    placements, now = Placements(), 0.0
+    for job, node, wait in steps:
+        now += wait
+        placements.add(f"j{job}", {f"n{node}": 1.0}, now)
+        assert len(placements) <= 31
+    assert all(placements.cpus(f"n{node}", now + LONGEST_SECONDS + 1.0) == 0.0 for node in range(6))
+
+
+def test_pod_is_known_by_its_uid_and_its_requests() -> None:
+    request = recorded("filter-names.json")
+    container = {"resources": {"requests": {"cpu": "1500m"}}}
+    request["Pod"] = {"metadata": {"uid": "u-1"}, "spec": {"containers": [container, {}, "x", container]}}
+    question = read_question(request)
+    assert (question.job, question.cpus) == ("u-1", 3.0)
+    request["Pod"] = {"metadata": {"namespace": "default", "name": "p"}, "spec": {"containers": [{}]}}
+    question = read_question(request)
+
+    assert (question.job, question.cpus) == ("default/p", 0.5)
 
 
 def test_nodes_not_heard_of_for_an_hour_are_forgotten() -> None:
@@ -316,8 +409,7 @@ def test_no_answer_counts_for_longer_than_is_allowed_here() -> None:
     answer = json.dumps({"accept": False, "score": None, "valid_until": 1e12}).encode()
     verdict = read_decision(answer, now=900.0, clock_ahead=0.0, valid_seconds=60.0)
 
-    assert verdict.valid_until == 960.0
-    assert math.isnan(verdict.score)
+    assert (verdict.valid_until, verdict.score) == (960.0, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_decision_that_claims_to_hold_for_ever_is_cut_short() -> None:
     verdict = bus.decisions.verdict("n1")
 
     assert verdict is not None
-    assert (verdict.score, verdict.valid_until) == (3.0, 1060.0)
+    assert (verdict.score, verdict.valid_until) == (1.0, 1060.0)
 
 
 def test_newest_decision_replaces_the_one_before() -> None:

@@ -34,7 +34,7 @@ def extending(
     kubernetes: Cluster, verdicts: dict[str, Verdict], *, wake: bool, enforce: bool = True
 ) -> Iterator[Extender]:
     """Run an extender where the scheduler asks, with the rights of its manifest."""
-    rules = Rules(enforce=enforce, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=1.0)
+    rules = Rules(enforce=enforce, veto=True, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=1.0)
     ledger = Ledger(CalledDecisions(verdicts.get), rules)
     ledger.see([node["metadata"]["name"] for node in kubernetes.admin.nodes()], time.time())
     ledger.settle(time.time())
@@ -73,35 +73,30 @@ def test_extender_sends_pods_elsewhere_and_prefers_quiet_nodes(kubernetes: Clust
     assert extender.counts["malformed"] == 0
 
 
-def test_pod_that_the_extender_refused_says_why_and_wakes_when_the_node_opens(kubernetes: Cluster) -> None:
-    kubernetes.add_node("n1")
-    kubernetes.add_node("n2")
-    verdicts = {"n1": busy(), "n2": busy()}
-    with extending(kubernetes, verdicts, wake=True):
-        kubernetes.add_pod("waits")
-        message = wait_for(lambda: kubernetes.unschedulable("waits"), what="a word on the pod")
-        assert "pronto: cpu_user is rising" in message
+def test_pod_is_placed_on_the_calmer_node_although_all_that_could_take_it_refuse(kubernetes: Cluster) -> None:
+    for name in ("n1", "n2", "n3"):
+        kubernetes.add_node(name)
+    with extending(kubernetes, {"n1": busy(score=0.95), "n3": quiet()}, wake=True) as extender:
+        wait_for(lambda: extender.ledger.refusal("n1", time.time()), what="n1 refused")
+        kubernetes.admin.patch_node("n1", {"metadata": {"labels": {"kubernetes.io/hostname": "n1"}}})
+        kubernetes.add_pod("bound", nodeSelector={"kubernetes.io/hostname": "n1"})
+        wait_for(lambda: kubernetes.placed("bound") == "n1", what="the pod that only n1 can take")
+        kubernetes.add_pod("free")
+        wait_for(lambda: kubernetes.placed("free"), what="a pod that others can take")
+
+        assert kubernetes.placed("free") == "n3"
+
+
+def test_node_that_refuses_and_opens_shows_so_in_its_condition(kubernetes: Cluster) -> None:
+    for name in ("n1", "n2", "n3"):
+        kubernetes.add_node(name)
+    verdicts = {"n1": busy()}
+    with extending(kubernetes, verdicts, wake=True) as extender:
+        wait_for(lambda: extender.ledger.refusal("n1", time.time()), what="n1 refused")
         verdicts["n1"] = quiet()
-        wait_for(lambda: kubernetes.placed("waits") == "n1", seconds=10, what="the pod on n1")
+        wait_for(lambda: condition(kubernetes, "n1") == "True", what="n1 open again")
 
-        conditions = {c["type"]: c for c in kubernetes.admin.node("n1")["status"]["conditions"]}
-        assert conditions[CONDITION]["status"] == "True"
-        assert conditions["Ready"]["status"] == "True"
-
-
-def test_without_a_node_event_the_pod_would_stay_pending(kubernetes: Cluster) -> None:
-    """Why the waker exists; the scheduler itself looks again only after a minute."""
-    kubernetes.add_node("n1")
-    kubernetes.add_node("n2")
-    verdicts = {"n1": busy(), "n2": busy()}
-    with extending(kubernetes, verdicts, wake=False) as extender:
-        kubernetes.add_pod("waits")
-        wait_for(lambda: kubernetes.unschedulable("waits"), what="a word on the pod")
-        verdicts |= {"n1": quiet(), "n2": quiet()}
-        wait_for(lambda: not extender.ledger.refusal("n1", time.time()), what="an open ledger")
-        time.sleep(2.5)
-
-        assert kubernetes.placed("waits") == ""
+    assert {c["type"] for c in kubernetes.admin.node("n1")["status"]["conditions"]} == {"Ready", CONDITION}
 
 
 def test_scheduler_places_pods_while_the_extender_is_away_or_in_shadow_mode(kubernetes: Cluster) -> None:
@@ -125,7 +120,7 @@ def test_extender_command_hears_agents_refuses_and_leaves_nothing_behind(
     with answering(answers) as urls:
         (tmp_path / "agents").write_text("".join(f"{name} {urls[name]}\n" for name in urls))
         with started(
-            *("extender", "--listen", f"127.0.0.1:{kubernetes.extender_port}", "--enforce"),
+            *("extender", "--listen", f"127.0.0.1:{kubernetes.extender_port}", "--enforce", "--veto"),
             *("--agents-file", str(tmp_path / "agents"), "--interval", "0.2"),
             *("--min-hold", "0s", "--min-accept", "0s"),
             PRONTO_KUBERNETES_URL=kubernetes.url,

@@ -31,8 +31,8 @@ from tests.integration.verdicts import RECORDED, busy
 from tests.processes import free_port, wait_for
 from tests.requirements import require_program
 
-QUICK = Rules(enforce=True, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=0.5)
-SHADOW = Rules(enforce=False, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=0.5)
+QUICK = Rules(enforce=True, veto=True, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=0.5)
+SHADOW = Rules(enforce=False, veto=True, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=0.5)
 SECRETS = {"token-file": "token", "tls-cert": "tls.crt", "tls-key": "tls.key"}
 NAMES = (RECORDED / "filter-names.json").read_bytes()
 
@@ -95,7 +95,7 @@ def test_recorded_priority_request_prefers_the_quiet_node() -> None:
         _, answer = await ask(url + "/prioritize", (RECORDED / "prioritize-nodes.json").read_bytes())
         scores = {row["Host"]: row["Score"] for row in answer}
 
-        assert scores["n4"] > scores["n1"] == 0
+        assert scores == {"n4": 9, "n1": 2}
 
     with_extender({"n1": busy(), "n4": Verdict(False, 0.1, "quiet", time.time() + 60)}, check)
 
@@ -115,6 +115,40 @@ def test_shadow_mode_passes_every_node_with_equal_scores_and_still_shows_who_wou
         assert shown["nodes"]["n1"]["refuse"] is True
 
     with_extender({"n1": busy()}, check, rules=SHADOW, announce=lambda changes: pytest.fail("told someone"))
+
+
+def test_best_nodes_and_placed_jobs_are_served() -> None:
+    async def check(url: str, extender: Extender) -> None:
+        await ask(url + "/filter", NAMES)
+        placed = json.dumps({"id": "j1", "node": "n4", "cpus": 2}).encode()
+        assert await ask(url + "/v1/jobs", placed) == (200, {"counted": True})
+        async with aiohttp.ClientSession() as session, session.get(url + "/v1/best?limit=1") as answer:
+            (best,) = (await answer.json())["nodes"]
+        assert (best["node"], best["state"], round(best["placed_cpus"])) == ("n4", "accepting", 2)
+        assert 0.1 < best["chance"] < 0.4
+        async with aiohttp.ClientSession() as session, session.get(url + "/v1/best?limit=many") as answer:
+            assert (answer.status, "limit must be a number" in (await answer.json())["Error"]) == (400, True)
+        assert (await ask(url + "/v1/jobs", b'{"id": 3}'))[0] == 400
+
+    with_extender({"n1": busy(), "n4": Verdict(False, 0.1, "quiet", time.time() + 60)}, check)
+
+
+def test_pods_asked_for_one_after_another_spread_over_calm_nodes() -> None:
+    async def check(url: str, extender: Extender) -> None:
+        request = json.loads((RECORDED / "prioritize-names.json").read_text())
+        request["Pod"]["spec"]["containers"] = [{"resources": {"requests": {"cpu": "2"}}}]
+        best = []
+        for number in range(4):
+            request["Pod"]["metadata"]["uid"] = f"pod-{number}"
+            _, answer = await ask(url + "/prioritize", json.dumps(request).encode())
+            best.append(max(answer, key=lambda row: row["Score"])["Host"])
+
+        assert set(best) == {"n1", "n4"}
+
+    quiet = {
+        name: Verdict(False, chance, "", time.time() + 60) for name, chance in (("n1", 0.05), ("n4", 0.2))
+    }
+    with_extender(quiet, check)
 
 
 def test_stale_verdict_counts_as_no_verdict() -> None:
@@ -182,7 +216,7 @@ class Agent:
     """A node's agent as far as its one answer goes."""
 
     def __init__(self, **answer: Any) -> None:
-        self.answer: dict[str, Any] = {"score": 0.8, "reason": "busy", **answer}
+        self.answer: dict[str, Any] = {"probability": 0.7, "reason": "busy", **answer}
         self.asked = 0
         self.headers: dict[str, str] = {}
         self.status = 200
@@ -213,7 +247,7 @@ def test_agents_decision_becomes_the_nodes_verdict() -> None:
         verdict = decisions.verdict("n1")
 
         assert verdict is not None
-        assert (verdict.refuse, verdict.score, verdict.reason) == (True, 0.8, "busy")
+        assert (verdict.refuse, verdict.score, verdict.reason) == (True, 0.7, "busy")
         assert not verdict.expired(time.time())
         assert decisions.verdict("n2") is None
         assert list(decisions.silent) == ["n2"]

@@ -15,14 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prontosched.errors import IntegrationError, SettingsError
-from prontosched.integration.gate import Verdict
+from prontosched.integration.gate import Rank, Verdict
 from prontosched.integration.kubernetes import (
     ANNOTATIONS,
     KEY,
     VALID_UNTIL,
     KubernetesGate,
     accepting,
+    contention,
     observed,
+    preferring,
     refusing,
     slug,
 )
@@ -55,6 +57,7 @@ class ReplayingServer(ThreadingHTTPServer):
         self.node = node
         self.version = 100
         self.rivals = 0
+        self.pods: list[dict[str, Any]] = []
         self.patches: list[dict[str, Any]] = []
         self.bump()
 
@@ -69,6 +72,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path.startswith("/api/v1/nodes?"):
             self._pages()
+        elif self.path.startswith("/api/v1/pods?"):
+            self._answer(200, {"items": self.server.pods, "metadata": {}})
         elif self.path == "/api/v1/nodes/n2":
             self._answer(200, self.server.node)
         elif self.path == "/api/v1/nodes/silent":
@@ -78,6 +83,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PATCH(self) -> None:
         change = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path.endswith("/status"):
+            self._patch_status(change)
+            return
         if self.server.rivals > 0:
             self.server.rivals -= 1
             self.server.node["spec"]["taints"] = [
@@ -90,6 +98,20 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.server.patches.append(change)
         self.server.node = merged(self.server.node, change)
+        self.server.bump()
+        self._answer(200, self.server.node)
+
+    def _patch_status(self, change: dict[str, Any]) -> None:
+        """Merge conditions by their type, as a strategic merge patch does, and the annotations."""
+        node = self.server.node
+        conditions = {one["type"]: one for one in node["status"]["conditions"]}
+        for one in change["status"]["conditions"]:
+            if one.get("$patch") == "delete":
+                conditions.pop(one["type"], None)
+            else:
+                conditions[one["type"]] = {**conditions.get(one["type"], {}), **one}
+        node["status"]["conditions"] = list(conditions.values())
+        self.server.node = merged(node, {"metadata": change["metadata"]})
         self.server.bump()
         self._answer(200, self.server.node)
 
@@ -174,12 +196,82 @@ def test_renewal_leaves_the_taint_alone_and_moves_the_expiry() -> None:
     assert change["metadata"]["annotations"][VALID_UNTIL] == "2023-11-14T22:14:20Z"
 
 
-def test_renewal_with_another_effect_replaces_our_taint_only() -> None:
-    change = refusing(recorded("node-refusing.json"), BUSY, effect="PreferNoSchedule")
-
+def test_preference_is_a_softer_taint_beside_the_veto_from_the_middle_level_on() -> None:
+    node = recorded("node-refusing.json")
+    assert preferring(node, ranked(1), "busy") is None
+    change = preferring(node, ranked(2), "CPU Ready 12 % expected")
     assert change is not None
-    assert [taint["effect"] for taint in change["spec"]["taints"]] == ["NoSchedule", "PreferNoSchedule"]
-    assert change["spec"]["taints"][0] == DEDICATED
+    after = merged(node, change)
+    ours = [taint for taint in after["spec"]["taints"] if taint["key"] == KEY]
+    assert [taint["effect"] for taint in ours] == ["NoSchedule", "PreferNoSchedule"]
+    assert preferring(after, ranked(4), "still busy") is None
+    back = preferring(after, ranked(1), "")
+
+    assert back is not None
+    assert merged(after, back)["spec"]["taints"] == node["spec"]["taints"]
+
+
+@pytest.mark.parametrize(("level", "status"), [(0, "False"), (2, "False"), (3, "True"), (4, "True")])
+def test_condition_says_whether_cpus_are_contended_and_when_that_changed(level: int, status: str) -> None:
+    node = recorded("node.json")
+    change = contention(node, ranked(level), BUSY)
+    (condition,) = change["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("CPUContended", status)
+    assert condition["message"] == "pronto: cpu_user is rising"
+    assert condition["lastTransitionTime"] == condition["lastHeartbeatTime"]
+    node["status"]["conditions"].append(condition)
+    (again,) = contention(node, ranked(level), BUSY)["status"]["conditions"]
+
+    assert "lastTransitionTime" not in again, "a heartbeat is no transition"
+    assert observed(merged(node, {"metadata": change["metadata"]})).rank == ranked(level)
+
+
+@pytest.mark.parametrize("left", ["condition", "taint"])
+def test_rank_whose_note_is_gone_counts_as_lapsed(left: str) -> None:
+    node = recorded("node.json")
+    if left == "condition":
+        node["status"]["conditions"].append({"type": "CPUContended", "status": "False"})
+    else:
+        node["spec"]["taints"].append({"key": KEY, "value": "x", "effect": "PreferNoSchedule"})
+    found = observed(node).rank
+
+    assert found is not None
+    assert found.expired(0.0)
+
+
+def ranked(level: int) -> Rank:
+    return Rank(level, 0.62, False, 1_700_000_000.0)
+
+
+@pytest.mark.parametrize(
+    ("message", "starved"),
+    [
+        ("0/3 nodes are available: 1 node(s) had untolerated taint {pronto.io/reject: busy}.", True),
+        ("0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu.", True),
+        ("0/3 nodes are available: 1 node(s) had untolerated taint {dedicated: gpu}.", False),
+        ("0/3 nodes are available: 3 Insufficient cpu.", False),
+    ],
+)
+def test_pod_that_waits_for_our_taint_starves_the_queue_and_others_do_not(
+    server: ReplayingServer, gate: KubernetesGate, message: str, starved: bool
+) -> None:
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    server.pods = [{"status": {"conditions": [unscheduled]}}]
+
+    assert gate.starved() is starved
+
+
+def test_preferring_and_restoring_leave_no_trace(server: ReplayingServer, gate: KubernetesGate) -> None:
+    before = json.loads(json.dumps(server.node))
+    gate.prefer("n2", ranked(3), BUSY)
+    seen = gate.observe("n2")
+    assert (seen.state, seen.rank) == ("open", ranked(3))
+    gate.restore("n2")
+    gate.restore("n2")
+
+    server.node["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
+    assert server.node["metadata"].pop("annotations") == {}
+    assert server.node == before
 
 
 def test_dedicated_node_counts_as_open() -> None:
@@ -254,7 +346,12 @@ def test_refusing_and_accepting_never_change_what_others_set(
     }
     others = [taint for taint in present if taint["key"] != KEY or taint["effect"] == "NoExecute"]
 
-    for change in (refusing(node, BUSY), accepting(node)):
+    for change in (
+        refusing(node, BUSY),
+        accepting(node),
+        preferring(node, ranked(3), "busy"),
+        preferring(node, None, ""),
+    ):
         after = node if change is None else merged(node, change)
         left = [t for t in after["spec"]["taints"] if t["key"] != KEY or t["effect"] == "NoExecute"]
         assert left == others
@@ -354,10 +451,3 @@ def test_no_api_server_says_what_to_set() -> None:
 def test_service_account_without_its_authority_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"ca.crt must be a readable PEM file"):
         ApiServer.find({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, account=tmp_path)
-
-
-def test_unknown_effect_is_refused() -> None:
-    with pytest.raises(
-        SettingsError, match=r"effect must be NoSchedule or PreferNoSchedule, got 'NoExecute'"
-    ):
-        KubernetesGate(ApiServer("http://127.0.0.1:1"), effect="NoExecute")  # type: ignore[arg-type]

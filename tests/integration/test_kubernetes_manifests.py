@@ -94,13 +94,19 @@ def test_scheduler_passes_over_an_extender_that_fails_and_asks_where_it_listens(
 def test_rights_are_no_more_than_the_gates_need() -> None:
     roles = {
         document["metadata"]["name"]: document["rules"]
-        for document in documents(DEPLOY / "kubernetes" / "rbac.yaml")
+        for name in ("rbac.yaml", "rbac-veto.yaml")
+        for document in documents(DEPLOY / "kubernetes" / name)
         if document["kind"] == "ClusterRole"
     }
     nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]}
     status = {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}
 
-    assert roles == {"pronto-agent": [nodes], "pronto-extender": [nodes, status]}
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
+    assert roles == {
+        "pronto-agent": [nodes, status],
+        "pronto-agent-veto": [pods],
+        "pronto-extender": [nodes, status],
+    }
 
 
 def test_secrets_script_makes_a_certificate_that_its_authority_vouches_for(tmp_path: Path) -> None:

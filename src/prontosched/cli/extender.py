@@ -56,7 +56,13 @@ REFRESH_SECONDS = 15.0
     "--enforce/--shadow",
     default=False,
     show_default=True,
-    help="Refuse nodes, or only log which would be refused.",
+    help="Prefer nodes (and refuse them with --veto), or only log what would be.",
+)
+@click.option(
+    "--veto/--no-veto",
+    default=False,
+    show_default=True,
+    help="Also refuse nodes that drown while others do not.",
 )
 @click.option(
     "--max-refusing",
@@ -77,7 +83,7 @@ REFRESH_SECONDS = 15.0
     "--min-hold",
     "min_hold_seconds",
     type=Duration(0.0),
-    default="20s",
+    default="5s",
     metavar="TIME",
     help="Shortest time that a node refuses.",
 )
@@ -85,7 +91,7 @@ REFRESH_SECONDS = 15.0
     "--min-accept",
     "min_accept_seconds",
     type=Duration(0.0),
-    default="20s",
+    default="5s",
     metavar="TIME",
     help="Shortest time that a node accepts.",
 )
@@ -101,7 +107,7 @@ REFRESH_SECONDS = 15.0
 def command(
     listen: str, token_file: Path | None, tls_cert: Path | None, tls_key: Path | None, **options: Any
 ) -> None:
-    """Answer kube-scheduler which nodes may take a pod.
+    """Answer kube-scheduler which nodes to prefer for a pod, and which may take it.
 
     Asks the agent of every node for its decision, or hears it on the federation's bus. A
     node whose agent is silent, or whose decision is old, counts as fit. Beyond this machine
@@ -143,7 +149,7 @@ def build(**options: Any) -> tuple[Extender, Waker | None]:
     from prontosched.integration.extender_server import Extender
     from prontosched.integration.policy import Rules
 
-    names = ("enforce", "valid_seconds", "min_hold_seconds", "min_accept_seconds", "max_refusing")
+    names = ("enforce", "veto", "valid_seconds", "min_hold_seconds", "min_accept_seconds", "max_refusing")
     rules = Rules(**{name: options[name] for name in names})
     background: list[Background] = []
     internal: dict[str, str] = {}
@@ -213,6 +219,8 @@ async def _refreshing(waker: Waker, ledger: Ledger, internal: dict[str, str]) ->
             found = await asyncio.to_thread(waker.refresh, refusing)
             internal.update({name: address for name, address in found.items() if address})
             ledger.see(found, time.time())
+            for name, cpus in waker.cpus.items():
+                ledger.size(name, cpus)
         except IntegrationError as error:
             logging.getLogger(__name__).warning("cannot list the nodes: %s", error)
         await asyncio.sleep(REFRESH_SECONDS)

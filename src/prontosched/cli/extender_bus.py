@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 
@@ -11,7 +10,7 @@ from prontosched.federation.link import DECISIONS, Link
 from prontosched.federation.message import DecisionMessage
 from prontosched.federation.tree import name_of
 from prontosched.integration.extender_ledger import MOST_KNOWN
-from prontosched.integration.gate import Verdict
+from prontosched.integration.gate import Verdict, chance
 
 
 class BusDecisions:
@@ -65,6 +64,6 @@ class BusDecisions:
             return
         if name not in self._heard and len(self._heard) >= MOST_KNOWN:
             return
-        score = found.score if math.isnan(found.probability) else found.probability
+        score = chance(found.probability, refuse=not found.accept)
         left = min(found.valid_until - self.link.now(), self.valid_seconds)
         self._heard[name] = Verdict(not found.accept, score, found.reason, self._clock() + left)

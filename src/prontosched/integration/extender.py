@@ -21,6 +21,9 @@ BEST = 10
 # For a node nothing is known of: neither better nor worse than the others.
 NEUTRAL = 5
 MOST_NODES = 50_000
+# What a pod that asks for no CPUs is taken to use, and the most that is believed.
+USUAL_CPUS = 0.5
+MOST_CPUS = 10_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,21 @@ class Question:
     names: tuple[str, ...]
     nodes: tuple[Mapping[str, Any], ...] | None
     lower: bool
+
+    @property
+    def job(self) -> str:
+        """A name by which the pod is known again when it is asked for twice."""
+        metadata = self.pod.get("metadata")
+        metadata = metadata if isinstance(metadata, Mapping) else {}
+        return str(metadata.get("uid") or f"{metadata.get('namespace')}/{metadata.get('name')}")[:300]
+
+    @property
+    def cpus(self) -> float:
+        """The CPUs that the pod's containers ask for, or a guess where they ask for none."""
+        spec = self.pod.get("spec")
+        containers = spec.get("containers") if isinstance(spec, Mapping) else None
+        asked = sum(_cpus(one) for one in (containers if isinstance(containers, list) else []))
+        return asked if 0.0 < asked <= MOST_CPUS else USUAL_CPUS
 
     @property
     def tolerant(self) -> bool:
@@ -82,55 +100,97 @@ def filter_answer(question: Question, refusal: Callable[[str], Verdict | None]) 
     ----------
     refusal
         Gives the verdict by which a node refuses; None where it does not.
+
+    Notes
+    -----
+    Where every node that could take the pod refuses, none does: a pod is never kept
+    waiting by us alone. Refusals are said to be unresolvable, so that no pod is evicted
+    from a node for a passing burst; schedulers before 1.21 read the other map.
     """
     failed = {}
     if not question.tolerant:
         for name in question.names:
             if (verdict := refusal(name)) is not None:
                 failed[name] = f"pronto: {verdict.reason}"
+    if len(failed) == len(question.names):
+        failed = {}
     if question.nodes is None:
         names, nodes = [name for name in question.names if name not in failed], None
     else:
         kept = [node for node in question.nodes if _name_of(node) not in failed]
         names, nodes = None, {"metadata": {}, "items": kept}
     if question.lower:
-        return {"nodenames": names, "nodes": nodes, "failedNodes": failed, "error": ""}
-    return {"NodeNames": names, "Nodes": nodes, "FailedNodes": failed, "Error": ""}
+        unresolvable = {"failedAndUnresolvableNodes": failed}
+        return {"nodenames": names, "nodes": nodes, "failedNodes": failed, **unresolvable, "error": ""}
+    unresolvable = {"FailedAndUnresolvableNodes": failed}
+    return {"NodeNames": names, "Nodes": nodes, "FailedNodes": failed, **unresolvable, "Error": ""}
 
 
-def prioritize_answer(question: Question, verdict: Callable[[str], Verdict | None]) -> list[dict[str, Any]]:
-    """Answer how well each node suits, from 0 to 10: the less reason to refuse, the better.
+def prioritize_answer(question: Question, chance: Callable[[str], float]) -> list[dict[str, Any]]:
+    """Answer how well each node suits, from 0 to 10: the lower its chance of contention, the better.
 
     Parameters
     ----------
-    verdict
-        Gives the valid verdict on a node; None where nothing is known of it.
+    chance
+        Gives the chance of contention on a node; NaN where nothing is known of it.
     """
     host, score = ("host", "score") if question.lower else ("Host", "Score")
-    return [{host: name, score: suitability(verdict(name))} for name in question.names]
+    return [{host: name, score: suitability(chance(name))} for name in question.names]
 
 
-def suitability(verdict: Verdict | None) -> int:
-    """Return 0 for a node that refuses, up to 10 for one with no reason to.
+def suitability(chance: float) -> int:
+    """Return 0 for a node that is sure to be contended, up to 10 for a calm one.
 
     Examples
     --------
-    >>> suitability(None), suitability(Verdict(False, 0.2, "quiet", valid_until=60.0))
+    >>> suitability(math.nan), suitability(0.2)
     (5, 8)
     """
-    if verdict is None:
-        return NEUTRAL
-    if verdict.refuse:
-        return 0
-    if math.isnan(verdict.score):
-        return NEUTRAL
-    return round(BEST * (1.0 - min(1.0, max(0.0, verdict.score))))
+    return NEUTRAL if math.isnan(chance) else round(BEST * (1.0 - min(1.0, max(0.0, chance))))
+
+
+def probable_places(answer: list[dict[str, Any]], cpus: float) -> dict[str, float]:
+    """Return where the pod of an answer probably goes: its CPUs, shared by the nodes that suit best.
+
+    Examples
+    --------
+    >>> probable_places([{"Host": "n1", "Score": 9}, {"Host": "n2", "Score": 9}, {"Host": "n3", "Score": 2}], 2.0)
+    {'n1': 1.0, 'n2': 1.0}
+    """
+    rows = [tuple(row.values()) for row in answer]
+    top = max((score for _, score in rows), default=0)
+    best = [name for name, score in rows if score == top]
+    return {name: cpus / len(best) for name in best}
+
+
+def cpu_quantity(text: object) -> float:
+    """Read CPUs as Kubernetes writes them; 0 where that cannot be read.
+
+    Examples
+    --------
+    >>> cpu_quantity("500m"), cpu_quantity("2"), cpu_quantity(None)
+    (0.5, 2.0, 0.0)
+    """
+    words = str(text or "0")
+    try:
+        found = float(words[:-1]) / 1000.0 if words.endswith("m") else float(words)
+    except ValueError:
+        return 0.0
+    return found if math.isfinite(found) else 0.0
 
 
 def _tolerates(toleration: object) -> bool:
     if not isinstance(toleration, Mapping) or toleration.get("operator") != "Exists":
         return False
     return toleration.get("key") in (KEY, "", None) and toleration.get("effect") in ("NoSchedule", "", None)
+
+
+def _cpus(container: object) -> float:
+    """Return the CPUs that a container requests."""
+    found: object = container
+    for key in ("resources", "requests", "cpu"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return cpu_quantity(found)
 
 
 def _names(names: object) -> tuple[str, ...]:

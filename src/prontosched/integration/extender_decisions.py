@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from prontosched.errors import IntegrationError, SettingsError
-from prontosched.integration.gate import Verdict
+from prontosched.integration.gate import Verdict, chance
 from prontosched.integration.kubernetes_client import node_name
 
 if TYPE_CHECKING:
@@ -228,13 +228,12 @@ def read_decision(data: bytes, *, now: float, clock_ahead: float, valid_seconds:
     try:
         found: Any = json.loads(data)
         accept, until = found["accept"], float(found["valid_until"])
-        # A probability compares between nodes; a score only with its own threshold.
-        given = next((found[k] for k in ("probability", "score") if found.get(k) is not None), math.nan)
-        score = float(given)
+        probability = found.get("probability")
+        score = chance(None if probability is None else float(probability), refuse=not accept)
         reason = str(found.get("reason") or "no reason given")[:500]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrationError(
-            f"an agent must answer with accept, score, reason and valid_until, got {data[:80]!r}"
+            f"an agent must answer with accept, probability, reason and valid_until, got {data[:80]!r}"
         ) from error
     if not isinstance(accept, bool) or not math.isfinite(until):
         raise IntegrationError(

@@ -1,7 +1,7 @@
-"""Which nodes an extender refuses at present: the rules of every gate, for all nodes at once.
+"""Which nodes an extender prefers and refuses at present: the rules of every gate, for all nodes at once.
 
-Covers: minimum times, expiry and the capacity floor, kept centrally. Pure: verdicts
-come from `Decisions`, time as a number. Does not cover: how verdicts get here,
+Covers: minimum times, expiry, the capacity floor and jobs just placed, kept centrally.
+Pure: verdicts come from `Decisions`, time as a number. Does not cover: how verdicts get here,
 `prontosched.integration.extender_decisions`; the answers to a scheduler, `extender`.
 """
 
@@ -13,9 +13,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from prontosched.integration.gate import Observed, Verdict
-from prontosched.integration.policy import Policy, Rules
-from prontosched.integration.preference import places
+from prontosched.integration.placement import Placements, crowded_chance
+from prontosched.integration.policy import CONTENDED, Policy, Rules
+from prontosched.integration.preference import Candidate, Word, best_first, closed_nodes
 
+# A node whose size is not known is taken to have so many CPUs.
+USUAL_NODE_CPUS = 8.0
 MOST_KNOWN = 50_000
 FORGET_SECONDS = 3600.0
 
@@ -42,18 +45,19 @@ class _Entry:
     policy: Policy
     seen_at: float
     refusal: Verdict | None = None
-    refused_at: float = math.nan
+    cpus: float = USUAL_NODE_CPUS
 
 
 class Ledger:
-    """Decide for a whole cluster which of the nodes that want to refuse may do so.
+    """Decide for a whole cluster which nodes to prefer, and which of those that refuse may do so.
 
     Parameters
     ----------
     decisions
         Where verdicts come from.
     rules
-        Minimum times, and the share of the nodes that may refuse at once.
+        Minimum times, and the share of the nodes that may refuse at once. Nodes refuse
+        only with `veto`; without, they are only preferred less.
 
     Notes
     -----
@@ -64,6 +68,7 @@ class Ledger:
     def __init__(self, decisions: Decisions, rules: Rules) -> None:
         self.decisions = decisions
         self.rules = rules
+        self.placements = Placements()
         self._known: dict[str, _Entry] = {}
 
     @property
@@ -80,6 +85,11 @@ class Ledger:
             elif len(self._known) < MOST_KNOWN:
                 self._known[name] = _Entry(Policy(self.rules), now)
 
+    def size(self, node: str, cpus: float) -> None:
+        """Take note of how many CPUs a node has."""
+        if node in self._known and cpus > 0.0:
+            self._known[node].cpus = cpus
+
     def refusal(self, node: str, now: float) -> Verdict | None:
         """Return the verdict by which `node` refuses now, or None: it accepts."""
         entry = self._known.get(node)
@@ -88,14 +98,29 @@ class Ledger:
         return entry.refusal
 
     def verdict(self, node: str, now: float) -> Verdict | None:
-        """Return what counts for `node` now; None when nothing valid is known."""
-        if (refusal := self.refusal(node, now)) is not None:
-            return refusal
+        """Return the node's own word; None when nothing valid is known."""
         heard = self.decisions.verdict(node)
-        if heard is None or heard.expired(now):
-            return None
-        # It wants to refuse but may not (yet): no reason to send it more than others.
-        return Verdict(False, 1.0, heard.reason, heard.valid_until) if heard.refuse else heard
+        return None if heard is None or heard.expired(now) else heard
+
+    def chance(self, node: str, now: float) -> float:
+        """Return the chance of contention on `node`, jobs just placed there counted; NaN when unknown."""
+        heard = self.verdict(node, now)
+        if heard is None:
+            return math.nan
+        entry = self._known.get(node)
+        cpus = USUAL_NODE_CPUS if entry is None else entry.cpus
+        return crowded_chance(heard.score, self.placements.cpus(node, now), cpus)
+
+    def best(self, now: float) -> list[Candidate]:
+        """Return the nodes in service, the one to prefer first."""
+        return best_first(self._candidate(name, now) for name in self._known)
+
+    def _candidate(self, name: str, now: float) -> Candidate:
+        heard, placed = self.verdict(name, now), self.placements.cpus(name, now)
+        if heard is None:
+            return Candidate(name, math.nan, "unknown", "nothing valid is known of the node", placed)
+        state = "refusing" if heard.refuse else "contended" if heard.score >= CONTENDED else "accepting"
+        return Candidate(name, self.chance(name, now), state, heard.reason, placed)
 
     def settle(self, now: float) -> list[Change]:
         """Bring the refusals up to date with what was heard, and return what changed."""
@@ -104,23 +129,19 @@ class Ledger:
         wanted = {
             name: verdict
             for name, entry in self._known.items()
-            if (verdict := self._wanted(name, entry, now))
+            if self.rules.veto and (verdict := self._wanted(name, entry, now))
         }
-        room = places(len(self._known), self.rules.max_refusing)
-        strongest = sorted(wanted, key=lambda name: self._rank(name, wanted[name], now), reverse=True)
-        granted = set(strongest[:room])
+        words = {
+            name: Word(name in wanted, heard.score, entry.refusal is not None)
+            for name, entry in self._known.items()
+            if (heard := self.verdict(name, now)) is not None
+        }
+        granted = closed_nodes(words, nodes=len(self._known), share=self.rules.max_refusing)
         return [
             change
             for name, entry in self._known.items()
             if (change := _apply(name, entry, wanted[name] if name in granted else None, now))
         ]
-
-    def _rank(self, name: str, verdict: Verdict, now: float) -> tuple[bool, float, bool, str]:
-        """Order those that want to refuse; scores that are nearly equal must not take turns."""
-        entry = self._known[name]
-        held = entry.refusal is not None
-        resting = held and now - entry.refused_at < self.rules.min_hold_seconds
-        return (resting, -math.inf if math.isnan(verdict.score) else verdict.score, held, name)
 
     def _wanted(self, name: str, entry: _Entry, now: float) -> Verdict | None:
         """Return the verdict by which the node would refuse if there were room."""
@@ -144,7 +165,6 @@ def _apply(name: str, entry: _Entry, refusal: Verdict | None, now: float) -> Cha
         entry.policy.done("refuse", now, refusal.valid_until)
         if before is not None:
             return None
-        entry.refused_at = now
         return Change(name, True, refusal.reason, refusal.valid_until)
     if before is not None:
         entry.policy.done("accept", now)

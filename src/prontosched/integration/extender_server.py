@@ -14,12 +14,18 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from prontosched.errors import IntegrationError
-from prontosched.integration.extender import filter_answer, prioritize_answer, read_question
+from prontosched.integration.extender import (
+    filter_answer,
+    prioritize_answer,
+    probable_places,
+    read_question,
+)
 from prontosched.integration.extender_ledger import Change, Ledger
 
 if TYPE_CHECKING:
@@ -42,8 +48,8 @@ class Extender:
     Parameters
     ----------
     ledger
-        Who refuses. In shadow mode (`rules.enforce` False) its refusals are logged and
-        counted, and every node is answered to be fit.
+        Who refuses, and which nodes to prefer. In shadow mode (`rules.enforce` False) its
+        refusals are logged and counted, and every node is answered to be fit.
     announce
         Told of every change while enforcing; wakes pods that wait. Runs in a thread.
     background
@@ -81,6 +87,8 @@ class Extender:
         application.router.add_post("/prioritize", self._prioritize)
         application.router.add_get("/healthz", self._health)
         application.router.add_get("/v1/nodes", self._nodes)
+        application.router.add_get("/v1/best", self._best)
+        application.router.add_post("/v1/jobs", self._jobs)
         application.cleanup_ctx.append(self._loops)
         return application
 
@@ -120,9 +128,32 @@ class Extender:
         self.ledger.see(question.names, now)
         enforce = self.ledger.rules.enforce
         self.counts["prioritize"] += 1
-        return web.json_response(
-            prioritize_answer(question, lambda node: self.ledger.verdict(node, now) if enforce else None)
+        answer = prioritize_answer(
+            question, lambda node: self.ledger.chance(node, now) if enforce else math.nan
         )
+        if enforce:
+            # Where it goes is not told to an extender: most likely to one of the best.
+            self.ledger.placements.add(question.job, probable_places(answer, question.cpus), now)
+        return web.json_response(answer)
+
+    async def _best(self, request: web.Request) -> web.Response:
+        """Answer which nodes to prefer, best first."""
+        from aiohttp import web
+
+        limit = _number(request.query.get("limit", "10"), "limit", 1, 10_000)
+        best = self.ledger.best(time.time())[: int(limit)]
+        return web.json_response({"nodes": [one.as_json() for one in best]})
+
+    async def _jobs(self, request: web.Request) -> web.Response:
+        """Count a job that someone has just sent to a node."""
+        from aiohttp import web
+
+        body = await _body(request)
+        if not isinstance(body, dict) or not all(isinstance(body.get(key), str) for key in ("id", "node")):
+            raise IntegrationError('a placed job must be {"id": …, "node": …, "cpus": …}')
+        cpus = _number(body.get("cpus", 1.0), "cpus", 0.0, 10_000)
+        self.ledger.placements.add(body["id"][:300], {body["node"][:300]: cpus}, time.time())
+        return web.json_response({"counted": True})
 
     async def _health(self, request: web.Request) -> web.Response:
         from aiohttp import web
@@ -134,7 +165,9 @@ class Extender:
 
         now = time.time()
         nodes = {
-            name: None if (verdict := self.ledger.verdict(name, now)) is None else _shown(verdict)
+            name: None
+            if (verdict := self.ledger.verdict(name, now)) is None
+            else {**_shown(verdict), "closed": self.ledger.refusal(name, now) is not None}
             for name in self.ledger.known
         }
         mode = "enforce" if self.ledger.rules.enforce else "shadow"
@@ -175,6 +208,16 @@ async def _body(request: web.Request) -> Any:
         raise
     except (ValueError, RecursionError) as error:
         raise IntegrationError(f"a scheduler's request must be JSON, got {error}") from error
+
+
+def _number(value: object, name: str, least: float, most: float) -> float:
+    try:
+        found = float(str(value))
+    except ValueError:
+        found = math.nan
+    if not least <= found <= most:
+        raise IntegrationError(f"{name} must be a number from {least:g} to {most:g}, got {str(value)[:40]!r}")
+    return found
 
 
 def _shown(verdict: Any) -> dict[str, Any]:

@@ -15,9 +15,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from prontosched.errors import IntegrationError
+from prontosched.integration.extender import cpu_quantity
 from prontosched.integration.extender_ledger import Change
 from prontosched.integration.kubernetes import KubernetesGate, observed
 from prontosched.integration.kubernetes_client import STRATEGIC, ApiServer
+from prontosched.integration.sweep import sweep
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ class Waker:
 
     def __init__(self, api: ApiServer) -> None:
         self.api = api
+        self.cpus: dict[str, float] = {}
         self._closed: set[str] = set()
 
     def announce(self, changes: Iterable[Change]) -> None:
@@ -61,8 +64,8 @@ class Waker:
         """Bring left-over marks in line, and return the nodes in service with their addresses.
 
         A condition that says False on a node that does not refuse was left by an extender
-        that is gone, or could not be undone before. A taint of an agent whose verdict has
-        lapsed is taken off.
+        that is gone, or could not be undone before. Taints and ranks of agents that have
+        lapsed are taken off. How many CPUs each node has is kept in `cpus`.
 
         Parameters
         ----------
@@ -71,19 +74,21 @@ class Waker:
         """
         gate = KubernetesGate(self.api, timeout_seconds=self.api.timeout_seconds)
         addresses, left, lapsed = {}, [], []
+        self.cpus.clear()
         for node in self.api.nodes():
             name = str(node["metadata"]["name"])
             seen = observed(node)
-            if seen.lapsed(time.time()):
+            if seen.lapsed(time.time()) or (seen.rank is not None and seen.rank.expired(time.time())):
                 lapsed.append(name)
             if seen.state != "closed-by-other":
                 addresses[name] = _internal(node)
+                self.cpus[name] = cpu_quantity(_allocatable(node))
             if _says_closed(node) and not refusing(name):
                 left.append(name)
         for name in lapsed:
-            log.info("node %s: taking off a taint whose verdict has lapsed", name)
+            log.info("node %s: taking off what an agent left and what has lapsed", name)
             try:
-                gate.accept(name)
+                sweep(gate, now=time.time(), node=name)
             except IntegrationError as error:
                 log.warning("node %s stays tainted for now: %s", name, error)
         self.announce([Change(name, False, "nothing refuses any longer", 0.0) for name in left])
@@ -111,6 +116,10 @@ class Waker:
 def _says_closed(node: Mapping[str, Any]) -> bool:
     conditions = (node.get("status") or {}).get("conditions") or []
     return any(one.get("type") == CONDITION and one.get("status") == "False" for one in conditions)
+
+
+def _allocatable(node: Mapping[str, Any]) -> object:
+    return ((node.get("status") or {}).get("allocatable") or {}).get("cpu")
 
 
 def _internal(node: Mapping[str, Any]) -> str:

@@ -41,6 +41,9 @@ State = Literal["open", "closed-by-us", "closed-by-other"]
 _LABEL = re.compile(
     r"^pronto: (?P<reason>.*) \(score (?P<score>-?[0-9.e+-]+|inf|-inf|nan), until (?P<until>[0-9TZ:-]+)\)$"
 )
+_RANK = re.compile(
+    r"level (?P<level>\d), chance (?P<chance>[0-9.e+-]+|nan), (?P<word>refusing|accepting), until (?P<until>[0-9TZ:-]+)"
+)
 _CLOCK = "%Y-%m-%dT%H:%M:%SZ"
 # The last second a label can name.
 _LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
@@ -229,12 +232,13 @@ class PreferringGate(Protocol):
     level_seconds
         Time that one change of a node's rank costs: in the long run there is at most one
         change in so many seconds. 0 for a gate that takes any number.
-    heartbeat_seconds
-        How often a calm node is told too; infinity where calm is the absence of a mark.
+    marks_calm
+        True where calm nodes bear a mark too, which is renewed like any other; elsewhere
+        a node without a mark is calm.
     """
 
     level_seconds: float
-    heartbeat_seconds: float
+    marks_calm: bool
 
     def prefer(self, node: str, rank: Rank, verdict: Verdict) -> None:
         """Give `node` its rank, or renew it; level 0 is as the administrator set it.
@@ -300,6 +304,30 @@ def label(verdict: Verdict) -> str:
     return (
         f"{PREFIX} {reason or 'refused'} (score {verdict.score:.4g}, until {clock_text(verdict.valid_until)})"
     )
+
+
+def rank_text(rank: Rank) -> str:
+    """Write a rank as one line that `read_rank` understands.
+
+    Examples
+    --------
+    >>> rank_text(Rank(3, 0.62, False, 1700000000.0))
+    'level 3, chance 0.62, accepting, until 2023-11-14T22:13:20Z'
+    """
+    word = "refusing" if rank.refuse else "accepting"
+    return f"level {rank.level}, chance {rank.chance:.4g}, {word}, until {clock_text(rank.valid_until)}"
+
+
+def read_rank(text: str) -> Rank:
+    """Read what `rank_text` wrote; a text that someone has edited is a rank that has expired."""
+    found = _RANK.fullmatch(text)
+    try:
+        chance_read = math.nan if found is None else float(found["chance"])
+    except ValueError:
+        found, chance_read = None, math.nan
+    if found is None:
+        return Rank(0, math.nan, False, math.nan)
+    return Rank(int(found["level"]), chance_read, found["word"] == "refusing", read_clock(found["until"]))
 
 
 def clock_text(seconds: float) -> str:

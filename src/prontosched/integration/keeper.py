@@ -8,7 +8,6 @@ in `policy`; what a scheduler must offer is `gate`.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -124,8 +123,7 @@ class Keeper:
         self._floor = self._floor_of(gate)
         self._policy = Policy(self.rules)
         self._levels = LevelPolicy(gate.level_seconds if isinstance(gate, PreferringGate) else 0.0)
-        self._heartbeat = gate.heartbeat_seconds if isinstance(gate, PreferringGate) else math.inf
-        self._ranked_at = -math.inf
+        self._marks_calm = isinstance(gate, PreferringGate) and gate.marks_calm and self.rules.enforce
         mode = "enforce" if self.rules.enforce else "shadow"
         level = None if self._ranking is None else 0
         self._standing = Standing(node, gate.name, mode, self._floor.how, self._veto, level)
@@ -277,7 +275,7 @@ class Keeper:
             return False
         level = self._levels.choose(verdict, held, now)
         if held is None:
-            return level > 0 or now - self._ranked_at >= self._heartbeat
+            return level > 0 or self._marks_calm
         moved = self._levels.seconds == 0.0 and abs(held.chance - verdict.score) >= _FINE_CHANCE
         turned = self._veto and held.refuse != verdict.refuse
         old = (
@@ -297,7 +295,6 @@ class Keeper:
         else:
             rank = Rank(level, verdict.score, verdict.refuse, now + self.rules.prefer_seconds)
             self._ranking.prefer(self.node, rank, verdict)
-        self._ranked_at = now
         if level != before:
             self._levels.done(now)
             self._standing = replace(self._standing, rankings=self._standing.rankings + 1)

@@ -156,9 +156,7 @@ class ApiServer:
         IntegrationError
             It did not answer, or not with JSON, or with more than 64 MB.
         """
-        headers = {"Accept": "application/json", "User-Agent": "pronto"}
-        if token := self._current_token():
-            headers["Authorization"] = f"Bearer {token}"
+        headers = self.headers()
         if body is not None:
             headers["Content-Type"] = kind
         connection = self._connect()
@@ -175,6 +173,13 @@ class ApiServer:
         if len(data) > ANSWER_LIMIT:
             raise IntegrationError(f"{self.url}{path} must answer at most {ANSWER_LIMIT} bytes, got more")
         return self._read(answer.status, f"{method} {path.partition('?')[0]}", data)
+
+    def headers(self) -> dict[str, str]:
+        """Return what every request carries: who we are."""
+        headers = {"Accept": "application/json", "User-Agent": "pronto"}
+        if token := self._current_token():
+            headers["Authorization"] = f"Bearer {token}"
+        return headers
 
     def _connect(self) -> http.client.HTTPConnection:
         host = self._parts.hostname or ""

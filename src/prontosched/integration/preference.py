@@ -14,7 +14,7 @@ and nothing else is open, none is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -122,6 +122,50 @@ def closable(
     # From the worst down to the first that stays open: nothing calmer than that one is closed.
     closed[order] = np.logical_and.accumulate(drowning[order])
     return closed
+
+
+class Candidate(NamedTuple):
+    """One node that a job could go to.
+
+    Attributes
+    ----------
+    chance
+        Chance of contention, jobs just placed there counted; NaN where nothing is known.
+    state
+        Its own word: `accepting`, `contended`, `refusing`, or `unknown`.
+    why
+        One sentence.
+    placed_cpus
+        CPUs of jobs just placed there.
+    """
+
+    node: str
+    chance: float
+    state: str
+    why: str
+    placed_cpus: float = 0.0
+
+    def as_json(self) -> dict[str, str | float | None]:
+        """Return it as plain values, null where nothing is known."""
+        return {**self._asdict(), "chance": None if math.isnan(self.chance) else self.chance}
+
+
+def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return nodes in the order to prefer: those that refuse last, else the lower chance first.
+
+    A node of which nothing is known stands between calm and contended ones.
+
+    Examples
+    --------
+    >>> nodes = [Candidate("n1", 0.2, "accepting", ""), Candidate("n2", math.nan, "unknown", "")]
+    >>> [one.node for one in best_first([*nodes, Candidate("n3", 0.6, "contended", "")])]
+    ['n1', 'n2', 'n3']
+    """
+
+    def key(one: Candidate) -> tuple[bool, float, str]:
+        return one.state == "refusing", LEVEL_EDGES[2] if math.isnan(one.chance) else one.chance, one.node
+
+    return sorted(candidates, key=key)
 
 
 class Word(NamedTuple):

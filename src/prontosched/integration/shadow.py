@@ -6,7 +6,6 @@ respect for others) while the scheduler is only read.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from prontosched.integration.gate import Gate, Observed, PreferringGate, Rank, Verdict, label, read_label
@@ -24,7 +23,7 @@ class ShadowGate:
     """
 
     level_seconds = 0.0
-    heartbeat_seconds = math.inf
+    marks_calm = False
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate

@@ -16,15 +16,12 @@ import math
 import re
 
 from prontosched.errors import SettingsError
-from prontosched.integration.gate import Rank, Verdict, clock_text, read_clock
+from prontosched.integration.gate import Rank, Verdict, rank_text, read_rank
 from prontosched.integration.slurm_commands import SlurmCommands, SlurmNode
 
-# "[pronto: weight 1+2, chance 0.62, accepting, until 2026-11-15T21:09:45Z]"
+# "[pronto: weight 1+2, level 2, chance 0.42, accepting, until 2026-11-15T21:09:45Z]"
 _MARK = re.compile(r"\s*\[pronto: weight (?P<rest>[^\[\]]*)\]$")
-_FIELDS = re.compile(
-    r"(?P<base>\d+)\+(?P<added>\d+), level (?P<level>\d), chance (?P<chance>[0-9.e+-]+|nan), "
-    r"(?P<word>refusing|accepting), until (?P<until>[0-9TZ:-]+)"
-)
+_FIELDS = re.compile(r"(?P<base>\d+)\+(?P<added>\d+), (?P<rank>.*)")
 # What Slurm says of jobs that wait for nodes, and not for a time, a limit or another job.
 _WAITING = ("Resources", "ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
 LARGEST_WEIGHT = 4_294_967_280
@@ -43,7 +40,7 @@ class WeightRanks:
     """
 
     level_seconds = 60.0
-    heartbeat_seconds = math.inf
+    marks_calm = False
 
     def __init__(self, commands: SlurmCommands, step: int) -> None:
         if not 0 <= step <= 1_000_000:
@@ -59,11 +56,7 @@ class WeightRanks:
             return
         base = base_weight(found)
         added = min(rank.level * self.step, LARGEST_WEIGHT - base)
-        word = "refusing" if rank.refuse else "accepting"
-        mark = (
-            f"[pronto: weight {base}+{added}, level {rank.level}, chance {rank.chance:.4g}, {word}, "
-            f"until {clock_text(rank.valid_until)}]"
-        )
+        mark = f"[pronto: weight {base}+{added}, {rank_text(rank)}]"
         comment = f"{_MARK.sub('', found.comment)} {mark}".lstrip()
         changes = {} if found.weight == base + added else {"weight": str(base + added)}
         self.commands.update(node, comment=comment, **changes)
@@ -93,14 +86,10 @@ def rank_of(node: SlurmNode) -> Rank | None:
     mark = _MARK.search(node.comment)
     if mark is None:
         return None
-    fields = _FIELDS.fullmatch(f"{mark['rest']}")
+    fields = _FIELDS.fullmatch(mark["rest"])
     if fields is None or node.weight != int(fields["base"]) + int(fields["added"]):
         return Rank(0, math.nan, False, math.nan)
-    try:
-        chance = float(fields["chance"])
-    except ValueError:
-        chance = math.nan
-    return Rank(int(fields["level"]), chance, fields["word"] == "refusing", read_clock(fields["until"]))
+    return read_rank(fields["rank"])
 
 
 def base_weight(node: SlurmNode) -> int:
