@@ -6,6 +6,7 @@ to a node's chance of contention. Time arrives as a number.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -58,7 +59,7 @@ class Placements:
     def cpus(self, node: str, now: float) -> float:
         """Return the CPUs sent to `node` that telemetry may not show yet."""
         jobs = (self._jobs[job] for job in self._on.get(node, ()))
-        return sum(placed.nodes[node] * self._left(placed, now) for placed in jobs)
+        return math.fsum(placed.nodes[node] * self._left(placed, now) for placed in jobs)
 
     def _remove(self, job: str) -> None:
         placed = self._jobs.pop(job, None)
@@ -79,7 +80,7 @@ def crowded_chance(chance: float, placed: float, cpus: float) -> float:
 
     Examples
     --------
-    >>> crowded_chance(0.2, placed=0.0, cpus=8), crowded_chance(0.2, placed=4.0, cpus=8)
-    (0.2, 0.6)
+    >>> crowded_chance(0.5, placed=0.0, cpus=8), crowded_chance(0.5, placed=4.0, cpus=8)
+    (0.5, 0.75)
     """
     return chance + (1.0 - chance) * min(1.0, placed / cpus)
