@@ -1,4 +1,4 @@
-"""`pronto simulate`: what refusing does to jobs, in a cluster that reacts to it."""
+"""`pronto simulate`: what preferring and refusing nodes does to jobs, in a cluster that reacts to it."""
 
 from __future__ import annotations
 
@@ -11,145 +11,206 @@ import click
 
 from prontosched.errors import SettingsError
 
-
-def _names(known: list[str], what: str) -> Any:
-    def read(ctx: click.Context, param: click.Parameter, value: str) -> list[str]:
-        chosen = known if value == "all" else [name.strip() for name in value.split(",") if name.strip()]
-        unknown = [name for name in chosen if name not in known]
-        if unknown or not chosen:
-            raise click.BadParameter(f"must be among {', '.join(known)}, got {value!r}: name {what} by comma")
-        return list(dict.fromkeys(chosen))
-
-    return read
+PARTS = ("placers", "utilisation", "length", "tenants")
 
 
-def _placers(ctx: click.Context, param: click.Parameter, value: str) -> list[str]:
+def _names(known: list[str], what: str, value: str | None) -> list[str] | None:
+    if value is None:
+        return None
+    chosen = known if value == "all" else [name.strip() for name in value.split(",") if name.strip()]
+    unknown = [name for name in chosen if name not in known]
+    if unknown or not chosen:
+        raise click.BadParameter(f"must be among {', '.join(known)}, got {value!r}: name {what} by comma")
+    return list(dict.fromkeys(chosen))
+
+
+def _placers(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:
     from prontosched.simulation.placers import PLACERS
 
-    found: list[str] = _names(list(PLACERS), "placers")(ctx, param, value)
-    return found
+    return _names(list(PLACERS), "placers", value)
 
 
-def _rules(ctx: click.Context, param: click.Parameter, value: str) -> list[str]:
-    from prontosched.simulation.rules import rule_names
+def _rules(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:
+    from prontosched.simulation.rules import RATIONED, RULES
 
-    found: list[str] = _names(rule_names(), "rules")(ctx, param, value)
-    return found
+    return _names(list(dict.fromkeys([*RULES, *RATIONED])), "rules", value)
+
+
+def _parts(ctx: click.Context, param: click.Parameter, value: str) -> list[str]:
+    return _names(list(PARTS), "parts", value) or []
+
+
+def _tenants(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    from prontosched.simulation.tenants import TENANTS
+
+    if value is not None and value not in TENANTS:
+        raise click.BadParameter(f"must be one of {', '.join(TENANTS)}, got {value!r}")
+    return value
 
 
 @click.command("simulate")
-@click.option("--nodes", type=click.IntRange(2, 100_000), default=100, show_default=True, help="Nodes.")
+@click.option(
+    "--nodes", type=click.IntRange(2, 10_000), default=60, show_default=True, help="Nodes of a cluster."
+)
 @click.option("--cores", type=click.FloatRange(1), default=8.0, show_default=True, help="CPUs of a node.")
 @click.option(
-    "--steps", type=click.IntRange(100), default=3000, show_default=True, help="Seconds to simulate."
+    "--steps", type=click.IntRange(100), default=2400, show_default=True, help="Seconds to simulate."
+)
+@click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Repetitions.")
+@click.option(
+    "--overcommit",
+    type=click.FloatRange(0.1, 100),
+    default=1.0,
+    show_default=True,
+    help="CPUs that jobs on a node may ask for, as a share of its own; beyond it they wait.",
 )
 @click.option(
-    "--load",
-    type=click.FloatRange(0, 2, min_open=True),
-    default=0.35,
+    "--delay", type=click.IntRange(0, 600), default=1, show_default=True, help="Seconds telemetry is late."
+)
+@click.option(
+    "--parts",
+    default="all",
     show_default=True,
-    help="Work of arriving jobs, as a share of all CPUs; hidden tenants come on top.",
+    callback=_parts,
+    help=f"Parts of the whole study, by comma: {', '.join(PARTS)}.",
+)
+@click.option(
+    "--busy",
+    type=click.FloatRange(0, 2, min_open=True),
+    help="One scenario: CPUs in use by jobs and tenants together, as a share.  [default: 0.66]",
+)
+@click.option("--tenants", callback=_tenants, help="One scenario: kind of hidden tenants.  [default: bursty]")
+@click.option(
+    "--length",
+    type=click.FloatRange(1, 36_000),
+    help="One scenario: mean seconds of a job.  [default: heavy-tailed]",
+)
+@click.option("--unequal", is_flag=True, help="One scenario: nodes of half, once and twice the CPUs.")
+@click.option(
+    "--background",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="One scenario: traces that tenants replay, with their own metrics. May be repeated.",
+)
+@click.option(
+    "--load-column",
+    metavar="COLUMN",
+    help="Their column that tells the load.  [default: utilisation and CPU Ready]",
+)
+@click.option(
+    "--exclude", multiple=True, metavar="PATTERN", help="Their columns that signals do not see. Repeatable."
+)
+@click.option(
+    "--placers", callback=_placers, help="One scenario: placers, by comma, or all.  [default: three of them]"
+)
+@click.option("--rules", callback=_rules, help="One scenario: rules, by comma, or all.")
+@click.option(
+    "--equal-downtime",
+    is_flag=True,
+    help="One scenario: every rule is a veto that refuses the same share of time.",
 )
 @click.option(
     "--budget",
     type=click.FloatRange(0, 1, min_open=True),
     default=0.1,
     show_default=True,
-    help="Share of time a node may refuse, the same for all rules.",
+    help="That share.",
 )
-@click.option(
-    "--delay", type=click.IntRange(0, 600), default=1, show_default=True, help="Seconds telemetry is late."
-)
-@click.option(
-    "--placers",
-    default="random,two-choices,least-allocated",
-    show_default=True,
-    callback=_placers,
-    help="Placers to compare, by comma, or all.",
-)
-@click.option(
-    "--rules", default="all", show_default=True, callback=_rules, help="Rejection rules, by comma, or all."
-)
-@click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Repetitions.")
-@click.option(
-    "--background",
-    type=click.Path(exists=True, path_type=Path),
-    help="Trace whose utilisation the hidden tenants replay, instead of made-up bursts.",
-)
-@click.option("--utilisation", metavar="COLUMN", help="Its utilisation column.  [default: utilisation]")
 @click.option(
     "--figure", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result: a PNG or SVG file."
 )
 @click.option("--workers", type=click.IntRange(1), help="Processes.  [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    placers: list[str],
-    rules: list[str],
+    parts: list[str],
     seeds: int,
-    background: Path | None,
-    utilisation: str | None,
+    background: tuple[Path, ...],
+    load_column: str | None,
+    exclude: tuple[str, ...],
+    placers: list[str] | None,
+    rules: list[str] | None,
     figure: Path | None,
     workers: int | None,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Simulate a cluster whose nodes refuse, and see what that does to jobs.
+    """Simulate clusters with rules that prefer and refuse nodes, and see what that does to jobs.
 
-    Every placer runs alone and with every rejection rule, on the same arrivals and
-    hidden tenants; every rule may refuse the same share of time.
+    Without options for one scenario the whole study runs: placers, utilisations, lengths
+    of jobs and kinds of tenants, with goals at the end. Arrivals and tenants are the same
+    for every placer and rule.
 
     \b
     Example:
-        pronto simulate --nodes 50 --seeds 3 --figure slowdown.png
+        pronto simulate --seeds 3 --parts placers --figure slowdown.svg
+        pronto simulate --busy 0.8 --tenants chronic --rules nothing,ready,pronto
     """
-    from prontosched.simulation.run import Scenario
-    from prontosched.simulation.study import MEASURES, collect, outcomes
+    from prontosched.simulation.goals import goals
+    from prontosched.simulation.report import goal_lines, legend, table, words
+    from prontosched.simulation.study import Study, run_cells
 
-    scenario = Scenario(**options, background=_background(background, utilisation))
-    numbers = list(range(1, seeds + 1))
-    found = []
+    chosen = _cells(parts, background, load_column, exclude, placers, rules, options)
+    cells = [cell for some in chosen.values() for cell in some]
+    numbers = tuple(range(1, seeds + 1))
+    found = {}
     with click.progressbar(
-        outcomes(scenario, placers, rules, numbers, workers),
-        length=len(placers) * len(rules) * seeds,
-        label="simulating",
-        file=sys.stderr,
+        run_cells(cells, numbers, workers), length=len(set(cells)), label="simulating", file=sys.stderr
     ) as runs:
-        for outcome in runs:
-            found.append(outcome)
-    study = collect(scenario, placers, rules, numbers, found)
+        for cell, outcomes in runs:
+            found[cell] = outcomes
+    study = Study(chosen, numbers, found)
     if figure is not None:
         _draw(study, figure)
     if as_json:
-        click.echo(json.dumps(study.as_json()))
+        click.echo(json.dumps({**study.as_json(), "goals": [goal.as_json() for goal in goals(study)]}))
         return
-    click.echo(f"{'placer':<18}{'rule':<10}{'slowdown':>24}{'p50':>7}{'p99':>7}{'waiting':>9}{'queued':>8}"
-               f"{'jobs/s':>8}{'busy':>7}{'refusing':>10}{'refusals/job':>14}")  # fmt: skip
-    for placer in placers:
-        for rule in rules:
-            cell = {name: study.interval(placer, rule, name) for name in MEASURES}
-            click.echo(
-                f"{placer:<18}{rule:<10}{cell['slowdown_mean']!s:>24}{cell['slowdown_p50'].mean:>7.2f}"
-                f"{cell['slowdown_p99'].mean:>7.2f}{cell['waiting_share'].mean:>9.3f}"
-                f"{cell['queueing_mean'].mean:>8.2f}{cell['throughput'].mean:>8.2f}"
-                f"{cell['utilisation'].mean:>7.2f}{cell['downtime'].mean:>10.3f}"
-                f"{cell['refusals_per_job'].mean:>14.2f}"
-            )
-    for line in study.findings():
+    for part in study.parts:
+        for line in table(study, part):
+            click.echo(line)
+    for line in [*legend(), "", *goal_lines(study), "", *words(study)]:
         click.echo(line)
 
 
-def _background(path: Path | None, utilisation: str | None) -> Any:
-    if path is None:
-        return None
-    import numpy as np
+def _cells(
+    parts: list[str],
+    background: tuple[Path, ...],
+    load_column: str | None,
+    exclude: tuple[str, ...],
+    placers: list[str] | None,
+    rules: list[str] | None,
+    options: dict[str, Any],
+) -> dict[str, list[Any]]:
+    """Return the cells to run, by part: of one scenario if any of its options was given, else of all parts."""
+    from prontosched.simulation.background import read_background, shipped_background
+    from prontosched.simulation.rules import RATIONED, RULES
+    from prontosched.simulation.run import Scenario
+    from prontosched.simulation.study import EQUAL_RULES, EVERY_RULE, PLACERS_COMPARED, cells_of, whole_grid
 
-    from prontosched.telemetry.trace import open_trace
-
-    source = open_trace([path], utilisation=utilisation)
-    values = np.concatenate([chunk.utilisation for chunk in source.chunks()])
-    if not np.isfinite(values).sum() >= 10:
-        raise SettingsError(f"{path}: no utilisation column with numbers: name one with --utilisation")
-    return values
+    one = ("busy", "tenants", "length")
+    given = {name: options.pop(name) for name in one}
+    asked = [value for value in given.values() if value is not None]
+    if not (asked or background or placers or rules or options["unequal"] or options["equal_downtime"]):
+        scenario = Scenario(**options, background=shipped_background() if "tenants" in parts else None)
+        grid = whole_grid(scenario)
+        return {part: grid[part] for part in PARTS if part in parts}
+    if background and given["tenants"]:
+        raise SettingsError("tenants must be of one kind, got both --tenants and --background: leave one out")
+    if background:
+        given |= {
+            "tenants": "trace",
+            "background": read_background(background, load=load_column, exclude=exclude),
+        }
+    scenario = Scenario(**options, **{name: value for name, value in given.items() if value is not None})
+    equal = scenario.equal_downtime
+    known = ["nothing", *RATIONED] if equal else list(RULES)
+    rules = rules or list(EQUAL_RULES if equal else EVERY_RULE)
+    if unknown := [rule for rule in rules if rule not in known]:
+        raise SettingsError(
+            f"rules {'at equal downtime ' if equal else ''}must be among {', '.join(known)}, "
+            f"got {', '.join(unknown)}: name others"
+        )
+    name = f"{scenario.tenants} tenants, utilisation {scenario.busy:.2f}"
+    return {"scenario": cells_of(name, scenario, placers or list(PLACERS_COMPARED), rules)}
 
 
 def _draw(study: Any, path: Path) -> None:

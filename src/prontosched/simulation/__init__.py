@@ -1,7 +1,8 @@
-"""A cluster in a loop with its signals: what refusing does to the jobs.
+"""A cluster in a loop with its signals: what preferring and refusing nodes does to the jobs.
 
-`cluster` moves jobs and hidden tenants through time, `sensors` shows their state as
-telemetry, `placers` choose nodes, `rules` refuse, `run` closes the loop and `study`
-compares placers and rules over seeds. The model and what it leaves out are on one
-page, `docs/simulation.md`.
+`jobs` and `tenants` draw what will come, `background` reads it from traces, `cluster` moves
+it through time, `sensors` shows its state as telemetry, `rules` speak for the nodes (`gate`
+applies what gates do), `placers` choose, `run` closes the loop, `study` compares over seeds,
+and `goals`, `report` and `figure` say what came of it. The model and what it leaves out are
+on one page, `docs/simulation.md`.
 """

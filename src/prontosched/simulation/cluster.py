@@ -1,114 +1,111 @@
-"""Nodes with cores and processor sharing, and the jobs on them."""
+"""Nodes with CPUs and processor sharing, and the jobs on them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
+from prontosched.simulation.jobs import Jobs
 from prontosched.subspace import Array
 
 # A job that loads its input asks for this share of its width.
 PRELUDE_DEMAND = 0.1
-SMALLEST_WORK, LARGEST_WORK, TAIL = 10.0, 3000.0, 1.3
-
-
-class Job(NamedTuple):
-    """What arrives: CPUs wanted, CPU seconds of work, seconds of loading before it, and when."""
-
-    width: float
-    work: float
-    prelude: float
-    arrival: float
-
-    @property
-    def ideal(self) -> float:
-        """Seconds it takes on an idle node."""
-        return self.prelude + self.work / self.width
-
-
-class Finished(NamedTuple):
-    """A job that is done: when it arrived, started and ended, and how long it would take alone."""
-
-    arrival: float
-    start: float
-    end: float
-    ideal: float
-
-    @property
-    def slowdown(self) -> float:
-        """Time from arrival to end, over the ideal."""
-        return (self.end - self.arrival) / self.ideal
+NODE, WIDTH, WORK, PRELUDE, NUMBER = range(5)
 
 
 class Cluster:
     """Jobs and tenants share the CPUs of their node; time goes on in steps of a second.
 
     Within a step every node shares its CPUs in proportion to what is asked for; the
-    moment a job ends inside a step is interpolated.
+    moment a job ends inside a step is interpolated. Several clusters can be carried as
+    one: nodes of all of them in a row.
+
+    Parameters
+    ----------
+    cores
+        CPUs of each node, `(N,)`.
+    jobs
+        All jobs that will come, by number.
+    overcommit
+        Widths of the jobs on a node may add up to its CPUs times this.
+
+    Attributes
+    ----------
+    start, end
+        When each job started and ended, NaN until then.
+    work_done
+        CPU seconds given to jobs so far.
 
     Notes
     -----
-    Memory: six numbers a running job, and a handful a node.
+    Memory: five numbers a running job, two for each that comes, and a handful a node.
     """
 
-    def __init__(self, nodes: int, cores: float) -> None:
-        self.nodes = nodes
+    def __init__(self, cores: Array, jobs: Jobs, *, overcommit: float = 1.0) -> None:
         self.cores = cores
+        self.nodes = cores.size
+        self.jobs = jobs
+        self.capacity = cores * overcommit
         self.time = 0.0
-        self.tenants: Array = np.zeros(nodes)
-        self.allocated: Array = np.zeros(nodes)
-        self.demand: Array = np.zeros(nodes)
-        self.loading: Array = np.zeros(nodes)
-        self.started = np.zeros(nodes)
-        self.busy_seconds = 0.0
-        # Columns of running jobs: node, width, work left, prelude left, arrival, start, ideal.
-        self._jobs = np.zeros((0, 7))
-        self._new: list[tuple[float, ...]] = []
+        self.tenants: Array = np.zeros(self.nodes)
+        self.allocated: Array = np.zeros(self.nodes)
+        self.demand: Array = np.zeros(self.nodes)
+        self.loading: Array = np.zeros(self.nodes)
+        self.started: Array = np.zeros(self.nodes)
+        self.start: Array = np.full(jobs.arrival.size, np.nan)
+        self.end: Array = np.full(jobs.arrival.size, np.nan)
+        self.work_done = 0.0
+        self._running: Array = np.zeros((0, 5))
+        self._new: list[tuple[float, float, float, float, float]] = []
 
     @property
     def running(self) -> int:
         """Jobs that are running."""
-        return len(self._jobs) + len(self._new)
+        return len(self._running) + len(self._new)
 
-    def place(self, job: Job, node: int) -> None:
-        """Start a job on a node."""
-        row = (node, job.width, job.work, job.prelude, job.arrival, self.time, job.ideal)
-        self._new.append(tuple(float(value) for value in row))
-        self.allocated[node] += job.width
-        self.started[node] += 1
+    def place(self, job: int, node: int) -> None:
+        """Start a job on a node; it must have room."""
+        jobs = self.jobs
+        width = float(jobs.width[job])
+        if self.allocated[node] + width > self.capacity[node] + 1e-9:
+            raise ValueError(
+                f"node {node} must have {width:g} CPUs left, got "
+                f"{self.capacity[node] - self.allocated[node]:g}: place the job elsewhere or let it wait"
+            )
+        self._new.append((float(node), width, float(jobs.work[job]), float(jobs.prelude[job]), float(job)))
+        self.start[job] = self.time
+        self.allocated[node] += width
+        self.started[node] += 1.0
 
-    def step(self, tenants: Array) -> list[Finished]:
-        """Let a second pass; return the jobs that ended in it."""
+    def step(self, tenants: Array) -> None:
+        """Let a second pass."""
         if self._new:
-            self._jobs = np.vstack([self._jobs, np.array(self._new)])
+            self._running = np.vstack([self._running, np.array(self._new)])
             self._new.clear()
-        jobs = self._jobs
+        rows = self._running
         self.tenants = tenants
-        node = jobs[:, 0].astype(np.intp)
-        loading = jobs[:, 3] > 0
-        wants = np.where(loading, PRELUDE_DEMAND, 1.0) * jobs[:, 1]
+        node = rows[:, NODE].astype(np.intp)
+        width = rows[:, WIDTH]
+        loading = rows[:, PRELUDE] > 0
+        wants = np.where(loading, PRELUDE_DEMAND * width, width)
         self.demand = tenants + np.bincount(node, wants, self.nodes)
-        self.loading = np.asarray(np.bincount(node, loading * jobs[:, 1], self.nodes), np.float64)
+        self.loading = np.asarray(np.bincount(node, loading * width, self.nodes), np.float64)
         rate = np.minimum(1.0, self.cores / np.maximum(self.demand, 1e-9))
-        self.busy_seconds += float(np.minimum(self.demand, self.cores).sum())
         # Loading takes its time whatever the CPUs do; the rest of the second is for work.
-        loaded = np.minimum(jobs[:, 3], 1.0)
-        jobs[:, 3] -= loaded
-        speed = jobs[:, 1] * rate[node]
-        needed = loaded + np.divide(jobs[:, 2], speed, out=np.full(len(jobs), np.inf), where=speed > 0)
-        jobs[:, 2] -= speed * (1.0 - loaded)
+        loaded = np.minimum(rows[:, PRELUDE], 1.0)
+        rows[:, PRELUDE] -= loaded
+        speed = width * rate[node]
+        needed = loaded + np.divide(rows[:, WORK], speed, out=np.full(len(rows), np.inf), where=speed > 0)
+        given = np.minimum(rows[:, WORK], speed * (1.0 - loaded))
+        rows[:, WORK] -= given
+        self.work_done += float(given.sum())
         done = needed <= 1.0
-        finished: list[Finished] = []
         if done.any():
-            ends = self.time + needed[done]
-            for row, end in zip(jobs[done].tolist(), ends.tolist(), strict=True):
-                finished.append(Finished(row[4], row[5], end, row[6]))
-            np.subtract.at(self.allocated, node[done], jobs[done, 1])
-            self._jobs = jobs[~done]
+            self.end[rows[done, NUMBER].astype(np.intp)] = self.time + needed[done]
+            np.subtract.at(self.allocated, node[done], width[done])
+            # Sums of widths leave nothing behind.
+            self.allocated[np.abs(self.allocated) < 1e-9] = 0.0
+            self._running = rows[~done]
         self.time += 1.0
-        return finished
 
     def ready(self) -> Array:
         """CPU Ready of each node: tasks that wait, in percent per CPU."""
@@ -117,46 +114,3 @@ class Cluster:
     def utilisation(self) -> Array:
         """CPU utilisation of each node in percent."""
         return np.asarray(100.0 * np.minimum(self.demand / self.cores, 1.0))
-
-    def left_over(self) -> list[Finished]:
-        """Return the jobs still running, as if they ended now: their slowdown so far."""
-        rows = [*self._jobs.tolist(), *self._new]
-        return [Finished(row[4], row[5], self.time, row[6]) for row in rows]
-
-
-class Arrivals:
-    """Jobs arriving at random, with heavy-tailed work, some wide, each with a prelude.
-
-    Parameters
-    ----------
-    load
-        CPU seconds of work arriving a second, in CPUs.
-    rng
-        Source of everything random.
-    """
-
-    WIDTHS: NDArray[np.float64] = np.array([1.0, 2.0, 4.0])
-    SHARES: NDArray[np.float64] = np.array([0.6, 0.3, 0.1])
-
-    def __init__(self, load: float, rng: np.random.Generator) -> None:
-        self.rng = rng
-        self.rate = load / bounded_pareto_mean(SMALLEST_WORK, LARGEST_WORK, TAIL)
-
-    def step(self, now: float) -> list[Job]:
-        """Return the jobs of one second."""
-        count = int(self.rng.poisson(self.rate))
-        if not count:
-            return []
-        width = self.rng.choice(self.WIDTHS, count, p=self.SHARES)
-        uniform = self.rng.random(count)
-        low, high = SMALLEST_WORK**-TAIL, LARGEST_WORK**-TAIL
-        work = (low - uniform * (low - high)) ** (-1.0 / TAIL)
-        prelude = np.minimum(np.ceil(self.rng.exponential(3.0, count)), 15.0)
-        return [Job(*row, now) for row in zip(width.tolist(), work.tolist(), prelude.tolist(), strict=True)]
-
-
-def bounded_pareto_mean(smallest: float, largest: float, tail: float) -> float:
-    """Return the mean of a Pareto distribution cut off at both ends."""
-    norm = 1.0 - (smallest / largest) ** tail
-    inner = smallest ** (1.0 - tail) - largest ** (1.0 - tail)
-    return float(smallest**tail / norm * tail / (tail - 1.0) * inner)

@@ -1,4 +1,4 @@
-"""The study drawn: slowdown of every rule, one panel a placer."""
+"""The study drawn: what every rule removes of the excess slowdown, one panel a scenario and placer."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 from prontosched.simulation.study import Study
 
-COLOURS = {
-    "nothing": "#9aa0a6",
-    "coin": "#c5a880",
-    "ready": "#4c78a8",
-    "paper": "#b279a2",
-    "learned": "#e45756",
-    "oracle": "#54a24b",
-}
+PANELS_A_ROW = 4
+
+
+def colour_of(rule: str) -> str:
+    """Return the colour of a rule: ours, the oracle's, and everyone else's."""
+    if rule.startswith("pronto"):
+        return "#e45756"
+    return {"oracle": "#54a24b", "ready": "#4c78a8", "ready-score": "#4c78a8"}.get(rule, "#9aa0a6")
 
 
 def draw(study: Study, path: Path) -> None:
@@ -23,35 +23,32 @@ def draw(study: Study, path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    rows = (("slowdown_mean", "mean slowdown"), ("slowdown_p99", "99th percentile of slowdown"))
+    panels: dict[tuple[str, str], list[str]] = {}
+    for cell in (cell for cells in study.parts.values() for cell in cells):
+        rules = panels.setdefault((cell.name, cell.placer), [])
+        if cell.rule != "nothing" and cell.rule not in rules:
+            rules.append(cell.rule)
+    across = min(PANELS_A_ROW, len(panels))
+    down = -(-len(panels) // across)
     figure, axes = plt.subplots(
-        len(rows),
-        len(study.placers),
-        figsize=(3.4 * len(study.placers) + 0.6, 5.6),
-        sharey="row",
-        squeeze=False,
-        layout="constrained",
+        down, across, figsize=(3.6 * across, 3.4 * down), squeeze=False, layout="constrained"
     )
-    for line, (measure, label) in zip(axes, rows, strict=True):
-        for axis, placer in zip(line, study.placers, strict=True):
-            for place, rule in enumerate(study.rules):
-                cell = study.interval(placer, rule, measure)
-                axis.errorbar(
-                    place,
-                    cell.mean,
-                    yerr=[[max(cell.mean - cell.low, 0.0)], [max(cell.high - cell.mean, 0.0)]],
-                    fmt="o",
-                    color=COLOURS.get(rule, "#72b7b2"),
-                    capsize=3,
-                )
-            axis.set_xticks(range(len(study.rules)), study.rules, rotation=40, ha="right")
-            axis.set_title(placer, fontsize=10)
-            axis.grid(axis="y", alpha=0.3)
-            axis.spines[["top", "right"]].set_visible(False)
-        line[0].set_ylabel(label)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, ((name, placer), rules) in zip(axes.flat, panels.items(), strict=False):
+        shares = [study.removed(name, placer, rule) for rule in rules]
+        for at, (rule, share) in enumerate(zip(rules, shares, strict=True)):
+            low, high = share.mean - share.low, share.high - share.mean
+            error = None if low != low else [[max(low, 0.0)], [max(high, 0.0)]]
+            axis.barh(at, max(share.mean, -1.0), xerr=error, color=colour_of(rule), height=0.7)
+        axis.set_yticks(range(len(rules)), rules, fontsize=7)
+        axis.invert_yaxis()
+        axis.axvline(0.0, color="black", linewidth=0.6)
+        axis.set_xlim(max(-1.05, min([-0.1, *(s.mean - 0.05 for s in shares)])), 1.0)
+        axis.set_title(f"{name}\n{placer}", fontsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(
-        f"{study.scenario.nodes} nodes, {len(study.seeds)} seeds, budget {study.scenario.budget:.0%}: "
-        "mean and 95 % interval over seeds",
+        f"share of the placer's excess slowdown removed: mean and 95 % interval over {len(study.seeds)} seeds",
         fontsize=10,
     )
     figure.savefig(path, dpi=140)

@@ -1,122 +1,157 @@
-"""Placement: in which order a job asks nodes."""
+"""Placers: which node a job goes to, among those that are open and have room.
+
+A scheduler first filters, then ranks. Every placer here gets the nodes that are open and
+have room, and what the rule prefers: a score of each node (in shares of its CPUs, lower is
+better), and perhaps levels. Placers that rank nodes add the score to their own measure.
+Those that draw at random draw among the nodes of the best level, as a scheduler does that
+fills nodes by their weight; where there are no levels they take the better of two.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.simulation.cluster import Cluster, Job
-from prontosched.simulation.sensors import Reading
+from prontosched.integration.preference import LEVEL_EDGES
 from prontosched.subspace import Array
 
-Nodes = NDArray[np.intp]
 Mask = NDArray[np.bool_]
+STALE_SECONDS = 10
+PACKER_TARGET = 0.6
 
 
-class Placer:
-    """Give a job the nodes to ask, best first.
+class View(NamedTuple):
+    """What a placer may know of the nodes of its cluster, `(M,)` each.
 
-    Parameters
+    Attributes
     ----------
-    choose
-        `choose(placer, job, count)` returns `count` nodes.
-    age
-        Seconds by which the load it looks at is old; 0 sees the cluster itself.
+    cores, allocated
+        CPUs, and those that jobs asked for.
+    load
+        Runnable tasks per CPU, fresh.
+    stale
+        The same, ten seconds old.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        rng: np.random.Generator,
-        choose: Callable[[Placer, Job, int], Nodes],
-        *,
-        age: int = 0,
-    ) -> None:
-        self.cluster = cluster
-        self.rng = rng
-        self.age = age
-        self.turn = 0
-        self.refusing = np.zeros(cluster.nodes, np.bool_)
-        self._choose = choose
-        self._seen: deque[Array] = deque(maxlen=age + 1)
-
-    def observe(self, reading: Reading) -> None:
-        """Take in what nodes reported this second."""
-        self._seen.append(reading.utilisation)
-
-    def load(self) -> Array:
-        """Return the load of each node as this placer knows it, percent."""
-        if not self.age or not self._seen:
-            return 100.0 * self.cluster.demand / self.cluster.cores
-        return self._seen[0]
-
-    def candidates(self, job: Job, count: int, refusing: Mask) -> Nodes:
-        """Return `count` nodes to ask, best first.
-
-        Placers that rank all nodes have heard who refuses and rank those last, as a
-        scheduler does with drained or tainted nodes; the others find out by asking.
-        """
-        self.refusing = refusing
-        return self._choose(self, job, min(count, self.cluster.nodes))
+    cores: Array
+    allocated: Array
+    load: Array
+    stale: Array
 
 
-def _random(placer: Placer, job: Job, count: int) -> Nodes:
-    return placer.rng.integers(0, placer.cluster.nodes, count)
+class Choice(NamedTuple):
+    """A job's question.
+
+    Attributes
+    ----------
+    width
+        CPUs it asks for.
+    able
+        Which nodes are open and have room, at least one.
+    score, levels
+        What the rule prefers, lower first; None where it prefers nothing.
+    recent
+        CPUs of jobs placed in the last seconds, which telemetry does not show yet, in
+        shares of the node's.
+    """
+
+    width: float
+    able: Mask
+    score: Array | None
+    levels: NDArray[np.intp] | None
+    recent: Array
 
 
-def _round_robin(placer: Placer, job: Job, count: int) -> Nodes:
-    first = placer.turn
-    placer.turn = (placer.turn + 1) % placer.cluster.nodes
-    return np.arange(first, first + count) % placer.cluster.nodes
+Placer = Callable[[View, Choice, np.random.Generator], int]
 
 
-def _two_choices(placer: Placer, job: Job, count: int) -> Nodes:
-    pairs = placer.rng.integers(0, placer.cluster.nodes, (count, 2))
-    load = placer.load()
-    return np.where(load[pairs[:, 0]] <= load[pairs[:, 1]], pairs[:, 0], pairs[:, 1])
+def random(view: View, choice: Choice, rng: np.random.Generator) -> int:
+    """Choose at random; with a score, the better of two."""
+    return _drawn(choice, rng, None)
 
 
-def _least_loaded(placer: Placer, job: Job, count: int) -> Nodes:
-    return _lowest(placer, placer.load(), count)
+def two_choices(view: View, choice: Choice, rng: np.random.Generator) -> int:
+    """Choose the less loaded of two nodes."""
+    return _drawn(choice, rng, view.load)
 
 
-def _least_allocated(placer: Placer, job: Job, count: int) -> Nodes:
-    return _lowest(placer, placer.cluster.allocated + 1e-6 * placer.rng.random(placer.cluster.nodes), count)
+def two_choices_stale(view: View, choice: Choice, rng: np.random.Generator) -> int:
+    """Choose the less loaded of two nodes, by data ten seconds old."""
+    return _drawn(choice, rng, view.stale)
 
 
-def _packer(placer: Placer, job: Job, count: int) -> Nodes:
+def least_loaded(view: View, choice: Choice, rng: np.random.Generator) -> int:
+    """Choose the least loaded node, by data ten seconds old."""
+    return _lowest(view.stale, choice)
+
+
+def least_allocated(view: View, choice: Choice, rng: np.random.Generator) -> int:
+    """Choose the node with the smallest share of its CPUs given to jobs."""
+    # It counts jobs by itself, at once.
+    return _lowest(view.allocated / view.cores + 1e-6 * rng.random(view.cores.size), choice, counts_jobs=True)
+
+
+def packer(view: View, choice: Choice, rng: np.random.Generator) -> int:
     """Fill nodes up to a target load, the emptiest of those beyond it last."""
-    target = 60.0
-    after = placer.load() + 100.0 * job.width / placer.cluster.cores
-    below = after <= target
-    score = np.where(below, 50.0 + 50.0 * after / target, 50.0 * (100.0 - after) / (100.0 - target))
-    return _lowest(placer, -score, count)
+    after = view.stale + choice.width / view.cores
+    below = after <= PACKER_TARGET
+    wasted = np.where(below, 0.5 * (1.0 - after / PACKER_TARGET), 0.5 + (after - PACKER_TARGET))
+    return _lowest(wasted, choice)
 
 
-def _lowest(placer: Placer, values: Array, count: int) -> Nodes:
-    values = np.where(placer.refusing, np.inf, values)
-    if count >= values.size:
-        return np.argsort(values)
-    some = np.argpartition(values, count - 1)[:count]
-    return np.asarray(some[np.argsort(values[some])])
-
-
-STALE_SECONDS = 10
-PLACERS: dict[str, tuple[Callable[[Placer, Job, int], Nodes], int]] = {
-    "random": (_random, 0),
-    "round-robin": (_round_robin, 0),
-    "two-choices": (_two_choices, 0),
-    "two-choices-stale": (_two_choices, STALE_SECONDS),
-    "least-loaded": (_least_loaded, STALE_SECONDS),
-    "least-allocated": (_least_allocated, 0),
-    "packer": (_packer, STALE_SECONDS),
+PLACERS: dict[str, Placer] = {
+    "random": random,
+    "two-choices": two_choices,
+    "two-choices-stale": two_choices_stale,
+    "least-loaded": least_loaded,
+    "least-allocated": least_allocated,
+    "packer": packer,
 }
 
 
-def make_placer(name: str, cluster: Cluster, rng: np.random.Generator) -> Placer:
-    """Return a placer by its name."""
-    choose, age = PLACERS[name]
-    return Placer(cluster, rng, choose, age=age)
+class Loads:
+    """The load of all nodes, fresh and ten seconds old."""
+
+    def __init__(self, nodes: int) -> None:
+        self.fresh: Array = np.zeros(nodes)
+        self._past: deque[Array] = deque([self.fresh], maxlen=STALE_SECONDS + 1)
+
+    @property
+    def stale(self) -> Array:
+        """As it was ten seconds ago."""
+        return self._past[0]
+
+    def observe(self, load: Array) -> None:
+        """Take in the load of this second."""
+        self.fresh = load
+        self._past.append(load)
+
+
+def _drawn(choice: Choice, rng: np.random.Generator, measure: Array | None) -> int:
+    able = np.flatnonzero(choice.able)
+    parts = [] if measure is None else [measure]
+    if choice.levels is not None and choice.score is not None:
+        # A job just placed counts at once: a node that takes it moves up as if its chance had risen.
+        with_recent = np.searchsorted(LEVEL_EDGES, choice.score[able] + choice.recent[able], "right")
+        levels = np.maximum(choice.levels[able], with_recent)
+        able = able[levels == levels.min()]
+    elif choice.score is not None:
+        parts.append(choice.score)
+    if not parts:
+        return int(able[int(rng.random() * able.size)])
+    if choice.score is not None:
+        parts.append(choice.recent)
+    one, two = (able[(rng.random(2) * able.size).astype(np.intp)]).tolist()
+    worse = sum(float(part[one]) - float(part[two]) for part in parts)
+    return int(two if worse > 0.0 else one)
+
+
+def _lowest(measure: Array, choice: Choice, *, counts_jobs: bool = False) -> int:
+    values = measure
+    if choice.score is not None:
+        values = measure + choice.score if counts_jobs else measure + choice.score + choice.recent
+    return int(np.argmin(np.where(choice.able, values, np.inf)))

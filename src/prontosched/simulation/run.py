@@ -1,20 +1,35 @@
-"""One run: a placer and a rule in a loop with a cluster."""
+"""One cell of a study: a placer and a rule in a loop with clusters, one for each seed.
+
+The clusters of all seeds go on side by side, as one row of nodes, because signals step
+many nodes at once for little more than one.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.simulation.cluster import Arrivals, Cluster, Finished, Job
-from prontosched.simulation.placers import Placer, make_placer
-from prontosched.simulation.rules import BySignal, make_rule
+from prontosched.errors import SettingsError
+from prontosched.simulation.cluster import Cluster
+from prontosched.simulation.jobs import WIDTHS, Jobs, draw_jobs
+from prontosched.simulation.placers import PLACERS, Choice, Loads, View
+from prontosched.simulation.rules import Oracle, Rule, Word, World, make_rule
 from prontosched.simulation.sensors import Sensors
-from prontosched.simulation.tenants import BurstyTenants, Tenants, TraceTenants
+from prontosched.simulation.tenants import BEYOND, TENANTS, Background, Tenants, join, replayed
 from prontosched.subspace import Array
+
+# A job met contention if it ran this much longer than alone.
+CONTENDED = 1.05
+LEAST_LOAD = 0.02
+# Sizes of unequal nodes.
+UNEQUAL: Array = np.array([0.5, 1.0, 2.0])
+# Seconds for which a job counts in a score before telemetry shows it.
+UNSEEN_SECONDS = 4
 
 
 @dataclass(frozen=True)
@@ -25,34 +40,74 @@ class Scenario:
     ----------
     nodes, cores, steps
         Size of the cluster, CPUs of a node, seconds to simulate.
-    load
-        CPU seconds of jobs arriving a second, as a share of all CPUs.
+    busy
+        Share of all CPUs in use, by jobs and tenants together: jobs come as often as that takes.
+    tenants
+        Kind of hidden tenants, one of `TENANTS`, or `trace` for those of `background`.
+    length
+        Mean seconds of a job; None for heavy-tailed work.
+    unequal
+        Nodes have half, once and twice `cores` CPUs, a third of them each.
+    overcommit
+        Widths of the jobs on a node may add up to its CPUs times this; beyond it jobs wait.
     warm_up
-        Share of the steps at the start that counts for nothing: signals learn in it.
-    budget
-        Share of time a node may refuse.
-    attempts
-        Nodes a job asks in one second before it waits for the next.
+        Share of the steps at the start whose jobs are not counted: signals learn in it.
     delay
         Seconds by which telemetry is late.
+    budget
+        Share of time that a node refuses under equal downtime.
+    equal_downtime
+        Every rule is a veto that refuses the same share of time.
     background
-        Utilisation in percent to replay as the tenants' load; bursty tenants when not given.
+        Recorded machines for `trace`.
     """
 
-    nodes: int = 100
+    nodes: int = 60
     cores: float = 8.0
-    steps: int = 3000
-    load: float = 0.35
+    steps: int = 2400
+    busy: float = 0.66
+    tenants: str = "bursty"
+    length: float | None = None
+    unequal: bool = False
+    overcommit: float = 1.0
     warm_up: float = 0.4
-    budget: float = 0.1
-    attempts: int = 3
     delay: int = 1
-    background: Array | None = field(default=None, compare=False)
+    budget: float = 0.1
+    equal_downtime: bool = False
+    background: Background | None = field(default=None, compare=False, repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "background"}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run; times in seconds, shares from 0 to 1."""
+    """What came of one run; times in seconds, shares from 0 to 1.
+
+    The same jobs are counted for every placer and rule: those that arrive after the
+    warm-up and early enough to end, at twice the time they need alone, within the run. One
+    that has not ended by then counts as if it did.
+
+    Attributes
+    ----------
+    slowdown_mean, slowdown_p50, slowdown_p99
+        Time from arrival to end over the time the job takes alone; queueing counts.
+    slowdown_by_work
+        The mean, each job weighted by its work.
+    contended
+        Share of jobs that ran over 5 % longer than alone.
+    queueing_mean
+        Seconds from arrival to start.
+    throughput
+        Counted jobs that ended, a second.
+    utilisation
+        Share of all CPUs in use, jobs and tenants.
+    downtime
+        Share of node time closed.
+    changes
+        Times that a node closed or opened, an hour and node.
+    """
 
     placer: str
     rule: str
@@ -61,142 +116,227 @@ class Outcome:
     slowdown_mean: float
     slowdown_p50: float
     slowdown_p99: float
-    waiting_share: float
+    slowdown_by_work: float
+    contended: float
     queueing_mean: float
     throughput: float
     utilisation: float
     downtime: float
-    refusals_per_job: float
-    unfinished: int
-    record: dict[str, float]
+    changes: float
+
+    @property
+    def excess(self) -> float:
+        """What jobs lose: mean slowdown beyond 1."""
+        return self.slowdown_mean - 1.0
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
         return asdict(self)
 
 
-class Queue:
-    """Jobs that found no node yet, in order of arrival, and how often nodes said no."""
+class _Recent:
+    """CPUs of jobs placed in the last seconds, which telemetry does not show yet, in shares of the node's."""
 
-    def __init__(self, cluster: Cluster, placer: Placer, attempts: int) -> None:
+    def __init__(self, nodes: int) -> None:
+        self.total: Array = np.zeros(nodes)
+        self._seconds: deque[Array] = deque(np.zeros((UNSEEN_SECONDS, nodes)))
+
+    def add(self, node: int, share: float) -> None:
+        """Count a job just placed."""
+        self.total[node] += share
+        self._seconds[-1][node] += share
+
+    def pass_second(self) -> None:
+        """Forget what is old."""
+        old = self._seconds.popleft()
+        self.total = np.maximum(self.total - old, 0.0)
+        old[:] = 0.0
+        self._seconds.append(old)
+
+
+class _Queue:
+    """Jobs of one cluster that wait for a node, in order of arrival."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        block: slice,
+        placer: str,
+        numbers: NDArray[np.int64],
+        rng: np.random.Generator,
+    ) -> None:
         self.cluster = cluster
-        self.placer = placer
-        self.attempts = attempts
-        self.refusals = 0
-        self.waiting: deque[Job] = deque()
+        self.block = block
+        self.waiting: deque[int] = deque()
+        self.starved = False
+        self._choose = PLACERS[placer]
+        self._rng = rng
+        self._coming: deque[int] = deque(numbers.tolist())
 
-    def place(self, arrivals: list[Job], refusing: NDArray[np.bool_]) -> None:
-        """Let every waiting job ask a few nodes, the oldest first."""
-        self.waiting.extend(arrivals)
-        refuses = refusing.tolist()
+    def place(self, word: Word, loads: Loads, recent: _Recent, oracle: Oracle | None) -> None:
+        """Let every job that waits or has come ask for a node, the oldest first."""
+        cluster, block = self.cluster, self.block
+        arrival, widths = cluster.jobs.arrival, cluster.jobs.width
+        while self._coming and arrival[self._coming[0]] <= cluster.time:
+            self.waiting.append(self._coming.popleft())
+        self.starved = False
+        if not self.waiting:
+            return
+        view = View(cluster.cores[block], cluster.allocated[block], loads.fresh[block], loads.stale[block])
+        closed = word.closed[block]
+        # A rule that closes every node closes none: no scheduler would stop for it.
+        open_nodes = np.ones(closed.size, np.bool_) if closed.all() else ~closed
+        score = None if word.score is None else word.score[block]
+        levels = None if word.levels is None else word.levels[block]
+        room = cluster.capacity[block] + 1e-9
+        too_wide = np.inf
         for _ in range(len(self.waiting)):
             job = self.waiting.popleft()
-            for node in self.placer.candidates(job, self.attempts, refusing).tolist():
-                if not refuses[node]:
-                    self.cluster.place(job, node)
-                    break
-                self.refusals += 1
-            else:
+            width = float(widths[job])
+            able = open_nodes & (view.allocated + width <= room) if width < too_wide else None
+            if able is None or not able.any():
+                too_wide = min(too_wide, width)
                 self.waiting.append(job)
+                continue
+            worth = score if oracle is None else oracle.score_for(job, block)
+            choice = Choice(width, able, worth, levels, recent.total[block])
+            node = block.start + self._choose(view, choice, self._rng)
+            cluster.place(job, node)
+            recent.add(node, width / cluster.cores[node])
+        self.starved = bool(self.waiting)
 
 
-def simulate(scenario: Scenario, placer: str, rule: str, seed: int) -> Outcome:
-    """Simulate one placer with one rule.
+def simulate(scenario: Scenario, placer: str, rule: str, seeds: Sequence[int]) -> list[Outcome]:
+    """Simulate one placer with one rule, once for each seed.
 
     The same seed gives the same arrivals and tenants whatever the placer and the rule.
     """
-    streams = np.random.default_rng(seed).spawn(5)
-    cluster = Cluster(scenario.nodes, scenario.cores)
-    tenants = _tenants(scenario, streams[0])
-    arrivals = Arrivals(scenario.load * scenario.nodes * scenario.cores, streams[1])
-    sensors = Sensors(scenario.nodes, streams[2], delay=scenario.delay)
-    chooser = make_placer(placer, cluster, streams[3])
-    decides = make_rule(
-        rule,
-        cluster=cluster,
-        tenants=tenants,
-        metrics=sensors.metrics,
-        budget=scenario.budget,
-        rng=streams[4],
-    )
-    queue = Queue(cluster, chooser, scenario.attempts)
-    finished: list[Finished] = []
-    refusing = np.zeros(scenario.nodes, np.bool_)
-    begin = int(scenario.warm_up * scenario.steps)
-    refused = busy_before = refusals_before = 0.0
-    for step in range(scenario.steps):
-        if step == begin:
-            busy_before, refusals_before = cluster.busy_seconds, queue.refusals
-        queue.place(arrivals.step(cluster.time), refusing)
-        wanted, announced = tenants.step()
-        finished += cluster.step(wanted)
-        reading = sensors.read(cluster, announced)
-        chooser.observe(reading)
-        refusing = decides.decide(reading, cluster.time)
-        if step >= begin:
-            refused += float(refusing.sum())
-    counted = [job for job in finished if job.arrival >= begin]
-    left = [job for job in cluster.left_over() if job.arrival >= begin]
-    left += [
-        Finished(j.arrival, cluster.time, cluster.time, j.ideal) for j in queue.waiting if j.arrival >= begin
+    streams = [np.random.default_rng(seed).spawn(4) for seed in seeds]
+    cores = [_cores(scenario, stream[0]) for stream in streams]
+    parts = [_tenants(scenario, stream[1]) for stream in streams]
+    arrivals = [
+        _arrivals(scenario, part, size, stream[2])
+        for part, size, stream in zip(parts, cores, streams, strict=True)
     ]
-    # A job that is not done counts once it has already taken longer than it should.
-    late = [job for job in left if job.slowdown > 1.0]
-    busy = cluster.busy_seconds - busy_before
-    span = scenario.steps - begin
-    return _outcome(
-        placer,
-        rule,
-        seed,
-        counted + late,
-        done=len(counted),
-        span=span,
-        utilisation=busy / (span * scenario.nodes * scenario.cores),
-        downtime=refused / (span * scenario.nodes),
-        refusals=queue.refusals - refusals_before,
-        unfinished=len(left),
-        record=decides.record() if isinstance(decides, BySignal) else {},
-    )
+    tenants = join(parts)
+    jobs = Jobs(*(np.concatenate(columns) for columns in zip(*arrivals, strict=True)))
+    cluster = Cluster(np.concatenate(cores), jobs, overcommit=scenario.overcommit)
+    first = np.cumsum([0, *(one.arrival.size for one in arrivals)])
+    blocks = [slice(i * scenario.nodes, (i + 1) * scenario.nodes) for i in range(len(seeds))]
+    numbers = [np.arange(first[i], first[i + 1]) for i in range(len(seeds))]
+    queues = [
+        _Queue(cluster, block, placer, own, stream[3])
+        for block, own, stream in zip(blocks, numbers, streams, strict=True)
+    ]
+    of_all = np.random.default_rng(list(seeds)).spawn(2)
+    own = () if scenario.background is None or scenario.tenants != "trace" else scenario.background.metrics
+    sensors = Sensors(cluster.nodes, of_all[0], delay=scenario.delay, own=own)
+    world = World(cluster, tenants, len(seeds), sensors.metrics, scenario.budget, of_all[1])
+    decides = make_rule(rule, world, equal_downtime=scenario.equal_downtime)
+    sensors.vectors = decides.vectors
+    tally = _loop(scenario, cluster, tenants, queues, sensors, decides)
+    return [
+        _outcome(scenario, (placer, rule, seed), cluster, own_jobs, block, tally)
+        for seed, own_jobs, block in zip(seeds, numbers, blocks, strict=True)
+    ]
+
+
+class _Tally:
+    """What is counted of the nodes, after the warm-up."""
+
+    def __init__(self, nodes: int) -> None:
+        self.closed = np.zeros(nodes)
+        self.changed = np.zeros(nodes)
+        self.busy = np.zeros(nodes)
+
+
+def _loop(
+    scenario: Scenario,
+    cluster: Cluster,
+    tenants: Tenants,
+    queues: list[_Queue],
+    sensors: Sensors,
+    rule: Rule,
+) -> _Tally:
+    """Let time go on until the end."""
+    tally, loads, recent = _Tally(cluster.nodes), Loads(cluster.nodes), _Recent(cluster.nodes)
+    oracle = rule if isinstance(rule, Oracle) else None
+    word = Word(None, np.zeros(cluster.nodes, np.bool_))
+    begin = _begin(scenario)
+    for step in range(scenario.steps):
+        for queue in queues:
+            queue.place(word, loads, recent, oracle)
+        recent.pass_second()
+        cluster.step(tenants.wanted[step] * cluster.cores)
+        reading = sensors.read(cluster, tenants.announced[step], tenants.own(step) if rule.vectors else None)
+        loads.observe(cluster.demand / cluster.cores)
+        before = word.closed
+        starved = np.array([queue.starved for queue in queues])
+        word = rule.decide(reading, tenants.clock * cluster.time, starved)
+        if step >= begin:
+            tally.closed += word.closed
+            tally.changed += word.closed != before
+            tally.busy += np.minimum(cluster.demand, cluster.cores)
+    return tally
+
+
+def _begin(scenario: Scenario) -> int:
+    return int(scenario.warm_up * scenario.steps)
+
+
+def _cores(scenario: Scenario, rng: np.random.Generator) -> Array:
+    if not scenario.unequal:
+        return np.full(scenario.nodes, scenario.cores)
+    return np.asarray(rng.permutation(np.resize(UNEQUAL * scenario.cores, scenario.nodes)))
 
 
 def _tenants(scenario: Scenario, rng: np.random.Generator) -> Tenants:
+    steps = scenario.steps + BEYOND
+    if scenario.tenants != "trace":
+        return TENANTS[scenario.tenants][0](scenario.nodes, steps, rng)
     if scenario.background is None:
-        return BurstyTenants(scenario.nodes, scenario.cores, rng)
-    return TraceTenants(scenario.nodes, scenario.cores, scenario.background, rng)
+        raise SettingsError("tenants of a trace must have one, got none: name it with --background")
+    return replayed(scenario.nodes, steps, rng, scenario.background)
+
+
+def _arrivals(scenario: Scenario, tenants: Tenants, cores: Array, rng: np.random.Generator) -> Jobs:
+    """Draw jobs that bring the CPUs in use to what is asked for."""
+    taken = np.minimum(tenants.wanted[: scenario.steps], 1.0).mean(axis=0) @ cores / cores.sum()
+    load = max(scenario.busy - float(taken), LEAST_LOAD)
+    widths = np.minimum(WIDTHS, cores.min())
+    return draw_jobs(load * float(cores.sum()), scenario.steps, rng, length=scenario.length, widths=widths)
 
 
 def _outcome(
-    placer: str,
-    rule: str,
-    seed: int,
-    jobs: list[Finished],
-    *,
-    done: int,
-    span: int,
-    utilisation: float,
-    downtime: float,
-    refusals: float,
-    unfinished: int,
-    record: dict[str, float],
+    scenario: Scenario,
+    names: tuple[str, str, int],
+    cluster: Cluster,
+    numbers: NDArray[np.int64],
+    block: slice,
+    tally: _Tally,
 ) -> Outcome:
-    slowdown = np.array([job.slowdown for job in jobs]) if jobs else np.full(1, np.nan)
-    ran = sum(job.end - job.start for job in jobs)
-    ideal = sum(min(job.ideal, job.end - job.start) for job in jobs)
-    queued = [job.start - job.arrival for job in jobs]
+    begin, steps = _begin(scenario), scenario.steps
+    arrival, ideal = cluster.jobs.arrival[numbers], cluster.jobs.ideal[numbers]
+    counted = (arrival >= begin) & (arrival + 2.0 * ideal <= steps)
+    arrival, ideal = arrival[counted], ideal[counted]
+    work = cluster.jobs.work[numbers][counted]
+    start, end = cluster.start[numbers][counted], cluster.end[numbers][counted]
+    ended = np.isfinite(end)
+    start = np.where(np.isfinite(start), start, steps)
+    end = np.where(ended, end, steps)
+    slowdown = (end - arrival) / ideal if arrival.size else np.full(1, np.nan)
+    span = (steps - begin) * (block.stop - block.start)
     return Outcome(
-        placer=placer,
-        rule=rule,
-        seed=seed,
-        jobs=len(jobs),
+        *names,
+        jobs=int(arrival.size),
         slowdown_mean=float(slowdown.mean()),
         slowdown_p50=float(np.percentile(slowdown, 50)),
         slowdown_p99=float(np.percentile(slowdown, 99)),
-        waiting_share=1.0 - ideal / ran if ran else 0.0,
-        queueing_mean=float(np.mean(queued)) if queued else 0.0,
-        throughput=done / span,
-        utilisation=utilisation,
-        downtime=downtime,
-        refusals_per_job=refusals / max(len(jobs), 1),
-        unfinished=unfinished,
-        record=record,
+        slowdown_by_work=float(slowdown @ work / work.sum()) if arrival.size else float("nan"),
+        contended=float(((end - start) > CONTENDED * ideal).mean()) if arrival.size else float("nan"),
+        queueing_mean=float((start - arrival).mean()) if arrival.size else float("nan"),
+        throughput=float(ended.sum()) / (steps - begin),
+        utilisation=float(tally.busy[block].sum() / (cluster.cores[block].sum() * (steps - begin))),
+        downtime=float(tally.closed[block].sum() / span),
+        changes=float(tally.changed[block].sum() / span * 3600.0),
     )

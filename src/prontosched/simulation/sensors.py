@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ EACH = 4
 
 
 class Reading(NamedTuple):
-    """Telemetry of all nodes at one timestep: vectors `(M, d)`, CPU Ready and utilisation `(M,)`."""
+    """Telemetry of all nodes at one timestep: vectors `(N, d)`, the others `(N,)`."""
 
     vectors: Array
     ready: Array
@@ -23,19 +24,56 @@ class Reading(NamedTuple):
 
 
 class Sensors:
-    """Read a cluster as its nodes would: many metrics of a few causes, with noise, late by `delay` seconds."""
+    """Read a cluster as its nodes would: many metrics of a few causes, with noise, late by `delay` seconds.
 
-    def __init__(self, nodes: int, rng: np.random.Generator, *, delay: int = 1, noise: float = 0.1) -> None:
-        self.metrics = tuple(f"{kind}_{i}" for kind in KINDS for i in range(EACH))
-        self.rng = rng
-        self.delay = delay
+    Parameters
+    ----------
+    vectors
+        False reads CPU Ready and utilisation only, for rules that look at nothing else.
+    own
+        Names of metrics that the tenants bring with them.
+    """
+
+    def __init__(
+        self,
+        nodes: int,
+        rng: np.random.Generator,
+        *,
+        delay: int = 1,
+        noise: float = 0.1,
+        vectors: bool = True,
+        own: tuple[str, ...] = (),
+    ) -> None:
+        self.metrics = own + tuple(f"{kind}_{i}" for kind in KINDS for i in range(EACH))
         self.noise = noise
-        self._gains = rng.uniform(0.5, 2.0, (nodes, len(self.metrics)))
-        self._drift = np.zeros((nodes, len(self.metrics)))
-        self._late: list[Reading] = []
+        # CPU Ready is the same whether vectors are read or not.
+        self._ready, self._noise = rng.spawn(2)
+        size = (nodes, len(KINDS) * EACH)
+        self._gains = self._noise.uniform(0.5, 2.0, size)
+        self._drift = np.zeros(size)
+        self.vectors = vectors
+        self._nothing = np.zeros((nodes, 0))
+        self._late: deque[Reading] = deque(maxlen=delay + 1)
 
-    def read(self, cluster: Cluster, announced: Array) -> Reading:
-        """Return what the nodes show now."""
+    def read(self, cluster: Cluster, announced: Array, own: Array | None = None) -> Reading:
+        """Return what the nodes show now.
+
+        Parameters
+        ----------
+        announced
+            How far a burst of the tenants is announced, 0 to 1.
+        own
+            The tenants' own metrics, `(N, k)`.
+        """
+        ready = cluster.ready() + np.abs(self._ready.normal(0.0, 0.3, cluster.nodes))
+        vectors = self._read_vectors(cluster, announced) if self.vectors else self._nothing
+        if own is not None and self.vectors:
+            vectors = np.hstack([own, vectors])
+        cluster.started[:] = 0.0
+        self._late.append(Reading(vectors, ready, cluster.utilisation()))
+        return self._late[0]
+
+    def _read_vectors(self, cluster: Cluster, announced: Array) -> Array:
         busy = cluster.utilisation() / 100.0
         queue = cluster.demand / cluster.cores
         started = cluster.started
@@ -46,13 +84,10 @@ class Sensors:
             0.4 * busy + 1.5 * announced,
             cluster.loading / cluster.cores * 4.0,
             0.3 * started + 1.5 * announced,
-            0.5 * busy + self.rng.standard_normal(cluster.nodes) * 0.2,
+            0.5 * busy + self._noise.standard_normal(cluster.nodes) * 0.2,
             queue,
         )
         state = np.repeat(np.stack(causes, axis=1), EACH, axis=1)
-        self._drift = 0.98 * self._drift + 0.02 * self.rng.standard_normal(state.shape)
-        vectors = self._gains * (state + self._drift + self.noise * self.rng.standard_normal(state.shape))
-        ready = cluster.ready() + np.abs(self.rng.normal(0.0, 0.3, cluster.nodes))
-        cluster.started = np.zeros(cluster.nodes)
-        self._late.append(Reading(vectors, ready, cluster.utilisation()))
-        return self._late.pop(0) if len(self._late) > self.delay else self._late[0]
+        self._drift = 0.98 * self._drift + 0.02 * self._noise.standard_normal(state.shape)
+        noise = self.noise * self._noise.standard_normal(state.shape)
+        return np.asarray(self._gains * (state + self._drift + noise))

@@ -1,13 +1,13 @@
-"""Placers against rules over seeds, in parallel, with intervals."""
+"""Studies: cells of scenario, placer and rule over seeds, in parallel, with intervals."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,15 +17,55 @@ MEASURES = (
     "slowdown_mean",
     "slowdown_p50",
     "slowdown_p99",
-    "waiting_share",
+    "slowdown_by_work",
+    "contended",
     "queueing_mean",
     "throughput",
     "utilisation",
     "downtime",
-    "refusals_per_job",
+    "changes",
 )
 # Two-sided 95 % points of Student's t for 1 to 10 degrees of freedom; beyond, the normal's.
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+
+PLACERS_COMPARED = ("random", "two-choices", "least-allocated")
+EVERY_RULE = (
+    "nothing",
+    "ready",
+    "psi",
+    "koordinator",
+    "volcano",
+    "r15s",
+    "r1m",
+    "n-sigma",
+    "peak-percentile",
+    "peak-max",
+    "trimaran-score",
+    "r1m-score",
+    "ready-score",
+    "paper",
+    "pronto-veto",
+    "pronto-prefer",
+    "pronto",
+    "oracle",
+)
+SCORES = (
+    "nothing",
+    "trimaran-score",
+    "r1m-score",
+    "ready-score",
+    "ready",
+    "pronto-veto",
+    "pronto-prefer",
+    "pronto",
+    "oracle",
+)
+FEW_RULES = ("nothing", "ready", "ready-score", "r1m-score", "pronto-prefer", "pronto", "oracle")
+EQUAL_RULES = ("nothing", "coin", "trimaran", "koordinator", "r1m", "ready", "pronto", "oracle")
+UTILISATIONS = (0.66, 0.8, 0.9, 0.95)
+LENGTHS = (3.0, 10.0, 30.0, 100.0, 600.0)
+# A run must be long enough for long jobs to end in it.
+LEAST_LENGTHS = 6.0
 
 
 @dataclass(frozen=True)
@@ -57,104 +97,148 @@ def over_seeds(values: Sequence[float]) -> Interval:
     return Interval(round(mean, 12), mean - reach, mean + reach)
 
 
+class Cell(NamedTuple):
+    """One placer with one rule in one scenario.
+
+    Attributes
+    ----------
+    name
+        Of the scenario, for people.
+    """
+
+    name: str
+    scenario: Scenario
+    placer: str
+    rule: str
+
+
+def cells_of(name: str, scenario: Scenario, placers: Sequence[str], rules: Sequence[str]) -> list[Cell]:
+    """Return every placer with every rule in one scenario."""
+    return [Cell(name, scenario, placer, rule) for placer in placers for rule in rules]
+
+
+def whole_grid(scenario: Scenario) -> dict[str, list[Cell]]:
+    """Return the default study, part by part: placers, utilisation, length of jobs, kinds of tenants.
+
+    Parameters
+    ----------
+    scenario
+        Sizes to use; with a background, its tenants are a kind more.
+    """
+    plain = replace(scenario, background=None)
+    least = ("least-allocated",)
+    placers = cells_of(busy_name(plain.busy), plain, PLACERS_COMPARED, EVERY_RULE)
+    utilisation, length, tenants = [], [], []
+    for busy in UTILISATIONS:
+        utilisation += cells_of(busy_name(busy), replace(plain, busy=busy), least, SCORES)
+    for seconds in LENGTHS:
+        steps = max(plain.steps, int(LEAST_LENGTHS * seconds))
+        one = replace(plain, length=seconds, steps=steps)
+        length += cells_of(f"jobs of {seconds:g} s", one, least, FEW_RULES)
+    for kind in ("unannounced", "announced", "regular", "chronic", "mixed"):
+        tenants += cells_of(f"{kind} tenants", replace(plain, tenants=kind), least, FEW_RULES)
+    tenants += cells_of("unequal nodes", replace(plain, unequal=True), least, FEW_RULES)
+    if scenario.background is not None:
+        tenants += cells_of("recorded tenants", replace(scenario, tenants="trace"), least, FEW_RULES)
+    return {"placers": placers, "utilisation": utilisation, "length": length, "tenants": tenants}
+
+
+def busy_name(busy: float) -> str:
+    """Return the name of a scenario by its utilisation."""
+    return f"utilisation {busy:.2f}"
+
+
 @dataclass(frozen=True)
 class Study:
-    """All outcomes of a grid of placers, rules and seeds."""
+    """All outcomes of a list of cells, by part."""
 
-    scenario: Scenario
-    placers: tuple[str, ...]
-    rules: tuple[str, ...]
+    parts: dict[str, list[Cell]]
     seeds: tuple[int, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: dict[Cell, list[Outcome]]
 
-    def values(self, placer: str, rule: str, measure: str) -> list[float]:
+    def has(self, name: str, placer: str, *rules: str) -> bool:
+        """Tell whether a scenario was run with a placer and all of the rules."""
+        return all(self._find(name, placer, rule) is not None for rule in rules)
+
+    def names(self, part: str) -> list[str]:
+        """Return the names of a part's scenarios."""
+        return list(dict.fromkeys(cell.name for cell in self.parts.get(part, ())))
+
+    def _find(self, name: str, placer: str, rule: str) -> Cell | None:
+        wanted = (name, placer, rule)
+        return next((cell for cell in self.outcomes if (cell.name, cell.placer, cell.rule) == wanted), None)
+
+    def values(self, name: str, placer: str, rule: str, measure: str) -> list[float]:
         """Return one measure of one cell, in the order of the seeds."""
-        found = {o.seed: getattr(o, measure) for o in self.outcomes if (o.placer, o.rule) == (placer, rule)}
-        return [float(found[seed]) for seed in self.seeds]
+        cell = self._find(name, placer, rule)
+        if cell is None:
+            raise KeyError(f"{name}, {placer}, {rule} must be among the cells that were run, got none such")
+        return [float(getattr(outcome, measure)) for outcome in self.outcomes[cell]]
 
-    def interval(self, placer: str, rule: str, measure: str) -> Interval:
+    def interval(self, name: str, placer: str, rule: str, measure: str) -> Interval:
         """Return one measure of one cell over the seeds."""
-        return over_seeds(self.values(placer, rule, measure))
+        return over_seeds(self.values(name, placer, rule, measure))
 
-    def difference(self, placer: str, rule: str, other: str, measure: str = "slowdown_mean") -> Interval:
-        """Return how much a rule differs from another, seed by seed."""
-        pairs = zip(self.values(placer, rule, measure), self.values(placer, other, measure), strict=True)
-        return over_seeds([one - two for one, two in pairs])
+    def ratio(self, name: str, placer: str, rule: str, other: str = "nothing") -> Interval:
+        """Return the excess slowdown of a rule over that of another, seed by seed."""
+        pairs = zip(
+            self.values(name, placer, rule, "excess"), self.values(name, placer, other, "excess"), strict=True
+        )
+        return over_seeds([one / two if two > 0 else 1.0 for one, two in pairs])
 
-    def findings(self, signal: str = "learned") -> list[str]:
-        """Say in words what the signal did with each placer, against the placer alone and the present-value rule."""
-        lines = []
-        for placer in self.placers if signal in self.rules else ():
-            for other, words in (("nothing", "the placer alone"), ("ready", "the current-Ready rule")):
-                if other not in self.rules:
-                    continue
-                apart = self.difference(placer, signal, other)
-                verdict = (
-                    "lower"
-                    if apart.high < 0
-                    else "higher"
-                    if apart.low > 0
-                    else "no different, within seeds,"
-                )
-                lines.append(
-                    f"{placer}: slowdown with {signal} is {verdict} than with {words} "
-                    f"(difference {apart.mean:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}])"
-                )
-        return lines
+    def removed(self, name: str, placer: str, rule: str) -> Interval:
+        """Return the share of the placer's excess slowdown that a rule removes."""
+        ratio = self.ratio(name, placer, rule)
+        return Interval(1.0 - ratio.mean, 1.0 - ratio.high, 1.0 - ratio.low)
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values: scenario, every outcome, intervals and findings."""
-        scenario = {k: v for k, v in asdict(self.scenario).items() if k != "background"}
-        cells = [
-            {
-                "placer": placer,
-                "rule": rule,
-                **{m: asdict(self.interval(placer, rule, m)) for m in MEASURES},
-            }
-            for placer in self.placers
-            for rule in self.rules
-        ]
+        """Return plain values: every cell with its intervals and outcomes."""
         return {
-            "scenario": scenario,
             "seeds": list(self.seeds),
-            "cells": cells,
-            "findings": self.findings(),
-            "outcomes": [outcome.as_json() for outcome in self.outcomes],
+            "parts": {
+                part: [
+                    {
+                        "name": cell.name,
+                        "scenario": cell.scenario.as_json(),
+                        "placer": cell.placer,
+                        "rule": cell.rule,
+                        **{m: asdict(self.interval(*_key(cell), m)) for m in MEASURES},
+                        "outcomes": [outcome.as_json() for outcome in self.outcomes[cell]],
+                    }
+                    for cell in cells
+                ]
+                for part, cells in self.parts.items()
+            },
         }
 
 
-def outcomes(
-    scenario: Scenario,
-    placers: Sequence[str],
-    rules: Sequence[str],
-    seeds: Sequence[int],
-    workers: int | None = None,
-) -> Iterator[Outcome]:
-    """Yield every outcome of the grid as it comes, on all cores."""
-    cells = [(placer, rule, seed) for seed in seeds for placer in placers for rule in rules]
+def _key(cell: Cell) -> tuple[str, str, str]:
+    return cell.name, cell.placer, cell.rule
+
+
+def run_cells(
+    cells: Sequence[Cell], seeds: Sequence[int], workers: int | None = None
+) -> Iterator[tuple[Cell, list[Outcome]]]:
+    """Yield the outcomes of every cell as they come, on all cores; a cell that occurs twice runs once."""
+    cells = list(dict.fromkeys(cells))
+    # The long ones first, so that no core waits at the end for one of them.
+    cells.sort(
+        key=lambda cell: ("pronto" in cell.rule or cell.rule == "paper") * cell.scenario.steps, reverse=True
+    )
     workers = min(workers or len(os.sched_getaffinity(0)), len(cells))
     if workers <= 1:
         for cell in cells:
-            yield simulate(scenario, *cell)
+            yield cell, _run(cell, seeds)
         return
     # A fresh interpreter each: forking a process with BLAS threads can hang.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting = [pool.submit(simulate, scenario, *cell) for cell in cells]
+        waiting = {pool.submit(_run, cell, seeds): cell for cell in cells}
         try:
             for done in as_completed(waiting):
-                yield done.result()
+                yield waiting[done], done.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def collect(
-    scenario: Scenario,
-    placers: Sequence[str],
-    rules: Sequence[str],
-    seeds: Sequence[int],
-    found: Sequence[Outcome],
-) -> Study:
-    """Return the study, its outcomes in the order of the grid whatever order they came in."""
-    order = {cell: i for i, cell in enumerate((p, r, s) for p in placers for r in rules for s in seeds)}
-    ordered = sorted(found, key=lambda o: order[o.placer, o.rule, o.seed])
-    return Study(scenario, tuple(placers), tuple(rules), tuple(seeds), tuple(ordered))
+def _run(cell: Cell, seeds: Sequence[int]) -> list[Outcome]:
+    return simulate(cell.scenario, cell.placer, cell.rule, seeds)

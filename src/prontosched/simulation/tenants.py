@@ -1,142 +1,209 @@
-"""Hidden tenants: the load on a node that no scheduler placed there."""
+"""Hidden tenants: the load on a node that no scheduler placed there.
+
+All of it is drawn before the run, so that every placer and rule meets the same, and an
+oracle can be asked about what comes.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from prontosched.subspace import Array
 
-# CPUs a burst wants, as a share of the node's.
+# CPUs that a burst wants, as a share of the node's.
 HEIGHTS = (0.6, 2.5)
+# Steps that tenants go on beyond the end of a run, for those who look ahead.
+BEYOND = 600
+# The hour of regular tenants, in steps. Their clock goes this much faster than that of the jobs.
+HOUR = 60
+DAY = 24 * HOUR
+CHRONIC_SHARE = 0.1
 
 
-class Tenants(Protocol):
-    """Anything that loads nodes behind the scheduler's back."""
+class Tenants(NamedTuple):
+    """What the tenants of each node do, step by step.
 
-    def step(self) -> tuple[Array, Array]:
-        """Return the CPUs wanted now by the tenants of each node `(M,)`, and how far a burst is announced, 0 to 1."""
-        ...
+    Attributes
+    ----------
+    wanted
+        CPUs wanted, in shares of the node's, `(T, M)`.
+    announced
+        How far a burst is announced by other metrics, 0 to 1, `(T, M)`.
+    clock
+        Seconds of clock time that one step takes.
+    traces
+        Recorded metrics that nodes replay, `(rows, k)` each; none for made-up tenants.
+    machine, offset
+        Which of them each node replays, and from which row, `(M,)`.
+    """
 
-    def ahead(self, steps: int) -> Array:
-        """Return the most CPUs that will be wanted within the next `steps`, `(M,)`: for an oracle only."""
-        ...
+    wanted: Array
+    announced: Array
+    clock: float = 1.0
+    traces: tuple[Array, ...] = ()
+    machine: Array | None = None
+    offset: Array | None = None
+
+    def own(self, step: int) -> Array | None:
+        """Return the metrics that the tenants bring with them at a step, `(M, k)`; None for made-up ones."""
+        if self.machine is None or self.offset is None:
+            return None
+        rows = [
+            self.traces[int(which)][int(at + step) % len(self.traces[int(which)])]
+            for which, at in zip(self.machine, self.offset, strict=True)
+        ]
+        return np.array(rows)
 
 
-class BurstyTenants:
-    """Tenants with a slow base load and bursts, some of them announced by other metrics.
+class Background(NamedTuple):
+    """Recorded machines for tenants to replay.
+
+    Attributes
+    ----------
+    metrics
+        Names of the recorded metrics.
+    vectors
+        Their values, `(rows, k)` a machine.
+    demand
+        CPUs wanted, in shares of the machine's, `(rows,)` a machine.
+    """
+
+    metrics: tuple[str, ...]
+    vectors: tuple[Array, ...]
+    demand: tuple[Array, ...]
+
+
+def bursty(
+    nodes: int,
+    steps: int,
+    rng: np.random.Generator,
+    *,
+    base: float = 0.25,
+    every: float = 200.0,
+    length: float = 25.0,
+    announced: float = 0.5,
+    prelude: int = 8,
+) -> Tenants:
+    """Return tenants with a slow base load and bursts, some of them announced by other metrics.
 
     Parameters
     ----------
-    nodes, cores
-        Nodes, and CPUs of each.
-    rng
-        Source of everything random.
     base
         Mean share of the CPUs that tenants take when they do not burst.
-    burst_every, burst_length
+    every, length
         Mean seconds between the bursts of a node, and their mean length (heavy-tailed).
     announced
         Share of bursts that show in memory and fork rate `prelude` seconds before.
-
-    Notes
-    -----
-    Memory: `nodes * 72` floats.
     """
-
-    HORIZON = 64
-
-    def __init__(
-        self,
-        nodes: int,
-        cores: float,
-        rng: np.random.Generator,
-        *,
-        base: float = 0.25,
-        burst_every: float = 200.0,
-        burst_length: float = 25.0,
-        announced: float = 0.5,
-        prelude: int = 8,
-    ) -> None:
-        self.nodes = nodes
-        self.cores = cores
-        self.rng = rng
-        self.base = np.clip(rng.normal(base, 0.08, nodes), 0.05, 0.6)
-        self.burst_every = burst_every * rng.uniform(0.5, 2.0, nodes)
-        self.burst_length = burst_length
-        self.announced = announced
-        self.prelude = prelude
-        self._level = np.zeros(nodes)
-        self._until = np.ceil(rng.exponential(self.burst_every))
-        self._left = np.zeros(nodes)
-        self._height = rng.uniform(*HEIGHTS, nodes)
-        self._shown = rng.random(nodes) < announced
-        first = [self._draw() for _ in range(self.HORIZON)]
-        # The future is drawn ahead, so that an oracle can be asked about it.
-        self._wanted = [wanted for wanted, _ in first]
-        self._signs = [sign for _, sign in first]
-
-    def _draw(self) -> tuple[Array, Array]:
-        rng = self.rng
-        self._level = 0.95 * self._level + 0.31 * rng.standard_normal(self.nodes)
-        bursting = self._left > 0
-        self._left -= bursting
-        self._until -= ~bursting
-        starting = (self._until <= 0) & (self._left <= 0)
-        if starting.any():
-            length = np.ceil(0.4 * self.burst_length * (1.0 + rng.pareto(1.7, self.nodes)))
-            self._left = np.where(starting, np.minimum(length, 40 * self.burst_length), self._left)
-            self._until = np.where(
-                starting, np.ceil(rng.exponential(self.burst_every)) + self.prelude, self._until
-            )
-            self._height = np.where(starting, rng.uniform(*HEIGHTS, self.nodes), self._height)
-        share = np.clip(self.base + 0.05 * self._level, 0.0, 1.0) + self._height * (self._left > 0)
-        coming = self._shown & (self._left <= 0) & (self._until <= self.prelude)
-        sign = np.where(coming, 1.0 - self._until / (self.prelude + 1.0), 0.0)
-        if starting.any():
-            self._shown = np.where(starting, rng.random(self.nodes) < self.announced, self._shown)
-        return share * self.cores, sign
-
-    def step(self) -> tuple[Array, Array]:
-        """Return the CPUs wanted now, and how far a burst is announced."""
-        wanted, sign = self._draw()
-        self._wanted.append(wanted)
-        self._signs.append(sign)
-        return self._wanted.pop(0), self._signs.pop(0)
-
-    def ahead(self, steps: int) -> Array:
-        """Return the most CPUs that will be wanted within the next steps."""
-        return np.asarray(np.max(self._wanted[: min(steps, self.HORIZON)], axis=0))
+    wanted = _base_load(nodes, steps, rng, base)
+    signs = np.zeros((steps, nodes))
+    for node, each in enumerate(every * rng.uniform(0.5, 2.0, nodes)):
+        at = float(np.ceil(rng.exponential(each)))
+        while at < steps:
+            lasts = min(np.ceil(0.4 * length * (1.0 + rng.pareto(1.7))), 40.0 * length)
+            height = rng.uniform(*HEIGHTS)
+            first = int(at)
+            wanted[first : first + int(lasts), node] += height
+            if rng.random() < announced:
+                before = np.arange(max(0, first - prelude), first)
+                signs[before, node] = 1.0 - (first - before) / (prelude + 1.0)
+            at += lasts + np.ceil(rng.exponential(each)) + prelude
+    return Tenants(wanted, signs)
 
 
-class TraceTenants:
-    """A recorded utilisation replayed on every node, each from another moment of it.
+def regular(nodes: int, steps: int, rng: np.random.Generator) -> Tenants:
+    """Return tenants that come with the clock: hourly jobs, nightly ones, and a few bursts at random.
 
-    Parameters
-    ----------
-    utilisation
-        Percent of all CPUs, one value a second.
-    scale
-        Times the recorded load.
+    A step is a minute on their clock. Every node has its own minute of the hour, kept to
+    within a minute, and its own hour of the night.
     """
+    few = bursty(nodes, steps, rng, every=1500.0, announced=0.0)
+    wanted = few.wanted
+    minute, night = rng.integers(0, HOUR, nodes), rng.integers(0, 4 * HOUR, nodes)
+    for node in range(nodes):
+        height, lasts = rng.uniform(*HEIGHTS), int(rng.integers(5, 11))
+        for start in range(int(minute[node]), steps, HOUR):
+            first = max(0, start + int(rng.integers(-1, 2)))
+            wanted[first : first + lasts, node] += height
+        backup = rng.uniform(0.6, 1.2)
+        for start in range(int(night[node]), steps, DAY):
+            wanted[start : start + HOUR // 2, node] += backup
+    return Tenants(wanted, few.announced, clock=3600.0 / HOUR)
 
-    def __init__(
-        self, nodes: int, cores: float, utilisation: Array, rng: np.random.Generator, *, scale: float = 1.0
-    ) -> None:
-        known = utilisation[np.isfinite(utilisation)]
-        if known.size < 10:
-            raise ValueError(f"a background trace must have at least 10 known values, got {known.size}")
-        self._wanted = known / 100.0 * cores * scale
-        self._at = rng.integers(0, known.size, nodes)
 
-    def step(self) -> tuple[Array, Array]:
-        """Return the CPUs wanted now; nothing is announced."""
-        wanted = self._wanted[self._at]
-        self._at = (self._at + 1) % self._wanted.size
-        return wanted, np.zeros(wanted.size)
+def chronic(nodes: int, steps: int, rng: np.random.Generator) -> Tenants:
+    """Return bursty tenants, but for a tenth of the nodes, whose tenants always want about all CPUs or more."""
+    others = bursty(nodes, steps, rng)
+    hot = rng.permutation(nodes)[: max(1, round(CHRONIC_SHARE * nodes))]
+    others.wanted[:, hot] += rng.uniform(0.75, 1.35, hot.size)
+    return others
 
-    def ahead(self, steps: int) -> Array:
-        """Return the most CPUs that will be wanted within the next steps."""
-        moments = (self._at[:, None] + np.arange(steps)) % self._wanted.size
-        return np.asarray(self._wanted[moments].max(axis=1))
+
+def mixed(nodes: int, steps: int, rng: np.random.Generator) -> Tenants:
+    """Return a fleet in which each node's tenants are bursty, regular, chronic or calm."""
+    kinds = [bursty(nodes, steps, rng), regular(nodes, steps, rng), chronic(nodes, steps, rng)]
+    calm = _base_load(nodes, steps, rng, 0.25)
+    chosen = rng.choice(4, nodes, p=[0.4, 0.3, 0.1, 0.2])
+    wanted = np.stack([*(kind.wanted for kind in kinds), calm])
+    signs = np.stack([*(kind.announced for kind in kinds), np.zeros_like(calm)])
+    at = np.arange(nodes)
+    return Tenants(wanted[chosen, :, at].T.copy(), signs[chosen, :, at].T.copy(), clock=3600.0 / HOUR)
+
+
+def replayed(nodes: int, steps: int, rng: np.random.Generator, background: Background) -> Tenants:
+    """Return recorded machines, each node one of them from a moment of its own, with its own metrics."""
+    machine = rng.integers(0, len(background.demand), nodes)
+    rows = np.array([demand.size for demand in background.demand])
+    offset = rng.integers(0, rows[machine])
+    moments = (offset[None, :] + np.arange(steps)[:, None]) % rows[machine][None, :]
+    wanted = np.empty((steps, nodes))
+    for node in range(nodes):
+        wanted[:, node] = background.demand[int(machine[node])][moments[:, node]]
+    return Tenants(
+        wanted, np.zeros((steps, nodes)), 1.0, background.vectors, machine.astype(float), offset.astype(float)
+    )
+
+
+MakeTenants = Callable[[int, int, np.random.Generator], Tenants]
+TENANTS: dict[str, tuple[MakeTenants, str]] = {
+    "bursty": (bursty, "bursts at random, half of them announced by other metrics"),
+    "announced": (
+        lambda nodes, steps, rng: bursty(nodes, steps, rng, announced=1.0),
+        "bursts at random, all of them announced",
+    ),
+    "unannounced": (
+        lambda nodes, steps, rng: bursty(nodes, steps, rng, announced=0.0),
+        "bursts at random, none of them announced",
+    ),
+    "regular": (regular, "hourly and nightly loads, a minute a step"),
+    "chronic": (chronic, "bursty, and a tenth of the nodes always full"),
+    "mixed": (mixed, "each node bursty, regular, chronic or calm"),
+}
+
+
+def join(parts: Sequence[Tenants]) -> Tenants:
+    """Return the tenants of several clusters as those of one row of nodes."""
+    first = parts[0]
+    with_machines = first.machine is not None
+    return Tenants(
+        np.hstack([part.wanted for part in parts]),
+        np.hstack([part.announced for part in parts]),
+        first.clock,
+        first.traces,
+        np.concatenate([part.machine for part in parts if part.machine is not None])
+        if with_machines
+        else None,
+        np.concatenate([part.offset for part in parts if part.offset is not None]) if with_machines else None,
+    )
+
+
+def _base_load(nodes: int, steps: int, rng: np.random.Generator, base: float) -> Array:
+    level = np.zeros(nodes)
+    levels = np.empty((steps, nodes))
+    for step, noise in enumerate(rng.standard_normal((steps, nodes))):
+        level = 0.95 * level + 0.31 * noise
+        levels[step] = level
+    return np.clip(np.clip(rng.normal(base, 0.08, nodes), 0.05, 0.6) + 0.05 * levels, 0.0, 1.0)
