@@ -137,6 +137,16 @@ def test_where_everything_is_contention_refusing_proves_nothing() -> None:
     assert "nearly every moment counts as contention" in found["because"]
 
 
+@pytest.mark.parametrize(("truth", "what"), [("0.001", "100% of the steps are"), ("90%", "no step is")])
+def test_a_threshold_that_tells_nothing_apart_is_warned_of_with_a_better_one(truth: str, what: str) -> None:
+    (line,) = run(OneNode(1, 600), truth=truth, methods=("ready",)).warnings
+
+    assert line.startswith(
+        f"{what} a spike by --truth {truth}: CPU Ready in 'cpu_ready_percent' is usually 1."
+    )
+    assert "try --truth p95 or --truth 4" in line
+
+
 def test_many_nodes_of_noise_are_no_proof_either() -> None:
     found = run(*(OneNode(seed, 400, node=f"n{seed}") for seed in range(6))).outcome["answer"]
 

@@ -20,6 +20,10 @@ from prontosched.evaluation.replay import Progress
 from prontosched.evaluation.setting import Setting
 from prontosched.evaluation.speed import paper_scale
 from prontosched.evaluation.study import Study
+from prontosched.evaluation.truth import Truth
+
+# A threshold that more of the steps reach tells nothing apart.
+MOST_SPIKES = 0.5
 
 
 @dataclass(slots=True)
@@ -133,8 +137,9 @@ def _warnings(study: Study, plan: Plan) -> list[str]:
         names = ", ".join(node.node for node in study.too_short[:4])
         more = f" and {len(study.too_short) - 4} more" if len(study.too_short) > 4 else ""
         lines.append(f"too short to score, left out: {names}{more}")
+    lines += _about_truth(study)
     quiet = [node.node for node in study.nodes if node.spikes == 0]
-    if quiet:
+    if quiet and len(quiet) < len(study.nodes):
         lines.append(
             f"{len(quiet)} of {len(study.nodes)} nodes have no spike: they count towards downtime only"
         )
@@ -145,3 +150,20 @@ def _warnings(study: Study, plan: Plan) -> list[str]:
             f"ranking measures and nulls are from every {max(thin)}. stretch of {stretch} steps, to bound memory"
         )
     return lines
+
+
+def _about_truth(study: Study) -> list[str]:
+    """Warn of a fixed threshold that nearly every step, or none, reaches, and suggest another."""
+    truth = Truth.parse(study.setting.truth)
+    share = sum(node.spikes for node in study.nodes) / max(1, sum(node.steps for node in study.nodes))
+    if truth.kind != "fixed" or 0 < share < MOST_SPIKES:
+        return []
+    result = next(result for result in study.results if result.nodes)
+    middle, high = result.ready_levels
+    unit = {"percent": "%", "ms": "ms"}.get(result.ready_unit, "")
+    what = f"{share:.0%} of the steps are" if share else "no step is"
+    return [
+        f"{what} a spike by --truth {study.setting.truth}: CPU Ready in '{result.ready_column}' is usually "
+        f"{middle:.3g}{unit} and above {high:.3g}{unit} a twentieth of the time; "
+        f"try --truth p95 or --truth {high:.2g}{unit}"
+    ]

@@ -39,7 +39,21 @@ COLOURS = {
     "random": "#9aa5b1",
     "clock": "#9aa5b1",
 }
-OTHERS = ("#0f766e", "#9333ea", "#be123c", "#4d7c0f", "#0369a1", "#a21caf")
+OTHERS = (
+    *("#0f766e", "#9333ea", "#be123c", "#4d7c0f", "#0369a1", "#a21caf"),
+    *("#854d0e", "#4338ca", "#166534", "#9f1239", "#155e75", "#6b21a8"),
+)
+# What a reader who prefers a dark page sees instead; figures take these from the page's style sheet.
+DARK = {
+    "#1f2933": "#e5e7eb", "#7b8794": "#9aa5b1", "#e4e7eb": "#2b323b", "#ffffff": "#161b22",
+    "#c2410c": "#fb923c", "#1d4ed8": "#60a5fa", "#0891b2": "#22d3ee", "#7c3aed": "#a78bfa", "#db2777": "#f472b6",
+    "#65a30d": "#a3e635", "#475569": "#94a3b8", "#047857": "#34d399", "#b45309": "#fbbf24", "#111827": "#f3f4f6",
+    "#a16207": "#facc15", "#9aa5b1": "#7b8794", "#0f766e": "#2dd4bf", "#9333ea": "#c084fc", "#be123c": "#fb7185",
+    "#4d7c0f": "#bef264", "#0369a1": "#38bdf8", "#a21caf": "#e879f9", "#854d0e": "#fde047", "#4338ca": "#818cf8",
+    "#166534": "#4ade80", "#9f1239": "#fda4af", "#155e75": "#67e8f9", "#6b21a8": "#d8b4fe", "#15803d": "#4ade80",
+    "#0d9488": "#5eead4", "#bbf7d0": "#14532d", "#fed7aa": "#7c2d12",
+}  # fmt: skip
+FEW_NODES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +75,8 @@ class Picture:
         text = text[text.index("<svg") :]
         text = re.sub(r'\bid="', f'id="{self.name}-', text)
         text = text.replace("url(#", f"url(#{self.name}-").replace('href="#', f'href="#{self.name}-')
+        # On a page its style sheet says what a colour looks like; alone, the colour itself does.
+        text = re.sub(r"#[0-9a-f]{6}\b", lambda found: f"var(--fig-{found[0][1:]}, {found[0]})", text)
         label = self.caption.replace("&", "and").replace('"', "'").replace("<", "below ")
         return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
 
@@ -119,15 +135,28 @@ def colour(study: Study, name: str) -> str:
 
 
 def shown(study: Study) -> list[Any]:
-    """Return the methods worth a line in a figure: no variants, nothing without a score."""
+    """Return the methods worth a line in a figure: of those that are nearly alike one, nothing without a score."""
     hidden = ("sweep",)
-    names = ("accept", "learned-blind", "paper-absolute", "t2", "spe", "clock")
+    names = (
+        *(
+            "accept",
+            "clock",
+            "learned-blind",
+            "paper-absolute",
+            "paper-spirit",
+            "paper-fd",
+            "paper-pm",
+            "t2",
+            "spe",
+        ),
+        *("zscore", "n-sigma", "peak-percentile", "r15s"),
+    )
     return [method for method in study.methods if method.family not in hidden and method.name not in names]
 
 
 def recall_against_downtime(study: Study) -> Picture:
     """Draw what each method finds against what it costs."""
-    figure, axes = canvas(8.6, 4.8)
+    figure, axes = canvas(8.6, 4.9)
     axis = axes[0, 0]
     limit = max(study.setting.budgets)
     axis.plot([0, limit], [0, limit], color=MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
@@ -150,8 +179,11 @@ def recall_against_downtime(study: Study) -> Picture:
     axis.set_ylim(0, None)
     axis.set_xticks([0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
     axis.xaxis.set_major_formatter(_percent())
-    axis.set_xlabel("realised downtime (share of moments the node refuses)")
-    axis.set_ylabel(f"recall of moments before a spike within {study.setting.horizon} steps")
+    axis.yaxis.set_major_formatter(_percent())
+    axis.set_xlabel("realised downtime (% of moments the node refuses)")
+    axis.set_ylabel(
+        f"recall (% of moments before a spike\nwithin {study.setting.horizon} steps that are refused)"
+    )
     return Picture(
         "recall-downtime",
         "Recall against realised downtime for every method; the dashed line is chance.",
@@ -186,7 +218,7 @@ def against_ready(study: Study) -> Picture | None:
     axis.set_ylim(-0.6, len(found) - 0.2)
     axis.grid(axis="y", visible=False)
     axis.set_xlabel(
-        f"recall at {study.setting.budget:.0%} downtime, relative to current CPU Ready (95 % interval)"
+        f"times the recall of current CPU Ready at {study.setting.budget:.0%} downtime (line: 95 % interval)"
     )
     return Picture(
         "against-ready", "Recall relative to current CPU Ready at equal downtime, with intervals.", figure
@@ -211,8 +243,9 @@ def against_null(study: Study) -> Picture:
     axis.set_xlim(0, None)
     axis.grid(axis="y", visible=False)
     axis.set_xlabel(
-        f"recall at a budget of {study.setting.budget:.0%}: open circle shifted in time, full circle as it is"
+        f"recall at a budget of {study.setting.budget:.0%} (%): open circle shifted in time, full circle as it is"
     )
+    axis.xaxis.set_major_formatter(_percent())
     return Picture("against-null", "Recall of each method and of the same signal shifted in time.", figure)
 
 
@@ -230,8 +263,9 @@ def lead_times(study: Study) -> Picture | None:
         dashes = (0, (4, 3)) if method.name == "random" else "-"
         axis.step(np.arange(1, leads.size + 1), at_least, where="mid", color=colour(study, method.name), lw=1.8,
                   ls=dashes, label=method.label)  # fmt: skip
-    axis.set_xlabel("at least this many timesteps before the onset")
-    axis.set_ylabel("share of onsets first raised")
+    axis.set_xlabel(f"at least this many timesteps{seconds(study)} before the onset")
+    axis.set_ylabel("onsets first raised (% of all)")
+    axis.yaxis.set_major_formatter(_percent())
     axis.set_ylim(0, 1)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     return Picture("lead-time", "Share of onsets with at least so many steps of warning.", figure)
@@ -245,7 +279,7 @@ def reliability(study: Study) -> Picture | None:
         return None
     figure, axes = canvas(5.2, 4.4)
     axis = axes[0, 0]
-    axis.plot([0, 1], [0, 1], color=MUTED, lw=1, ls=(0, (4, 3)))
+    axis.plot([0, 1], [0, 1], color=MUTED, lw=1, ls=(0, (4, 3)), label="well calibrated")
     for method, bins in given:
         assert bins is not None
         used = bins[:, 0] >= 20
@@ -253,12 +287,20 @@ def reliability(study: Study) -> Picture | None:
         error = study.calibration_error(method.name)
         label = f"{method.label} (error {error:.3f})"
         axis.plot(said, followed, color=colour(study, method.name), lw=1.4, marker="o", ms=4.5, label=label)
-    axis.set_xlabel("probability said")
-    axis.set_ylabel("share followed by a spike")
+    axis.set_xlabel("probability said (%)")
+    axis.set_ylabel("followed by a spike (% of moments)")
+    axis.xaxis.set_major_formatter(_percent())
+    axis.yaxis.set_major_formatter(_percent())
     axis.set_xlim(0, 1)
     axis.set_ylim(0, 1)
     axis.legend(loc="upper left", fontsize=8.5)
     return Picture("reliability", "Probability said against the share that a spike followed.", figure)
+
+
+def seconds(study: Study) -> str:
+    """Say how long a timestep is, in brackets; empty where that is not known."""
+    known = [result.interval_seconds for result in study.results if result.interval_seconds > 0]
+    return f" (of {known[0]:g} s)" if known else ""
 
 
 def _label_ends(axis: Any, ends: list[tuple[float, float, str, str]]) -> None:

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.evaluation.figures import ACCENT, GRID, INK, MUTED, Picture, canvas, colour
+from prontosched.evaluation.figures import ACCENT, FEW_NODES, GRID, INK, MUTED, Picture, canvas, colour
 from prontosched.evaluation.illustration import Example
 from prontosched.evaluation.study import Study
 from prontosched.subspace import Array
 
 TINTS = ("#1d4ed8", "#c2410c", "#047857", "#7c3aed")
 CDFS = (
-    ("left_sided", "Left-sided raises per node", "raises in [t − w/2, t], all CPU Ready spikes of a node"),
-    ("right_sided", "Right-sided raises per node", "raises in (t, t + w/2]"),
-    ("downtime", "Downtime", "share of time the signal is raised"),
-    ("contained_spikes", "Contained spikes", "raises in windows, relative to CPU Ready spikes"),
+    ("left_sided", "Left-sided raises", "number of raises in [t − w/2, t], over all CPU Ready spikes"),
+    ("right_sided", "Right-sided raises", "number of raises in (t, t + w/2], over all CPU Ready spikes"),
+    ("downtime", "Downtime", "time the signal is raised (% of all)"),
+    ("contained_spikes", "Contained spikes", "raises in windows (% of CPU Ready spikes)"),
 )
 
 
@@ -27,14 +27,18 @@ def published(study: Study) -> list[Any]:
 
 
 def distributions(study: Study) -> list[Picture]:
-    """Draw the four empirical distributions over nodes."""
+    """Draw the four empirical distributions: over nodes, or with few nodes over windows of their time."""
+    few = len(study.nodes) < FEW_NODES and all(node.paper_blocks for node in study.nodes)
+    over, of = ("windows of time", "window") if few else ("nodes", "node")
     found = []
     for figure_name, title, label in CDFS:
         figure, axes = canvas(4.8, 4.1)
         axis = axes[0, 0]
         for method in published(study):
-            values = np.sort(study.paper(method.name, figure_name))
-            values = values[np.isfinite(values)]
+            values = (
+                study.paper_blocks(method.name, figure_name) if few else study.paper(method.name, figure_name)
+            )
+            values = np.sort(values[np.isfinite(values)])
             if not values.size:
                 continue
             share = np.arange(1, values.size + 1) / values.size
@@ -45,16 +49,18 @@ def distributions(study: Study) -> list[Picture]:
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         if figure_name.endswith("sided"):
             axis.set_xscale("symlog", linthresh=10)
-        axis.set_title(title)
+        axis.set_title(f"{title} per {of}" if figure_name.endswith("sided") else title)
         axis.set_xlabel(label)
-        axis.set_ylabel("share of nodes")
+        axis.set_ylabel(f"{over} at or below (% of all)")
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axis.set_ylim(0, 1.03)
         figure.legend(loc="outside lower center", ncols=2, fontsize=7.5)
-        found.append(
-            Picture(
-                f"cdf-{figure_name.replace('_', '-')}", f"Empirical distribution over nodes: {title}.", figure
-            )
+        number = "one node" if len(study.nodes) == 1 else f"{len(study.nodes)} nodes"
+        note = (
+            f" With {number} only, over {study.windows} windows of time instead of over nodes." if few else ""
         )
+        caption = f"Empirical distribution over {over}: {title.lower()}.{note}"
+        found.append(Picture(f"cdf-{figure_name.replace('_', '-')}", caption, figure))
     return found
 
 
@@ -69,9 +75,9 @@ def projections(example: Example) -> Picture:
         for sign, mark in ((1, "^"), (-1, "v")):
             at = example.spikes[:, k] == sign
             axis.plot(time[at], values[at], mark, color=INK, ms=5, ls="")
-        axis.set_ylabel(f"projection {k + 1}", fontsize=8)
+        axis.set_ylabel(f"projection {k + 1}\n(deviations)", fontsize=8)
     axes[0, 0].set_title(f"{example.node}: tracked projections, spikes up ▲ and down ▼")
-    axes[-1, 0].set_xlabel("timestep")
+    axes[-1, 0].set_xlabel("timestep (number)")
     return Picture("projections", "The tracked projections of one node with their spikes.", figure)
 
 
@@ -81,19 +87,23 @@ def rejection(example: Example) -> Picture:
     time = example.start + np.arange(len(example.ready))
     above, below = axes[0, 0], axes[1, 0]
     above.fill_between(time, 0, example.score, step="mid", color=TINTS[3], alpha=0.25)
-    above.step(time, example.score, where="mid", color=TINTS[3], lw=1.2)
-    above.plot(time[example.raised], example.score[example.raised], "v", color="#15803d", ms=6)
-    above.set_ylabel("score")
+    above.step(time, example.score, where="mid", color=TINTS[3], lw=1.2, label="score")
+    above.plot(
+        time[example.raised], example.score[example.raised], "v", color="#15803d", ms=6, label="raised"
+    )
+    above.set_ylabel("weighted sum\nof spikes (1)")
     above.set_title(f"{example.node}: rejection signal ▼ raised, and CPU Ready spikes ●")
-    below.plot(time, example.ready, color=TINTS[0], lw=1.2)
-    below.plot(time, example.threshold, color=MUTED, lw=1, ls=(0, (4, 3)))
+    below.plot(time, example.ready, color=TINTS[0], lw=1.2, label="CPU Ready")
+    below.plot(time, example.threshold, color=MUTED, lw=1, ls=(0, (4, 3)), label="threshold of a spike")
     with np.errstate(invalid="ignore"):
         spikes = example.ready >= example.threshold
-    below.plot(time[spikes], example.ready[spikes], "o", color="#0d9488", ms=4)
+    below.plot(time[spikes], example.ready[spikes], "o", color="#0d9488", ms=4, label="spike")
     for step in time[example.raised]:
         below.axvline(step, color="#15803d", lw=1, alpha=0.45)
-    below.set_ylabel("CPU Ready")
-    below.set_xlabel("timestep")
+    below.set_ylabel(f"CPU Ready ({example.unit})")
+    below.set_xlabel("timestep (number)")
+    for axis in (above, below):
+        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
     return Picture("rejection", "The rejection signal and CPU Ready of one node.", figure)
 
 
@@ -130,14 +140,17 @@ def window_steps(example: Example, window: int) -> Picture | None:
                 color=ACCENT,
             )
         for k in range(2):
-            axis.plot(time[:now], seen.projections[:now, k], color=TINTS[k], lw=1.3, marker="o", ms=3)
+            axis.plot(time[:now], seen.projections[:now, k], color=TINTS[k], lw=1.3, marker="o", ms=3,
+                      label=f"projection {k + 1}")  # fmt: skip
             spiked = np.flatnonzero(seen.spikes[:now, k])
             axis.plot(time[spiked], seen.projections[spiked, k], "o", mfc="none", mec=INK, ms=9)
         axis.axvline(max(window / 2, now - window / 2) + 0.5, color=INK, lw=1, ls=(0, (2, 2)))
         axis.set_title(note, fontsize=9, fontweight="normal")
+        axis.set_ylabel("deviations", fontsize=8)
         axis.set_xlim(0.5, 2 * window + 0.5)
         axis.set_xticks(range(0, 2 * window + 1, max(1, window // 5)))
-    axes[-1, 0].set_xlabel("timestep; the dotted line is the reference point, circles are spikes")
+    axes[0, 0].legend(loc="upper right", fontsize=8)
+    axes[-1, 0].set_xlabel("timestep (number); the dotted line is the reference point, circles are spikes")
     return Picture(
         "window", "The sliding window at w/2, w and 2w, with left- and right-sided regions.", figure
     )

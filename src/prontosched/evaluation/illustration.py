@@ -12,6 +12,7 @@ from prontosched.evaluation.windows import Mask
 from prontosched.presets import make_node
 from prontosched.subspace import Array
 
+UNITS = {"percent": "% of a CPU", "ms": "ms per interval"}
 LOOKED_AT = 6000
 SHOWN = 160
 
@@ -30,6 +31,8 @@ class Example:
         `(steps, rank)`.
     score, raised, ready, threshold
         `(steps,)`.
+    unit
+        Of CPU Ready, in words.
     """
 
     node: str
@@ -40,12 +43,13 @@ class Example:
     raised: Mask
     ready: Array
     threshold: Array
+    unit: str = ""
 
     def part(self, start: int, stop: int) -> Example:
         """Return some of the steps."""
         cut = slice(start, stop)
         return Example(self.node, self.start + start, self.projections[cut], self.spikes[cut], self.score[cut],
-                       self.raised[cut], self.ready[cut], self.threshold[cut])  # fmt: skip
+                       self.raised[cut], self.ready[cut], self.threshold[cut], self.unit)  # fmt: skip
 
 
 def look(part: Part, truth: str, *, lag: int = 10, steps: int = LOOKED_AT) -> Example | None:
@@ -86,7 +90,8 @@ def look(part: Part, truth: str, *, lag: int = 10, steps: int = LOOKED_AT) -> Ex
         return None
     columns = list(zip(*rows, strict=True))
     return Example(name, 0, np.array(columns[0]), np.array(columns[1]), np.array(columns[2]),
-                   np.array(columns[3], bool), np.array(columns[4]), np.array(columns[5]))  # fmt: skip
+                   np.array(columns[3], bool), np.array(columns[4]), np.array(columns[5]),
+                   UNITS.get(unit, "the trace’s own unit"))  # fmt: skip
 
 
 def busiest(example: Example, steps: int = SHOWN) -> Example:

@@ -57,6 +57,8 @@ class PartResult:
         Files that could not be evaluated, with the reason.
     nulls
         What the shifted signals score, added up over the nodes.
+    ready_levels
+        Median and 95th percentile of CPU Ready over the nodes.
     node_steps, seconds
         Work done, and the processor time it took.
     """
@@ -70,6 +72,7 @@ class PartResult:
     ready_column: str = ""
     ready_unit: str = "percent"
     qos_column: str | None = None
+    ready_levels: tuple[float, float] = (float("nan"), float("nan"))
     interval_seconds: float = float("nan")
     thinning: int = 1
     stretch: int = 0
@@ -116,7 +119,7 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
         metrics = (*(name for name in feed.metrics if name != qos), *extra)
         chunk = Chunked(nodes, len(metrics), interval, tolerance, setting, unit)
         methods = choose(setting.methods, setting.sweeps)
-        record, steps = _stream(feed, metrics, chunk, methods, learner, progress, qos)
+        record, steps, usual = _stream(feed, metrics, chunk, methods, learner, progress, qos)
     finally:
         feed.close()
     record.finish()
@@ -127,6 +130,7 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
         ready_column=feed.ready_column or "",
         ready_unit=unit,
         qos_column=qos,
+        ready_levels=usual,
         interval_seconds=interval,
         thinning=record.thinning,
         stretch=record.segment,
@@ -204,8 +208,9 @@ def _stream(
     learner: Learner,
     progress: Progress | None,
     qos: str | None,
-) -> tuple[Record, int]:
+) -> tuple[Record, int, tuple[float, float]]:
     loop = _Loop(chunk, methods, make_runners(methods, chunk, metrics))
+    levels = _Levels()
     layout = _Layout(chunk, None if qos is None else feed.metrics.index(qos))
     for chunks in feed.aligned(ROWS, nodes=chunk.nodes):
         rows, gap, suffered = layout.rows(chunks)
@@ -213,9 +218,34 @@ def _stream(
             rows.threshold[step] = learner.threshold()
             learner.learn(ready)
         loop.run(rows, gap, suffered)
+        levels.add(rows.ready)
         if progress is not None:
             progress(int(rows.present.sum()))
-    return loop.record, int(layout.timestep.sum())
+    return loop.record, int(layout.timestep.sum()), levels.usual()
+
+
+class _Levels:
+    """An even sample of CPU Ready, thinned by half whenever it is full."""
+
+    def __init__(self, most: int = 4096) -> None:
+        self._most = most
+        self._every = 1
+        self._kept: list[Array] = []
+
+    def add(self, ready: Array) -> None:
+        """Take in the next rows."""
+        self._kept.append(ready[:: self._every])
+        if sum(map(len, self._kept)) > self._most:
+            self._kept = [np.concatenate(self._kept)[::2]]
+            self._every *= 2
+
+    def usual(self) -> tuple[float, float]:
+        """Return median and 95th percentile."""
+        known = np.concatenate([kept[np.isfinite(kept)] for kept in self._kept] or [np.zeros(0)])
+        if not known.size:
+            return float("nan"), float("nan")
+        middle, high = np.quantile(known, [0.5, 0.95])
+        return float(middle), float(high)
 
 
 class _Layout:

@@ -49,6 +49,7 @@ def write_report(evaluation: Evaluation, path: Path) -> list[Path]:
         data=found["data"],
         methods=_sorted(found["methods"]),
         embeddings=EMBEDDING_LABELS,
+        dark=figures.DARK,
         pictures={picture.name: picture for picture in pictures},
         sweeps=[f"sweep-{name.replace('_', '-')}" for name, _ in evaluation.study.setting.sweeps],
         development=found["development"],

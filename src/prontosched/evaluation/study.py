@@ -296,6 +296,16 @@ class Study:
         k = self._at(name)
         return np.array([node.paper[figure][k] for node in self.nodes])
 
+    def paper_blocks(self, name: str, figure: str) -> Array:
+        """Return one of the paper's figures for every block of time of every node."""
+        k = self._at(name)
+        return np.concatenate([node.paper_blocks[figure][:, k] for node in self.nodes])
+
+    @property
+    def windows(self) -> int:
+        """How many blocks of time the nodes have, together, where they are few."""
+        return sum(len(node.paper_blocks.get("downtime", ())) for node in self.nodes)
+
     def lead_time(self, name: str, *, at_budget: bool = True) -> Array:
         """Return how many onsets were first raised 1, 2, … w steps before."""
         k = self._at(name)

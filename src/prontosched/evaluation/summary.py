@@ -34,6 +34,8 @@ SHIFTS = 3000
 # A node must have at least this many scored moments to take part in the comparison.
 FEWEST_SCORED = 50
 BINS = 128
+# Of so few nodes a distribution is drawn over their blocks of time.
+FEW = 8
 COLD = (20, 500)
 # Of a method's own decisions, whatever they cost.
 OWN = ("own_downtime", "own_recall", "own_precision", "own_contended_accepted", "own_changes_per_hour")
@@ -72,6 +74,8 @@ class NodeSummary:
         The paper's figures by name, `(methods,)` each.
     leads
         Onsets by lead time, own decisions and at the chosen budget, `(methods, 2, w)`.
+    paper_blocks
+        The paper's figures of every block of time, `(blocks, methods)`, where nodes are few.
     contended_blocks
         Blocks of time with a spike in or after them.
     refusals
@@ -100,6 +104,7 @@ class NodeSummary:
     seen: dict[str, Array]
     cold_average_precision: Array
     limit: dict[str, Array] = field(default_factory=dict)
+    paper_blocks: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +203,8 @@ def summarise_node(
         draws=draws.astype(np.float32),
         downtime=downtime[:, 1:],
         recall=recall[:, 1:],
-        paper=paper_scores({key[6:]: value for key, value in total.items() if key.startswith("paper_")}),
+        paper=_paper(total),
+        paper_blocks=_paper_blocks(blocks) if shape.nodes <= FEW else {},
         leads=record.leads[:, node][:, [0, 1 + shape.chosen]],
         calibration=None if record.calibration is None else record.calibration[:, node],
         nulls=nulls,
@@ -208,6 +214,17 @@ def summarise_node(
             tape.chosen, tape.own, tape.label & tape.valid, steps_per_hour=steps_per_hour, limit=hourly_limit
         ),
     )
+
+
+def _paper(counts: dict[str, Array]) -> dict[str, Array]:
+    return paper_scores({key[6:]: value for key, value in counts.items() if key.startswith("paper_")})
+
+
+def _paper_blocks(blocks: dict[str, Array]) -> dict[str, NDArray[np.float32]]:
+    """Return the paper's figures of every block, `(blocks, methods)` each."""
+    size = len(blocks["valid"])
+    each = [_paper({key: value[place] for key, value in blocks.items()}) for place in range(size)]
+    return {key: np.stack([found[key] for found in each]).astype(np.float32) for key in each[0]}
 
 
 def _cold(tape: NodeTape) -> Array:

@@ -103,7 +103,7 @@ def answer(study: Study) -> Answer:
             return say("no", f"{few}: it would change next to nothing.")
         return say("too early", f"{few}.", times=2.0 * FEWEST_REFUSALS / max(refusals, 1))
     lift = study.lift(name)
-    found = _found(method.label, lift, recall, downtime)
+    found = _found(method.label, lift, recall, downtime) + _one_line(study, name)
     if not lift.high > lift.low and lift.value > 0:
         return say("too early", f"{found} How sure that is cannot be told yet.", times=2.0, lift=lift)
     p = study.null_test(name, "own").p
@@ -158,6 +158,14 @@ def _found(label: str, lift: Interval, recall: float, downtime: float) -> str:
         f"{label} refused {downtime:.1%} of the time and met {recall:.0%} of the moments before contention, "
         f"{lift.value:.1f} times{between} what chance would."
     )
+
+
+def _one_line(study: Study, name: str) -> str:
+    """Say what the one line that an operator would write does, for comparison."""
+    if "ready" not in study or name == "ready":
+        return ""
+    refused, met = (study.interval("ready", key).value for key in ("own_downtime", "own_recall"))
+    return f" One line, refusing while CPU Ready is high, refused {refused:.1%} and met {met:.0%}."
 
 
 def _times(number: int) -> str:
