@@ -16,10 +16,20 @@ from prontosched.signals.held import Held
 from prontosched.subspace import Array
 from prontosched.symmetric import upper, whole
 
+# Labels' worth of the prior, and how far the past fades with each label.
 RIDGE = 10.0
 FORGETTING = 0.9998
 # Labels overlap over a horizon, so learning from a few of them at a time loses nothing, and costs a tenth.
 BATCH = 32
+USUAL_HORIZON = 5
+
+
+def overlap(horizon: int) -> float:
+    """Return how many labels of a horizon count as one, where those of `USUAL_HORIZON` count singly.
+
+    Labels of neighbouring steps look at nearly the same future, the more so the longer it is.
+    """
+    return max(1.0, horizon / USUAL_HORIZON)
 
 
 class Heads(Held):
@@ -37,6 +47,13 @@ class Heads(Held):
         Weights before any label, `(heads, k)`.
     ridge
         How many labels' worth the prior counts.
+    forgetting
+        What is left of the past with each label.
+    overlap
+        How many labels in a row say the same and count as one: against the prior, and
+        for how fast the past fades.
+    batch
+        Labels learned from at a time.
 
     Notes
     -----
@@ -58,21 +75,30 @@ class Heads(Held):
     ASIDE: ClassVar[tuple[str, ...]] = ("borrowed", "credit")
 
     def __init__(
-        self, ops: Operations, prior: Array, *, ridge: float = RIDGE, forgetting: float = FORGETTING
-    ):
+        self,
+        ops: Operations,
+        prior: Array,
+        *,
+        ridge: float = RIDGE,
+        forgetting: float = FORGETTING,
+        overlap: float = 1.0,
+        batch: int = BATCH,
+    ) -> None:
         self.ops = ops
         self.prior = prior
-        self.ridge = ridge
-        self.fade = forgetting**BATCH
+        self.overlap = overlap
+        self.ridge = ridge = ridge * overlap
+        self.batch = batch
+        self.fade = forgetting ** (batch / overlap)
         heads, size = prior.shape
         lead = ops.lead
         self.weights = np.broadcast_to(prior, (*lead, heads, size)).copy()
         self.inverse = np.broadcast_to(np.eye(size) / ridge, (*lead, heads, size, size)).copy()
         self.prior_left = np.ones((*lead, heads))
         self.labels = ops.full(0)
-        self.waiting = np.zeros((*lead, BATCH, size))
-        self.waiting_errors = np.zeros((*lead, heads, BATCH))
-        self.waiting_curvatures = np.ones((*lead, heads, BATCH))
+        self.waiting = np.zeros((*lead, batch, size))
+        self.waiting_errors = np.zeros((*lead, heads, batch))
+        self.waiting_curvatures = np.ones((*lead, heads, batch))
         # What others lent when it began: upper triangles of information, and information times weights.
         self.borrowed = np.zeros((*lead, heads, size * (size + 3) // 2))
         # How many of its labels, and of the positive ones, are theirs.
@@ -96,18 +122,18 @@ class Heads(Held):
             self._late.append(x)
             self._late_numbers += errors + curvatures
             self.labels += 1
-            if self.labels % BATCH == 0:
+            if self.labels % self.batch == 0:
                 self._write()
                 self._newton(...)
             return
         rows = np.flatnonzero(learns)
-        place = self.labels[rows] % BATCH
+        place = self.labels[rows] % self.batch
         self.labels[rows] += 1
         self.waiting[rows, place] = x[rows]
         for head, (error, curvature) in enumerate(zip(errors, curvatures, strict=True)):
             self.waiting_errors[rows, head, place] = error[rows]
             self.waiting_curvatures[rows, head, place] = curvature[rows]
-        full = rows[place + 1 == BATCH]
+        full = rows[place + 1 == self.batch]
         if full.size:
             self._newton(full)
 
@@ -115,7 +141,7 @@ class Heads(Held):
         """Write to the arrays the labels that have come since the last time."""
         count = len(self._late)
         if count:
-            end = (self.labels - 1) % BATCH + 1
+            end = (self.labels - 1) % self.batch + 1
             places = slice(end - count, end)
             numbers = np.array(self._late_numbers).reshape(count, 2, -1).transpose(1, 2, 0)
             self.waiting[places] = self._late

@@ -7,6 +7,7 @@ Does not cover: what returns with the clock (`profiles`), what the embedding see
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -19,6 +20,8 @@ RESTLESS = (5.0, 240.0)
 USED = (2.0, 15.0, 240.0)
 WEEK_OF_MINUTES = 7 * 1440.0
 OFFSET = 0.05
+# Three tolerances: above it, more contention now says little about contention to come.
+LEVEL_TOP = math.log(3.0 + OFFSET)
 
 
 def weight(half_life: float) -> float:
@@ -45,6 +48,9 @@ NAMES = (
     *(f"restlessness over {k:.0f}" for k in RESTLESS),
     "utilisation now",
     *(f"utilisation over {k:.0f}" for k in USED),
+    "contention now",
+    "CPU Ready during contention",
+    "CPU Ready up to 3 tolerances",
 )
 
 
@@ -147,6 +153,7 @@ class History(Held):
         five = recent[:5]
         v = five[0]
         z = self.used_now
+        now = (self.since == 0.0) * 1.0
         return [
             ops.full(1.0),
             v,
@@ -173,6 +180,9 @@ class History(Held):
             used[0] - z,
             used[1] - z,
             used[2],
+            now,
+            now * v,
+            ops.minimum(v, LEVEL_TOP),
         ]
 
 

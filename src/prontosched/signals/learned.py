@@ -13,8 +13,8 @@ from prontosched.decision import Decision, Evidence
 from prontosched.signals.arithmetic import One
 from prontosched.signals.learned_fleet import LearnedFleet
 from prontosched.signals.learned_form import LearnedForm
-from prontosched.signals.learner import Present
-from prontosched.signals.policy import USUAL, Policy
+from prontosched.signals.learner import Answer, Present
+from prontosched.signals.policy import DEFAULTS, Policy
 from prontosched.signals.reasons import Seen, reason
 from prontosched.signals.record import Standing
 from prontosched.signals.sight import DIRECTIONS, FARTHEST
@@ -26,7 +26,7 @@ NO_DIRECTIONS = [0.0] * DIRECTIONS
 
 
 class LearnedSignal(LearnedForm):
-    """Refuse when contention is expected within the horizon, within a budget.
+    """Refuse while contention is there, or likely within the horizon.
 
     The node learns from its own CPU Ready, a horizon late, whether contention
     followed, and predicts it for the next one. Until it has seen enough it acts on
@@ -34,7 +34,7 @@ class LearnedSignal(LearnedForm):
 
     Parameters
     ----------
-    budget, tolerance, horizon, quota, hourly_limit, hold, explore, seed, likelihood
+    tolerance, horizon, likelihood, reopen, calm, hold, budget, hourly_limit, quota, explore, seed
         See `prontosched.signals.policy.Policy`.
     enforcing
         Whether decisions are obeyed; may be changed at any time.
@@ -56,18 +56,22 @@ class LearnedSignal(LearnedForm):
     def __init__(
         self,
         *,
-        budget: float = USUAL.budget,
-        tolerance: str | float = USUAL.tolerance,
-        horizon: int = USUAL.horizon,
-        quota: bool = USUAL.quota,
-        hourly_limit: float = USUAL.hourly_limit,
-        hold: int = USUAL.hold,
-        explore: float = USUAL.explore,
-        seed: int = USUAL.seed,
-        likelihood: float = USUAL.likelihood,
+        tolerance: str | float = DEFAULTS.tolerance,
+        horizon: int = DEFAULTS.horizon,
+        likelihood: float = DEFAULTS.likelihood,
+        reopen: float = DEFAULTS.reopen,
+        calm: float = DEFAULTS.calm,
+        hold: float = DEFAULTS.hold,
+        budget: float | None = DEFAULTS.budget,
+        hourly_limit: float | None = DEFAULTS.hourly_limit,
+        quota: bool = DEFAULTS.quota,
+        explore: float = DEFAULTS.explore,
+        seed: int = DEFAULTS.seed,
         enforcing: bool = False,
     ) -> None:
-        policy = Policy(budget, tolerance, horizon, quota, hourly_limit, hold, explore, seed, likelihood)
+        policy = Policy(
+            tolerance, horizon, likelihood, reopen, calm, hold, budget, hourly_limit, quota, explore, seed
+        )
         super().__init__(One(), policy, enforcing=enforcing)
 
     def decide(self, evidence: Evidence) -> Decision:
@@ -86,7 +90,24 @@ class LearnedSignal(LearnedForm):
             evidence.timestep,
             answer.probability,
             answer.expected_ready,
+            answer.contended,
+            self._outlook(answer),
         )
+
+    def _outlook(self, answer: Answer) -> tuple[tuple[int, float], ...]:
+        """Return the chance within each horizon, shortest first; nothing while CPU Ready is unknown."""
+        learner = self.learner
+        if learner.unknown > self.policy.horizon:
+            return ()
+        pairs = [(self.policy.horizon, answer.probability)]
+        pairs += zip(learner.outlook.horizons, answer.outlook, strict=True)
+        pairs.sort()
+        # Within longer there can only be more; heads that learn by themselves need not agree.
+        highest, found = 0.0, []
+        for horizon, chance in pairs:
+            highest = chance if chance > highest else highest
+            found.append((horizon, highest))
+        return tuple(found)
 
     def _present(self, evidence: Evidence) -> Present:
         vector = NOTHING if evidence.vector is None else evidence.vector

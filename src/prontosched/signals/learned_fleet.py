@@ -16,7 +16,8 @@ from prontosched.per_node import Nodes, Rows, fitting
 from prontosched.signals.arithmetic import Many
 from prontosched.signals.learned_form import LearnedForm
 from prontosched.signals.learner import Answer, Present
-from prontosched.signals.policy import USUAL, Policy
+from prontosched.signals.outlook import rising
+from prontosched.signals.policy import DEFAULTS, Policy
 from prontosched.signals.reasons import Seen, reason
 from prontosched.signals.record import Standing
 from prontosched.signals.sharing import share, start_from
@@ -33,7 +34,7 @@ class LearnedFleet(LearnedForm):
     ----------
     nodes
         How many.
-    budget, tolerance, horizon, quota, hourly_limit, hold, explore, seed, likelihood, enforcing
+    tolerance, horizon, likelihood, reopen, calm, hold, budget, hourly_limit, quota, explore, seed, enforcing
         As in `LearnedSignal`, the same for all nodes.
 
     Notes
@@ -45,25 +46,31 @@ class LearnedFleet(LearnedForm):
         self,
         nodes: int,
         *,
-        budget: float = USUAL.budget,
-        tolerance: str | float = USUAL.tolerance,
-        horizon: int = USUAL.horizon,
-        quota: bool = USUAL.quota,
-        hourly_limit: float = USUAL.hourly_limit,
-        hold: int = USUAL.hold,
-        explore: float = USUAL.explore,
-        seed: int = USUAL.seed,
-        likelihood: float = USUAL.likelihood,
+        tolerance: str | float = DEFAULTS.tolerance,
+        horizon: int = DEFAULTS.horizon,
+        likelihood: float = DEFAULTS.likelihood,
+        reopen: float = DEFAULTS.reopen,
+        calm: float = DEFAULTS.calm,
+        hold: float = DEFAULTS.hold,
+        budget: float | None = DEFAULTS.budget,
+        hourly_limit: float | None = DEFAULTS.hourly_limit,
+        quota: bool = DEFAULTS.quota,
+        explore: float = DEFAULTS.explore,
+        seed: int = DEFAULTS.seed,
         enforcing: bool = False,
     ) -> None:
         if nodes < 1:
             raise ValueError(f"nodes must be at least 1, got {nodes}")
-        policy = Policy(budget, tolerance, horizon, quota, hourly_limit, hold, explore, seed, likelihood)
+        policy = Policy(
+            tolerance, horizon, likelihood, reopen, calm, hold, budget, hourly_limit, quota, explore, seed
+        )
         super().__init__(Many(nodes), policy, enforcing=enforcing)
         self.nodes = nodes
         self._evidence: FleetEvidence | None = None
         self._raised = np.zeros(nodes, dtype=bool)
+        self._contended = np.zeros(nodes, dtype=bool)
         self._last = [np.zeros(nodes) for _ in range(4)]
+        self._outlook = np.full((nodes, len(self.learner.outlook.horizons)), np.nan)
 
     def decide(self, evidence: FleetEvidence) -> FleetDecision:
         """Answer for one timestep of every node; absent nodes keep what they last had."""
@@ -84,13 +91,27 @@ class LearnedFleet(LearnedForm):
                 self._take_over(nodes, answer)
         self._evidence = evidence
         score, threshold, probability, expected = (values.copy() for values in self._last)
-        raised = self._raised.copy()
-        return FleetDecision(raised, score, threshold, evidence.timestep, probability, expected, raised)
+        return FleetDecision(
+            self._raised.copy(),
+            score,
+            threshold,
+            evidence.timestep,
+            probability,
+            expected,
+            self._contended.copy(),
+        )
 
     def _take_over(self, nodes: Any, answer: Answer) -> None:
         self._raised[nodes] = answer.raised
-        for held, values in zip(self._last, answer[1:], strict=True):
+        self._contended[nodes] = answer.contended
+        self._outlook[nodes] = np.stack(answer.outlook, axis=-1)
+        for held, values in zip(self._last, answer[2:6], strict=True):
             held[nodes] = values
+
+    def outlook(self) -> dict[int, Array]:
+        """Return every node's chance of contention within each horizon offered, by steps ahead."""
+        own = {self.policy.horizon: self._last[2]}
+        return rising({**own, **dict(zip(self.learner.outlook.horizons, self._outlook.T, strict=True))})
 
     def share(self, node: int | None = None) -> dict[str, Array]:
         """Return statistics that add up over nodes: of one node, or the sum of all."""
@@ -103,7 +124,8 @@ class LearnedFleet(LearnedForm):
     def take(self, at: Nodes) -> dict[str, Rows]:
         """Return copies of all that is held of the nodes `at`, by name, nodes first."""
         last = np.stack([values[at] for values in self._last], axis=1)
-        return {"raised": self._raised[at], "last": last, **self.learner.extract(at)}
+        states = {"raised": self._raised[at], "contended": self._contended[at]}
+        return {**states, "last": last, **self.learner.extract(at)}
 
     def put(self, at: Nodes, state: Mapping[str, Rows]) -> None:
         """Give the nodes `at` what `take` returned."""
@@ -112,6 +134,7 @@ class LearnedFleet(LearnedForm):
             self._grow(vectors.shape[2])
         self.learner.insert(at, state)
         self._raised[at] = fitting("raised", state, (at.size,), self._raised.dtype)
+        self._contended[at] = fitting("contended", state, (at.size,), self._contended.dtype)
         last = fitting("last", state, (at.size, len(self._last)), self._last[0].dtype)
         for held, values in zip(self._last, last.T, strict=True):
             held[at] = values

@@ -15,10 +15,11 @@ import numpy as np
 
 from prontosched.signals.admission import Admission
 from prontosched.signals.arithmetic import One, Operations, Value
-from prontosched.signals.heads import Heads
+from prontosched.signals.heads import Heads, overlap
 from prontosched.signals.held import Held, ring
 from prontosched.signals.history import NAMES as HISTORY_NAMES
 from prontosched.signals.history import OFFSET, History, weight
+from prontosched.signals.outlook import Outlook
 from prontosched.signals.policy import Policy, Tolerance
 from prontosched.signals.profiles import NAMES as PROFILE_NAMES
 from prontosched.signals.profiles import Clock, Profiles
@@ -40,8 +41,9 @@ ERROR_TO_LOGIT = 1.7
 SCORE_LIMIT = 12.0
 # Contention beyond this many tolerances is all the same, and would bend the heads.
 MOST_CONTENTION = 100.0
-# Bad days come in a row: how far an offset common to all scores follows each surprise.
-OFFSET_STEP = 0.01
+# Bad days come in a row, so an offset common to all scores follows surprises: the information it
+# starts with, and the most that it remembers.
+OFFSET_PRIOR, OFFSET_KNOWN = 2.0, 100.0
 USUAL_EVERY = 8
 USUAL_WEIGHT = weight(1440.0 / USUAL_EVERY)
 # The learned score takes over between these numbers of labels, positives counted twenty-fold.
@@ -65,10 +67,12 @@ class Answer(NamedTuple):
     """What a step leads to, as floats for one node and arrays for many."""
 
     raised: Value
+    contended: Value
     score: Value
     threshold: Value
     probability: Value
     expected_ready: Value
+    outlook: list[Value]
 
 
 class Learner(Held):
@@ -89,6 +93,7 @@ class Learner(Held):
         "sight",
         "admission",
         "record",
+        "outlook",
         "error",
         "positives",
         "contention",
@@ -97,13 +102,17 @@ class Learner(Held):
         "vectors",
         "logits",
         "said",
-        "offset",
+        "offsets",
+        "offset_known",
+        "during",
         "wanted",
+        "early",
         "counts",
         "unknown",
         "level",
         "learned",
         "logit",
+        "forecast",
         "expected",
         "usual",
     )
@@ -120,10 +129,11 @@ class Learner(Held):
         prior = np.zeros((2, len(INPUTS)))
         prior[0, 1], prior[0, 0] = PERSISTENCE
         prior[1, 1] = 1.0
-        self.heads = Heads(ops, prior)
+        self.heads = Heads(ops, prior, overlap=overlap(horizon))
         self.sight = Sight(ops, horizon)
         self.admission = Admission(ops, policy)
         self.record = Record(ops, horizon)
+        self.outlook = Outlook(ops, horizon)
         self.error = ops.full(0.25)
         self.positives = ops.full(0)
         # What was so at each of the last `horizon` steps, newest first. Contention below 0 is unknown.
@@ -133,14 +143,18 @@ class Learner(Held):
         self.vectors = ring(np.zeros((*ops.lead, 0)) for _ in range(horizon))
         self.logits = ring(ops.full(0.0) for _ in range(horizon))
         self.said = ring(ops.full(0.0) for _ in range(horizon))
-        self.offset = ops.full(0.0)
+        self.offsets = [ops.full(0.0), ops.full(0.0)]
+        self.offset_known = [ops.full(OFFSET_PRIOR), ops.full(OFFSET_PRIOR)]
+        self.during = ring(ops.full(0.0) for _ in range(horizon))
         self.wanted = ring(ops.full(False) for _ in range(horizon))
+        self.early = ring(ops.full(False) for _ in range(horizon))
         self.counts = ring(ops.full(0.0) for _ in range(horizon))  # how many steps its label stands for
         self.unknown = ops.full(0)
         # Of the last step, for the reason in words and for a step without CPU Ready.
         self.level = ops.full(math.log(OFFSET))
         self.learned = ops.full(0.0)
         self.logit = ops.full(-9.0)
+        self.forecast = ops.full(-9.0)
         self.expected = ops.full(0.0)
         self.usual = np.zeros((*ops.lead, len(INPUTS)))
 
@@ -174,16 +188,30 @@ class Learner(Held):
             stale = self.unknown > self.policy.horizon
             self.learned = ops.where(stale, -SCORE_LIMIT, self.learned)
             self.logit = ops.where(stale, -9.0, self.logit)
+            self.forecast = ops.where(stale, -9.0, self.forecast)
             self._remember(self.inputs[0], self.sights[0], self.logits[0], now.vector)
             score = self.learned
         verdict = self.admission.decide(
-            score, u, self.clock, self.record.demoted, known=known, enforcing=enforcing
+            score, self.logit, u, self.clock, self.record.trusted_early, known=known, enforcing=enforcing
         )
         self.said.appendleft(self.logit)
-        self.wanted.appendleft(verdict.wanted)
+        self.during.appendleft(spike * 1.0)
+        # A forecast that has given way is judged by what it would have said.
+        own = self.forecast >= self.admission.close_at
+        self.wanted.appendleft(ops.where(self.record.demoted, own, verdict.contended))
+        self.early.appendleft(verdict.early)
         self.counts.appendleft(verdict.counts if known else ops.full(0.0))
         chance = 1.0 / (1.0 + ops.exp(-self.logit))
-        return Answer(verdict.raised, score, verdict.threshold, chance, self.expected)
+        outlook = self.outlook.step(self.inputs[0], u, self.counts[0], self.clock, self.profiles)
+        return Answer(
+            verdict.raised,
+            verdict.contended,
+            score,
+            verdict.threshold,
+            chance,
+            self.expected,
+            outlook,
+        )
 
     def _contention(self, ready: Value) -> Value:
         """Return CPU Ready in units of the tolerance."""
@@ -203,6 +231,8 @@ class Learner(Held):
         if ops.any(spike):
             self._learn_onset(spike)
         self.record.learn(self.wanted[-1], hit, counts)
+        if ops.any(self.early[-1]):
+            self.record.learn_early(self.early[-1], hit, counts)
         if not ops.any(learns):
             return
         x = self.inputs[-1]
@@ -211,12 +241,22 @@ class Learner(Held):
         off = ops.log(ops.clip(OFFSET + highest, OFFSET, MOST_EXPECTED)) - level
         self.error = self.error + learns * ERROR_WEIGHT * (off * off - self.error)
         happened = hit * 1.0
-        surprise = happened - 1.0 / (1.0 + ops.exp(-self.said[-1]))
-        self.offset = ops.clip(self.offset + learns * OFFSET_STEP * surprise, -3.0, 3.0)
+        self._learn_offsets(happened, learns)
         curvature = ops.maximum(p * (1.0 - p), CURVATURE_FLOOR)
         self.sight.learn(self.sights[-1], self.vectors[-1], self.logits[-1], hit, learns)
         self.heads.learn(x, [happened - p, off], [curvature, ops.full(1.0)], learns)
         self.positives = self.positives + ops.both(learns, hit)
+
+    def _learn_offsets(self, happened: Value, learns: Value) -> None:
+        """Move the offset of quiet or of contended steps by a Newton step on this label."""
+        ops = self.ops
+        said = 1.0 / (1.0 + ops.exp(-self.said[-1]))
+        part = learns / self.heads.overlap
+        during = self.during[-1]
+        for i, here in enumerate((part * (1.0 - during), part * during)):
+            known = ops.minimum(self.offset_known[i] + here * said * (1.0 - said), OFFSET_KNOWN)
+            self.offset_known[i] = known
+            self.offsets[i] = ops.clip(self.offsets[i] + here * (happened - said) / known, -4.0, 4.0)
 
     def _learn_onset(self, spike: Value) -> None:
         ops = self.ops
@@ -249,10 +289,13 @@ class Learner(Held):
         second = ops.clip(ERROR_TO_LOGIT * apart, -SCORE_LIMIT, SCORE_LIMIT)
         learned = 0.5 * (ops.clip(logit, -30.0, 30.0) + second) + correction
         trust = self.trust()
-        present = PERSISTENCE[0] * v + PERSISTENCE[1] + self.offset
-        logit, learned = logit + self.offset, learned + self.offset
+        quiet, busy = self.offsets
+        offset = ops.where(spike, busy, quiet)
+        present = PERSISTENCE[0] * v + PERSISTENCE[1]
         self.learned = present + trust * (learned - present)
-        self.logit = ops.clip(present + trust * (logit + correction - present), -30.0, 30.0)
+        present, logit = present + offset, logit + offset
+        self.forecast = ops.clip(present + trust * (logit + correction - present), -30.0, 30.0)
+        self.logit = ops.where(self.record.demoted, ops.clip(present, -30.0, 30.0), self.forecast)
         self.expected = self._expected(u, v + trust * (level - v))
         return self.learned
 
@@ -275,7 +318,7 @@ class Learner(Held):
     def trust(self) -> Value:
         """Return how far the learned score has taken over from the present value, from 0 to 1."""
         ops = self.ops
-        labels = ops.minimum(self.heads.labels, LABELS_PER_SPIKE * self.positives)
+        labels = ops.minimum(self.heads.labels, LABELS_PER_SPIKE * self.positives) / self.heads.overlap
         return ops.clip((labels - FIRST_LABELS) / (ENOUGH_LABELS - FIRST_LABELS), 0.0, 1.0)
 
     def _remember(self, x: Array, seen: Array, logit: Value, vector: Array) -> None:

@@ -1,4 +1,4 @@
-"""What the operator asks for: tolerance, budget, horizon, and the other settings.
+"""What the operator asks for: tolerance, horizon, likelihood, and the other settings.
 
 Covers: `Policy`, checked once, and `Tolerance`, which turns CPU Ready into units of
 what counts as contention.
@@ -26,55 +26,68 @@ class Policy:
     Parameters
     ----------
     budget
-        Share of the long run that may be refused, in (0, 1).
+        Largest share of the long run to refuse, in (0, 1); None sets no cap.
     tolerance
         CPU Ready from which a step counts as contention: `"5%"` or a number in the
         unit CPU Ready is measured in, or `"p95"` for a percentile of the node's past.
     horizon
         Steps ahead in which contention counts.
-    quota
-        Spend the whole budget, on the highest scores whatever they are, and without
-        the limit for an hour. For comparing methods at equal downtime.
-    hourly_limit
-        Share of any one hour that may be refused.
+    likelihood
+        Chance of contention from which the node refuses, in (0, 1).
+    reopen
+        Chance of contention below which it may accept again, at most `likelihood`.
+    calm
+        Seconds for which the chance must have been below `reopen` before it accepts again;
+        ten times as many below `likelihood` do as well.
     hold
-        Steps for which a refusal is kept up.
+        Fewest seconds for which a refusal is kept up.
+    hourly_limit
+        Largest share of any one hour to refuse; None sets no limit.
+    quota
+        Spend the whole budget, on the highest scores whatever they are, without hysteresis
+        or limits. For comparing methods at equal downtime.
     explore
         Share of would-be refusals accepted all the same while `enforcing`.
     seed
         Start of the random numbers that pick those.
-    likelihood
-        Chance of contention from which refusing is considered at all, in (0, 1).
     """
 
-    budget: float = 0.1
     tolerance: str | float = "5%"
     horizon: int = 5
+    likelihood: float = 0.5
+    reopen: float = 0.35
+    calm: float = 3.0
+    hold: float = 5.0
+    budget: float | None = None
+    hourly_limit: float | None = None
     quota: bool = False
-    hourly_limit: float = 0.4
-    hold: int = 0
     explore: float = 0.02
     seed: int = 0
-    likelihood: float = 0.5
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("budget", 0.0, 1.0),
-            ("likelihood", 0.0, 1.0),
-        ):
-            value = getattr(self, name)
-            if not low < value < high:
-                raise SettingsError(f"{name} must lie between {low:g} and {high:g}, got {value!r}")
-        for name in ("hourly_limit", "explore"):
-            value = getattr(self, name)
-            if not 0.0 <= value <= 1.0:
-                raise SettingsError(f"{name} must be from 0 to 1, got {value!r}")
+        if self.budget is not None and not 0.0 < self.budget < 1.0:
+            raise SettingsError(
+                f"budget must lie between 0 and 1, got {self.budget!r}: leave it out to set no cap"
+            )
+        if self.quota and self.budget is None:
+            raise SettingsError("quota must come with a budget to spend, got none: set a budget such as 0.1")
+        if not 0.0 < self.likelihood < 1.0:
+            raise SettingsError(f"likelihood must lie between 0 and 1, got {self.likelihood!r}")
+        if not 0.0 < self.reopen <= self.likelihood:
+            raise SettingsError(
+                f"reopen must be above 0 and at most likelihood ({self.likelihood:g}), got {self.reopen!r}"
+            )
+        if self.hourly_limit is not None and not 0.0 <= self.hourly_limit <= 1.0:
+            raise SettingsError(f"hourly_limit must be from 0 to 1, got {self.hourly_limit!r}")
+        if not 0.0 <= self.explore <= 1.0:
+            raise SettingsError(f"explore must be from 0 to 1, got {self.explore!r}")
         if not 1 <= self.horizon <= 1000:
             raise SettingsError(f"horizon must be from 1 to 1000 steps, got {self.horizon!r}")
         if not 0 <= self.seed < 1 << 62:
             raise SettingsError(f"seed must be from 0 to below 2**62, got {self.seed!r}")
-        if not 0 <= self.hold <= 100_000:
-            raise SettingsError(f"hold must be from 0 to 100000 steps, got {self.hold!r}")
+        for name in ("hold", "calm"):
+            if not 0.0 <= getattr(self, name) <= 86_400.0:
+                raise SettingsError(f"{name} must be from 0 to 86400 seconds, got {getattr(self, name)!r}")
         read_tolerance(self.tolerance)
 
     @property
@@ -82,10 +95,16 @@ class Policy:
         """The unit CPU Ready is spoken of in, after a space; empty where it is not known to be percent."""
         return " %" if isinstance(self.tolerance, str) and self.tolerance.endswith("%") else ""
 
-    @property
-    def least_score(self) -> float:
-        """The log odds of `likelihood`."""
-        return math.log(self.likelihood / (1.0 - self.likelihood))
+
+def log_odds(chance: float) -> float:
+    """Return the logarithm of the odds of a chance.
+
+    Examples
+    --------
+    >>> log_odds(0.5)
+    0.0
+    """
+    return math.log(chance / (1.0 - chance))
 
 
 def read_tolerance(text: str | float) -> tuple[str, float]:
@@ -145,4 +164,4 @@ class Tolerance(Held):
 
 
 # What holds where nothing is said; both forms of the learned signal begin from it.
-USUAL = Policy()
+DEFAULTS = Policy()

@@ -85,6 +85,19 @@ class Profiles(Held):
         self.trusted_spikes = ops.table(BINS)
         self.visits = ops.table(BINS)
 
+    def ahead(self, clock: Clock, steps: int) -> list[Value]:
+        """Return the usual level and spike rate at half of the next `steps` and at their end, for each period."""
+        ops = self.ops
+        found: list[Value] = []
+        for width, bins, first, *_ in self.periods:
+            half, end = (
+                ops.place((clock.now + part * steps * clock.interval) / width, bins, first)
+                for part in (0.5, 1.0)
+            )
+            found.append(0.5 * (self.trusted_levels[half] + self.trusted_levels[end]))
+            found.append(ops.sqrt(0.5 * (self.trusted_spikes[half] + self.trusted_spikes[end])))
+        return found
+
     def learn(self, clock: Clock, apart: Value, spike: Value) -> list[Value]:
         """Take in one step, and return what may follow it.
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from prontosched.signals.history import OFFSET
 from prontosched.signals.learner import Learner
 from prontosched.signals.sight import DIRECTIONS
 from prontosched.subspace import Array
@@ -24,6 +25,8 @@ SUBJECTS = (
     ("the time of day", 25),
 )
 NAMED = 2
+# The logarithm of CPU Ready at the tolerance, as the learner keeps it.
+CONTENDED = math.log(1.0 + OFFSET)
 # A subject is named if it adds at least this share of the largest contribution.
 WORTH_NAMING = 0.4
 
@@ -56,36 +59,36 @@ def reason(learner: Learner, seen: Seen | None, *, raised: bool, node: int | Non
         learner.logit,
         learner.record.demoted,
         learner.trust(),
+        admission.spent,
         admission.limited,
         admission.exempt,
-        admission.held,
+        learner.level,
     )
     if node is not None:
         facts = tuple(fact[node].item() for fact in facts)
-    unknown, interval, measured, expected, logit, demoted, trust, limited, exempt, held = facts
+    unknown, interval, measured, expected, logit, demoted, trust, spent, limited, exempt, level = facts
     if unknown:
         way = "accepting" if unknown > policy.horizon else "going by the last known value"
         return f"CPU Ready unknown for {unknown} step{'s' if unknown > 1 else ''}: {way}"
     ahead = _duration(policy.horizon * interval) if measured else f"{policy.horizon} steps"
+    chance = 100.0 / (1.0 + math.exp(-logit))
     text = f"CPU Ready {_short(expected)}{learner.unit} expected within {ahead}"
+    text += f", chance of contention {round(chance)} %" if chance >= 1.0 else ", contention unlikely"
     if raised:
         drivers = _drivers(learner, seen, node)
         text += f"; driven by {drivers}" if drivers else ""
-    else:
-        chance = 100.0 / (1.0 + math.exp(-logit))
-        text += f", chance of contention {round(chance)} %" if chance >= 1.0 else ", contention unlikely"
+        if logit < admission.close_at and level < CONTENDED:
+            text += "; refusing until the end is sure"
     if demoted and not policy.quota:
         text += "; no better than a coin lately: acting on the present value"
     elif trust < 1.0:
         text += "; still learning: acting mostly on the present value"
     if limited:
-        text += f"; accepted, {policy.hourly_limit:.0%} of this hour was refused already"
+        text += f"; held open, {policy.hourly_limit:.0%} of this hour was refused already"
+    elif spent:
+        text += f"; held open, the budget of {policy.budget:.0%} goes to worse moments"
     elif exempt:
-        text += "; accepted as an exception, to keep learning"
-    elif raised and held:
-        text += "; holding the last refusal"
-    elif not raised and logit > 0.0:
-        text += f"; accepted, the budget of {policy.budget:.0%} goes to worse moments"
+        text += "; held open as an exception, to keep learning"
     return text
 
 

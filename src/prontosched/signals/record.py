@@ -21,6 +21,8 @@ FADES = weight(10_000.0)
 JUDGED_EVERY = 16
 LONG = 5000.0
 ENOUGH_SPIKES = 20.0
+# Foreseen ends of contention, a horizon apart, from which they are judged.
+ENOUGH_EARLY = 20.0
 
 
 class Standing(NamedTuple):
@@ -58,7 +60,7 @@ class Record(Held):
 
     Notes
     -----
-    Memory: nine numbers per node.
+    Memory: twelve numbers per node.
     """
 
     HELD: ClassVar[tuple[str, ...]] = (
@@ -71,6 +73,9 @@ class Record(Held):
         "foreseen",
         "leads",
         "demoted",
+        "early_steps",
+        "early_hits",
+        "trusted_early",
     )
 
     def __init__(self, ops: Operations, horizon: int) -> None:
@@ -85,6 +90,9 @@ class Record(Held):
         self.foreseen = ops.full(0.0)
         self.leads = ops.full(0.0)
         self.demoted = ops.full(False)
+        self.early_steps = ops.full(0.0)
+        self.early_hits = ops.full(0.0)
+        self.trusted_early = ops.full(False)
 
     def learn(self, wanted: Value, label: Value, counts: Value) -> None:
         """Take in one labelled step.
@@ -108,6 +116,18 @@ class Record(Held):
         due = self.ops.both(counted, self.labels % JUDGED_EVERY == 0)
         if self.ops.any(due):
             self._judge(due)
+
+    def learn_early(self, early: Value, label: Value, counts: Value) -> None:
+        """Take in whether contention went on, or came back within the horizon, where its end was foreseen."""
+        ops = self.ops
+        counted = ops.both(early, counts > 0.0) * 1.0
+        fade = 1.0 - counted * FADES
+        self.early_steps = fade * self.early_steps + counted * counts
+        self.early_hits = fade * self.early_hits + counted * counts * label
+        apart = self.early_steps / self.horizon
+        share = self.early_hits / ops.maximum(self.early_steps, 1.0)
+        error = ops.sqrt(0.25 / ops.maximum(apart, 1.0))
+        self.trusted_early = ops.both(apart >= ENOUGH_EARLY, share + 2.0 * error < 0.5)
 
     def learn_onset(self, lead: Value, counts: Value) -> None:
         """Take in how many steps before the onset of contention the signal was first raised; 0: it was not."""

@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from prontosched.signals.arithmetic import One, Operations, Value
-from prontosched.signals.heads import Heads
+from prontosched.signals.heads import Heads, overlap
 from prontosched.signals.held import Held
 from prontosched.signals.history import weight
 from prontosched.subspace import Array
@@ -71,7 +71,7 @@ class Sight(Held):
     def __init__(self, ops: Operations, horizon: int) -> None:
         self.ops = ops
         self.horizon = horizon
-        self.heads = Heads(ops, np.zeros((1, len(NAMES))))
+        self.heads = Heads(ops, np.zeros((1, len(NAMES))), overlap=overlap(horizon))
         raw = DIRECTIONS + 3
         self.trends = [ops.full(0.0) for _ in range(raw)]
         self.means = [ops.full(0.0) for _ in range(3)]
