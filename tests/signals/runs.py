@@ -20,6 +20,7 @@ class Said(NamedTuple):
     score: Array
     probability: Array
     reasons: list[str]
+    states: list[str]
 
 
 def run(signal: LearnedSignal, ready: Array, *, interval: float | None = None, first: int = 0) -> Said:
@@ -45,4 +46,5 @@ def _columns(said: list) -> Said:
         np.array([d.score for d in said]),
         np.array([d.probability for d in said]),
         [d.reason for d in said],
+        [d.state for d in said],
     )

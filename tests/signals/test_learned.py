@@ -73,7 +73,7 @@ def test_an_idle_node_never_rejects():
 
 
 def test_contention_that_never_ends_stays_within_budget():
-    said = run(LearnedSignal(), np.full(12_000, 50.0))
+    said = run(LearnedSignal(budget=0.1), np.full(12_000, 50.0))
 
     # What is saved up at the start, half of what 7,200 steps earn, may be spent once.
     assert said.raised.sum() <= 0.1 * (12_000 + 3600)

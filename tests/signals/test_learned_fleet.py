@@ -64,7 +64,8 @@ class Pair:
     "options",
     [
         {"tolerance": "p90", "enforcing": True, "explore": 0.2, "hold": 1, "budget": 0.15},
-        {"tolerance": 2.0, "quota": True, "horizon": 3},
+        {"tolerance": 2.0, "quota": True, "budget": 0.1, "horizon": 3},
+        {"tolerance": 2.0, "calm": 90.0, "hold": 200.0, "horizon": 30},
         {"tolerance": "2%", "likelihood": 0.2, "hourly_limit": 0.2},
     ],
 )
@@ -74,6 +75,12 @@ def test_a_fleet_decides_as_its_nodes_would(rng, options):
     for t in range(600):
         for i, one, together in pair.step(t, gaps=0.04 if t % 3 else 0.0, absent=0.1 if t % 4 == 0 else 0.0):
             assert one.raised == together.raised[i]
+            assert one.contended == together.contended[i]
+            assert [chance for _, chance in one.outlook] == (
+                pytest.approx([chance[i] for chance in pair.fleet.outlook().values()], abs=1e-9)
+                if one.outlook
+                else []
+            )
             assert one.score == pytest.approx(together.score[i], abs=1e-9)
             assert one.threshold == pytest.approx(together.threshold[i], abs=1e-9)
             assert one.probability == pytest.approx(together.probability[i], abs=1e-9)

@@ -1,17 +1,19 @@
-"""What the operator asks for: tolerance, budget as cap or quota, limits, hold times."""
+"""What the operator asks for: tolerance, likelihood, hysteresis, and caps where they are wanted."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prontosched.errors import SettingsError
+from prontosched.signals.admission import EARLY_SHARE
 from prontosched.signals.arithmetic import One
 from prontosched.signals.budget import HourLimit
 from prontosched.signals.learned import LearnedSignal
 from prontosched.signals.policy import Policy, Tolerance, read_tolerance
+from prontosched.signals.record import ENOUGH_EARLY
 
 from .runs import run
 from .streams import calm, lasting, unforeseeable
@@ -54,6 +56,9 @@ def test_a_percentile_no_one_can_exceed_is_refused(text):
         ({"hourly_limit": 1.5}, "hourly_limit must be from 0 to 1, got 1.5"),
         ({"explore": -0.1}, "explore must be from 0 to 1"),
         ({"hold": -1}, "hold must be from 0"),
+        ({"calm": float("nan")}, "calm must be from 0"),
+        ({"reopen": 1.0}, "reopen must lie between"),
+        ({"quota": True}, "quota must come with a budget"),
         ({"likelihood": 0.0}, "likelihood must lie between"),
         ({"seed": -1}, "seed must be from 0"),
     ],
@@ -102,13 +107,13 @@ def test_a_quota_spends_the_whole_budget_needed_or_not(rng):
 
 @pytest.mark.parametrize("budget", [0.03, 0.1])
 def test_long_run_downtime_stays_within_the_budget(rng, budget):
-    said = run(LearnedSignal(budget=budget, hourly_limit=1.0), lasting(rng, 8000, level=4.0))
+    said = run(LearnedSignal(budget=budget), lasting(rng, 8000, level=4.0))
 
     assert 0.3 * budget <= said.raised.mean() <= 1.15 * budget + 3600 * budget / 8000
 
 
 def test_a_rising_score_cannot_outrun_the_budget():
-    said = run(LearnedSignal(hourly_limit=1.0), np.geomspace(6.0, 400.0, 8000))
+    said = run(LearnedSignal(budget=0.1), np.geomspace(6.0, 400.0, 8000))
 
     assert said.raised.sum() <= 0.1 * (8000 + 3600) + 1
 
@@ -127,7 +132,8 @@ def test_no_hour_is_refused_beyond_its_limit(rng, interval):
 def test_the_hourly_limit_says_so():
     said = run(LearnedSignal(hourly_limit=0.1), np.linspace(20.0, 60.0, 60))
 
-    assert "accepted, 10% of this hour was refused already" in said.reasons[-1]
+    assert "held open, 10% of this hour was refused already" in said.reasons[-1]
+    assert said.states[-1] == "contended"
 
 
 def test_a_clock_set_back_does_not_close_the_hour_for_good():
@@ -145,8 +151,74 @@ def test_a_clock_set_back_does_not_close_the_hour_for_good():
 def test_a_refusal_is_held(rng):
     ready = np.where(unforeseeable(rng, 900, rate=0.01) > 5.0, 40.0, 0.2)
 
-    said = run(LearnedSignal(hold=4, hourly_limit=1.0), ready)
+    said = run(LearnedSignal(hold=20.0), ready, interval=1.0)
 
     lengths = np.diff(np.flatnonzero(np.diff(np.r_[0, said.raised.astype(int), 0])))[::2]
     assert lengths.size > 0
-    assert lengths.min() >= 5
+    assert lengths.min() >= 20
+
+
+def never_worse_than_the_plain_rule(ready, threshold, signal, *, interval=None):
+    """Run a signal, and check it against "refuse while CPU Ready is at or above the tolerance"."""
+    said = run(signal, ready, interval=interval)
+    plain = ready >= threshold
+    accepted = int((plain & ~said.raised).sum())
+    assert accepted <= EARLY_SHARE * plain.sum()
+    if accepted:
+        assert signal.learner.record.early_steps >= ENOUGH_EARLY * signal.policy.horizon
+    assert not np.any((said.probability >= signal.policy.likelihood) & (np.array(said.states) == "accepting"))
+    return said
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(["lasting", "unforeseeable", "steps"]),
+    st.sampled_from([1.0, 20.0, None]),
+    st.integers(1, 12),
+)
+def test_what_the_plain_rule_refuses_is_refused(seed, kind, interval, horizon):
+    rng = np.random.default_rng(seed)
+    ready = {
+        "lasting": lambda: lasting(rng, 700, level=3.0),
+        "unforeseeable": lambda: unforeseeable(rng, 700, rate=0.1),
+        "steps": lambda: np.repeat(rng.exponential(5.0, 70), 10),
+    }[kind]()
+
+    never_worse_than_the_plain_rule(ready, 5.0, LearnedSignal(horizon=horizon), interval=interval)
+
+
+def test_a_forecast_that_has_earned_it_accepts_a_few_steps_of_contention(rng):
+    # Contention lasts for one step and is followed by a long calm: its end is certain.
+    ready = np.where(np.arange(16_000) % 25 == 0, 9.0, 0.3 + 0.1 * rng.random(16_000))
+
+    said = never_worse_than_the_plain_rule(ready, 5.0, LearnedSignal())
+
+    assert (~said.raised[ready >= 5.0]).sum() > 0
+
+
+def test_on_recorded_machines_what_the_plain_rule_refuses_is_refused(shared_data):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for path in sorted((shared_data / "data" / "smd").glob("*.parquet")):
+        ready = np.asarray(parquet.read_table(path, columns=["load_1"])["load_1"], float)[:6000]
+        threshold = float(np.quantile(ready, 0.95)) + 1e-9
+        never_worse_than_the_plain_rule(ready, threshold, LearnedSignal(tolerance=threshold), interval=60.0)
+
+
+@pytest.mark.parametrize("level", [5.5, 20.0, 200.0])
+def test_an_hour_of_steady_contention_changes_the_answer_a_handful_of_times(rng, level):
+    ready = level * np.exp(0.3 * rng.normal(size=3900))
+
+    said = run(LearnedSignal(), ready, interval=1.0)
+
+    changes = np.abs(np.diff(said.raised[300:].astype(int))).sum()
+    assert changes <= 10
+    assert said.raised[300:].mean() > 0.95
+
+
+def test_a_budget_holds_open_what_it_cannot_afford_and_says_so():
+    said = run(LearnedSignal(budget=0.05), np.full(4000, 60.0))
+
+    assert said.states[-1] == "contended"
+    assert "held open, the budget of 5% goes to worse moments" in said.reasons[-1]
+    assert "accepting" not in said.states[50:]

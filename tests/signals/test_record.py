@@ -79,7 +79,7 @@ def test_the_record_stays_truthful_while_enforcing(rng):
 @pytest.mark.parametrize("explore", [0.0, 0.05, 0.2])
 def test_the_share_of_exceptions_is_as_asked(rng, explore):
     ready = lasting(rng, 5000, level=5.0)
-    signal = LearnedSignal(budget=0.3, hourly_limit=1.0, explore=explore, enforcing=True)
+    signal = LearnedSignal(explore=explore, enforcing=True)
 
     said = run(signal, ready)
 
@@ -108,7 +108,7 @@ def test_nothing_is_excepted_in_the_shadow(rng):
 
 
 def test_a_signal_no_better_than_a_coin_gives_way_to_the_present_value(rng):
-    signal = LearnedSignal(likelihood=0.02, hourly_limit=1.0)
+    signal = LearnedSignal(likelihood=0.18)
 
     said = run(signal, unforeseeable(rng, 9000))
 
@@ -117,7 +117,7 @@ def test_a_signal_no_better_than_a_coin_gives_way_to_the_present_value(rng):
 
 
 def test_it_returns_when_it_is_better_again(rng):
-    signal = LearnedSignal(likelihood=0.02, hourly_limit=1.0)
+    signal = LearnedSignal(likelihood=0.18)
     run(signal, unforeseeable(rng, 7000))
     assert signal.standing().better_than_coin is False
 

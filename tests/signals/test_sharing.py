@@ -215,7 +215,7 @@ def test_a_node_from_before_takes_up_and_shares_as_one_that_borrowed_nothing(rng
 
 def test_shared_information_with_a_negative_direction_is_refused():
     shared = LearnedSignal().share()
-    shared["information"][0] -= 100.0 * np.eye(34)
+    shared["information"][0] -= 100.0 * np.eye(37)
     signal = LearnedSignal()
 
     with pytest.raises(StateError, match="must be a sum of squares"):
@@ -228,7 +228,7 @@ def test_shared_statistics_of_another_shape_are_refused():
     shared = LearnedSignal().share()
     shared["information"] = shared["information"][:, :5, :5]
 
-    with pytest.raises(StateError, match="2 heads and 34 inputs"):
+    with pytest.raises(StateError, match="2 heads and 37 inputs"):
         LearnedSignal().start_from(shared)
 
 

@@ -36,6 +36,8 @@ class Verdict(NamedTuple):
         Whether the step is refused.
     contended
         Whether it would be refused if no cap or exception held the node open.
+    wanted
+        Whether it would be refused if no exception did.
     threshold
         The score above which the step is refused.
     counts
@@ -46,6 +48,7 @@ class Verdict(NamedTuple):
 
     raised: Value
     contended: Value
+    wanted: Value
     threshold: Value
     counts: Value
     early: Value
@@ -93,7 +96,7 @@ class Admission(Held):
         self.ops = ops
         self.policy = policy
         self.close_at = log_odds(policy.likelihood)
-        self.open_at = log_odds(policy.reopen)
+        self.open_at = log_odds(min(policy.reopen, policy.likelihood))
         self.refusing = ops.full(False)
         self.refused = ops.full(0.0)
         self.unlikely = ops.full(0.0)
@@ -167,13 +170,13 @@ class Admission(Held):
             allowed = ops.both(act, self.limit.allows(clock.interval))
             self.limited = act != allowed
             act = allowed
-        raised, counts = self._explore(act, present, enforcing=enforcing)
+        raised, counts = self._explore(act, enforcing=enforcing)
         self.present_accepted = self.present_accepted + ops.both(present, ops.no(raised))
         if policy.budget is not None:
             self.budget.spend(raised)
         if policy.hourly_limit is not None and ops.any(raised):
             self.limit.spend(raised, clock.interval)
-        return Verdict(raised, self.refusing, threshold, counts, early)
+        return Verdict(raised, self.refusing, act, threshold, counts, early)
 
     def _advance(self, logit: Value, present: Value, opens: Value, seconds: Value) -> None:
         """Close or open: at once where contention is likely or there, late where it has passed."""
@@ -204,12 +207,12 @@ class Admission(Held):
         if known:
             self.budget.learn(score)
         act = score > threshold
-        raised, counts = self._explore(act, ops.full(False), enforcing=enforcing)
+        raised, counts = self._explore(act, enforcing=enforcing)
         self.budget.spend(raised)
         self.refusing = act
-        return Verdict(raised, act, threshold, counts, ops.full(False))
+        return Verdict(raised, act, act, threshold, counts, ops.full(False))
 
-    def _explore(self, act: Value, present: Value, *, enforcing: bool) -> tuple[Value, Value]:
+    def _explore(self, act: Value, *, enforcing: bool) -> tuple[Value, Value]:
         """Return what is refused once exceptions are made, and how many steps each label stands for."""
         ops = self.ops
         counts = ops.full(1.0)
@@ -217,12 +220,12 @@ class Admission(Held):
             if ops.any(self.exempt):
                 self.exempt = ops.full(False)
             return act, counts
-        self._except(act, ops.either(ops.no(present), self._may_accept()))
+        self._except(act)
         raised = ops.both(act, ops.no(self.exempt))
         share = max(self.policy.explore, 1e-9)
         return raised, ops.where(raised, 0.0, ops.where(self.exempt, 1.0 / share, counts))
 
-    def _except(self, act: Value, may: Value) -> None:
+    def _except(self, act: Value) -> None:
         """Pick exceptions: a would-be refusal accepted, and those of the next horizon with it.
 
         One horizon each, so that what follows the first is not the work of a refusal
@@ -234,8 +237,8 @@ class Admission(Held):
         each = (policy.horizon + self.excepted) / (1.0 + self.exceptions)
         draw = ops.uniform(self.seed, self.counter)
         self.counter = self.counter + ops.where(act, 1, 0)
-        starts = ops.both(ops.both(ops.both(act, may), ops.no(within)), draw * each < policy.explore)
+        starts = ops.both(ops.both(act, ops.no(within)), draw * each < policy.explore)
         self.excepting = ops.where(starts, policy.horizon - 1, ops.maximum(self.excepting - 1, 0))
-        self.exempt = ops.both(ops.both(act, may), ops.either(starts, within))
+        self.exempt = ops.both(act, ops.either(starts, within))
         self.exceptions = self.exceptions + ops.where(starts, 1.0, 0.0)
         self.excepted = self.excepted + ops.where(self.exempt, 1.0, 0.0)

@@ -198,7 +198,7 @@ class Learner(Held):
         self.during.appendleft(spike * 1.0)
         # A forecast that has given way is judged by what it would have said.
         own = self.forecast >= self.admission.close_at
-        self.wanted.appendleft(ops.where(self.record.demoted, own, verdict.contended))
+        self.wanted.appendleft(ops.where(self.record.demoted, own, verdict.wanted))
         self.early.appendleft(verdict.early)
         self.counts.appendleft(verdict.counts if known else ops.full(0.0))
         chance = 1.0 / (1.0 + ops.exp(-self.logit))

@@ -35,7 +35,7 @@ class Policy:
     likelihood
         Chance of contention from which the node refuses, in (0, 1).
     reopen
-        Chance of contention below which it may accept again, at most `likelihood`.
+        Chance of contention below which it may accept again; never above `likelihood`.
     calm
         Seconds for which the chance must have been below `reopen` before it accepts again;
         ten times as many below `likelihood` do as well.
@@ -71,12 +71,9 @@ class Policy:
             )
         if self.quota and self.budget is None:
             raise SettingsError("quota must come with a budget to spend, got none: set a budget such as 0.1")
-        if not 0.0 < self.likelihood < 1.0:
-            raise SettingsError(f"likelihood must lie between 0 and 1, got {self.likelihood!r}")
-        if not 0.0 < self.reopen <= self.likelihood:
-            raise SettingsError(
-                f"reopen must be above 0 and at most likelihood ({self.likelihood:g}), got {self.reopen!r}"
-            )
+        for name in ("likelihood", "reopen"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise SettingsError(f"{name} must lie between 0 and 1, got {getattr(self, name)!r}")
         if self.hourly_limit is not None and not 0.0 <= self.hourly_limit <= 1.0:
             raise SettingsError(f"hourly_limit must be from 0 to 1, got {self.hourly_limit!r}")
         if not 0.0 <= self.explore <= 1.0:
