@@ -110,8 +110,8 @@ class AgentSettings:
     quota: bool | None = None
     likelihood: float | None = None
     reopen: float | None = None
-    calm: int | None = None
-    hold: int | None = None
+    calm: float | None = None
+    hold: float | None = None
     hourly_limit: float | None = None
     explore: float | None = None
     valid: float | None = None

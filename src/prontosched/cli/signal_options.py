@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from prontosched.cli.shared_options import SectionOption, together
+from prontosched.cli.shared_options import Duration, SectionOption, together
 
 
 class SignalOption(SectionOption):
@@ -25,6 +25,10 @@ class SignalOption(SectionOption):
         return extra
 
 
+# Settings that are times.
+SECONDS = ("calm", "hold")
+
+
 def signal_default(name: str) -> str | None:
     """Return a default of the learned signal as text; None where it has no such setting."""
     from prontosched.signals import find_signal  # here, so that only help pays for it
@@ -34,7 +38,9 @@ def signal_default(name: str) -> str | None:
         return None
     words = {None: "no limit", True: "on", False: "off"}
     default = parameter.default
-    return words[default] if default is None or isinstance(default, bool) else f"{default}"
+    if default is None or isinstance(default, bool):
+        return words[default]
+    return f"{default:g}s" if name in SECONDS else f"{default}"
 
 
 # How a signal decides. What each may be is checked by the signal itself.
@@ -46,9 +52,9 @@ policy_options = together(
                  help="Chance of contention that refuses."),
     click.option("--reopen", cls=SignalOption, type=float, metavar="SHARE",
                  help="Chance below which to accept again."),
-    click.option("--calm", cls=SignalOption, type=int, metavar="STEPS",
-                 help="Timesteps below that before accepting."),
-    click.option("--hold", cls=SignalOption, type=int, metavar="STEPS", help="Shortest refusal in timesteps."),
+    click.option("--calm", cls=SignalOption, type=Duration(), metavar="TIME",
+                 help="Time below that before accepting."),
+    click.option("--hold", cls=SignalOption, type=Duration(), metavar="TIME", help="Shortest refusal."),
     click.option("--budget", cls=SignalOption, type=float, metavar="SHARE",
                  help="Largest share of time to refuse."),
     click.option("--hourly-limit", cls=SignalOption, type=float, metavar="SHARE",

@@ -57,7 +57,7 @@ def rising(chances: Mapping[int, Value]) -> dict[int, Value]:
 
     Examples
     --------
-    >>> rising({30: 0.4, 5: 0.5, 120: 0.9})
+    >>> {horizon: float(chance) for horizon, chance in rising({30: 0.4, 5: 0.5, 120: 0.9}).items()}
     {5: 0.5, 30: 0.5, 120: 0.9}
     """
     found: dict[int, Value] = {}
