@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 DAEMONS ?= 1
 
-.PHONY: run test daemons bench lint soak docs demo-slurm clean
+.PHONY: run test install uninstall daemons bench lint soak docs demo-slurm clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -16,6 +16,10 @@ run: $(VENV)/.run
 test: $(VENV)/.dev
 	@[ "$(DAEMONS)" = 0 ] || sh .ci/daemons || true
 	@$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile $(ARGS)
+
+# Into /opt/pronto, with the command in /usr/local/bin and a systemd unit; deploy/install.sh says what can be set.
+install uninstall:
+	@sh deploy/install.sh $@
 
 daemons:
 	@sh .ci/daemons

@@ -260,7 +260,7 @@ def test_every_example_of_a_settings_file_is_accepted(tmp_path, origin):
 
 def test_the_unit_for_systemd_starts_a_command_that_exists():
     unit = (Path(__file__).parent.parent / "deploy" / "systemd" / "pronto-agent.service").read_text()
-    words = re.search(r"(?m)^ExecStart=/usr/bin/env pronto (.+)$", unit)[1].split()
+    words = re.search(r"(?m)^ExecStart=/opt/pronto/bin/pronto (.+)$", unit)[1].split()
 
     assert CliRunner().invoke(cli, [*words, "--help"]).exit_code == 0
     assert "Type=notify" in unit
