@@ -151,6 +151,7 @@ def command(
 
     Streams TRACES through every method at once and scores them: by the paper's measures, and by measures a
     clock or a coin cannot game, at equal downtime. Without TRACES, the trace that comes with Pronto is used.
+    Needs the extra `evaluation`, and `dask` for --engine dask.
 
     \b
     Examples:

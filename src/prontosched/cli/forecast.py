@@ -90,6 +90,7 @@ def command(report: Path | None, as_json: bool, **options: Any) -> None:
     the alarm method. Numbers stand beside the paper's. Traces are files or folders: Pronto's own, SMD,
     Bitbrains, or CSV exports of vSphere; those of one folder are one cluster. Where none is long enough, a
     generated data set of the paper's shape is used as well. A run that is stopped goes on where it was.
+    Needs the extra `evaluation`.
 
     \b
     Example:

@@ -87,7 +87,7 @@ def command(trace: tuple[Path, ...], as_json: bool, every: bool, **options: Any)
 
     \b
     Example:
-        pronto replay host.parquet --signal paper --json | head
+        pronto replay host.csv --signal paper --json | head
     """
     chosen = policy(options["signal"], **{name: options[name] for name in SIGNAL_SETTINGS})
     source = _source(trace, options)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from prontosched.errors import SettingsError
+from prontosched.extras import require_extra
 
 PARTS = ("placers", "utilisation", "length", "tenants")
 
@@ -138,7 +139,7 @@ def command(
 
     Without options for one scenario the whole study runs: placers, utilisations, lengths
     of jobs and kinds of tenants, with goals at the end. Arrivals and tenants are the same
-    for every placer and rule.
+    for every placer and rule. Needs the extra `evaluation`.
 
     \b
     Example:
@@ -149,6 +150,8 @@ def command(
     from prontosched.simulation.report import goal_lines, legend, table, words
     from prontosched.simulation.study import Study, run_cells
 
+    if figure is not None:
+        require_extra("drawing", "evaluation")
     chosen = _cells(parts, background, load_column, exclude, placers, rules, options)
     cells = [cell for some in chosen.values() for cell in some]
     numbers = tuple(range(1, seeds + 1))

@@ -1,0 +1,176 @@
+"""Every documented way to install, tried in clean trees of Debian: `make soak ARGS=tests/test_installation.py`.
+
+Needs root, debootstrap and a mirror. A tree takes about two minutes and 900 MB; PRONTO_TEST_TREES names a folder that
+keeps trees for the next run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.requirements import require_program, require_root
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
+ROOT = Path(__file__).parent.parent
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+# What is mounted goes away with the process.
+ENTER = (
+    'mount -t proc proc "$0/proc" && mount --bind /sys "$0/sys" && mount --bind /dev "$0/dev" && '
+    'exec chroot --userspec="$1:" "$0" env -i HOME="$2" PATH="$3" SSL_CERT_FILE="$4" PIP_CERT="$4" '
+    'sh -c "cd /source && $5"'
+)
+
+
+class Tree:
+    """A small Debian with Python and make, and a copy of this checkout in /source that `tester` owns."""
+
+    def __init__(self, folder: Path, suite: str) -> None:
+        self.folder = folder
+        if not (folder / "etc/debian_version").exists():
+            bootstrap = [
+                require_program("debootstrap"),
+                "--variant=minbase",
+                "--include=ca-certificates,make,python3",
+            ]
+            subprocess.run([*bootstrap, suite, str(folder)], check=True, stdout=subprocess.DEVNULL)
+        shutil.copy("/etc/resolv.conf", folder / "etc/resolv.conf")
+        shutil.copy(CERTIFICATES, folder / CERTIFICATES[1:])
+        shutil.rmtree(folder / "source", ignore_errors=True)
+        (folder / "source").mkdir()
+        files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
+        pack = ["tar", "--create", "--null", "--files-from=-"]
+        packed = subprocess.run(pack, cwd=ROOT, input=files, check=True, capture_output=True).stdout
+        subprocess.run(["tar", "--extract"], cwd=folder / "source", input=packed, check=True)
+        self.run("id tester >/dev/null 2>&1 || useradd --create-home tester; chown -R tester: /source")
+
+    def run(self, script: str, *, user: str = "root", fails: bool = False) -> str:
+        """Run a shell script in /source and return all it said."""
+        home = "/root" if user == "root" else f"/home/{user}"
+        path = f"{home}/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        done = subprocess.run(
+            [
+                "unshare",
+                "--mount",
+                "sh",
+                "-c",
+                ENTER,
+                str(self.folder),
+                user,
+                home,
+                path,
+                CERTIFICATES,
+                script,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode != 0) == fails, done.stdout[-3000:]
+        return done.stdout
+
+    def install(self, *packages: str) -> None:
+        """Install Debian packages, without what they recommend."""
+        self.run(
+            "apt-get update -qq && DEBIAN_FRONTEND=noninteractive "
+            f"apt-get install -y -qq --no-install-recommends {' '.join(packages)} >/dev/null 2>&1"
+        )
+
+
+@pytest.fixture(scope="module", params=["bookworm", "trixie"])
+def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    require_root()
+    kept = os.environ.get("PRONTO_TEST_TREES", "")
+    folder = Path(kept) if kept else tmp_path_factory.mktemp("trees")
+    return Tree(folder / request.param, request.param)
+
+
+@pytest.fixture(scope="module")
+def ready(tree: Tree) -> Tree:
+    """The tree with what the README asks for, and systemd to judge the unit."""
+    tree.install("python3-venv", "pipx", "systemd")
+    return tree
+
+
+def works(tree: Tree, command: str = "pronto", *, user: str) -> None:
+    """Try what a user tries first: nothing fails and nothing is missing."""
+    assert re.fullmatch(
+        r"pronto, version \d+\.\d+\.\d+\n", tree.run(f"cd / && {command} --version", user=user)
+    )
+    said = tree.run(f"cd / && {command} up --for 3s --listen 127.0.0.1:0", user=user)
+    assert re.search(r"\d+ decisions in", said)
+    assert "Traceback" not in said
+
+
+def test_without_the_venv_module_the_package_to_install_is_named(tree: Tree) -> None:
+    if "venv" in tree.run("dpkg-query -W -f '${Package}\\n'"):
+        pytest.skip("this kept tree has it already")
+    said = tree.run("make run", user="tester", fails=True)
+
+    assert re.search(
+        r"needs the venv module of Python 3\.\d+: install it \(Debian: apt-get install python3\.\d+-venv\)",
+        said,
+    )
+
+
+def test_make_run_sets_itself_up(ready: Tree) -> None:
+    said = ready.run('make run ARGS="--for 3s --listen 127.0.0.1:0"', user="tester")
+
+    assert re.search(r"\d+ decisions in", said)
+
+
+def test_pipx_installs_the_checkout(ready: Tree) -> None:
+    ready.run("pipx install '.[agent]'", user="tester")
+    works(ready, user="tester")
+    ready.run("pipx uninstall prontosched", user="tester")
+
+
+def test_pipx_installs_the_wheel(ready: Tree) -> None:
+    ready.run(
+        "python3 -m venv /tmp/build && /tmp/build/bin/pip -q wheel --no-deps -w /tmp/wheel .", user="tester"
+    )
+    ready.run('pipx install "$(ls /tmp/wheel/*.whl)[agent]"', user="tester")
+    works(ready, user="tester")
+    ready.run("pipx uninstall prontosched; rm -rf /tmp/build /tmp/wheel", user="tester")
+
+
+def test_uv_installs_the_checkout(ready: Tree) -> None:
+    ready.run("pipx install uv && uv tool install '.[agent]'", user="tester")
+    works(ready, user="tester")
+    said = ready.run("cd /tmp && pronto record x.parquet", user="tester", fails=True)
+    assert said.splitlines()[-1].endswith("'pyarrow>=15'")
+    ready.run(said.splitlines()[-1].rpartition(": ")[2], user="tester")
+    ready.run("cd /tmp && pronto record x.parquet --for 2s && rm x.parquet", user="tester")
+    ready.run("uv tool uninstall prontosched; pipx uninstall uv", user="tester")
+
+
+def test_make_install_makes_a_service_and_a_command_and_uninstall_removes_them(ready: Tree) -> None:
+    before = ready.run("ls -d /opt/* /usr/local/bin/* /etc/systemd/system/* 2>/dev/null || true")
+    ready.run("make install")
+    again = ready.run("make install")  # as an upgrade does
+    unit = (ready.folder / "etc/systemd/system/pronto-agent.service").read_text()
+    (command,) = re.findall(r"(?m)^ExecStart=(.+)$", unit)
+
+    assert "systemctl enable --now pronto-agent" in again
+    works(ready, user="tester")
+    assert ready.run("systemd-analyze verify /etc/systemd/system/pronto-agent.service") == ""
+    assert re.search(
+        r"\d+ decisions in", ready.run(f"{command} --for 3s --no-keep --listen 127.0.0.1:0", user="nobody")
+    )
+    ready.run("make uninstall")
+    assert ready.run("ls -d /opt/* /usr/local/bin/* /etc/systemd/system/* 2>/dev/null || true") == before
+
+
+def test_what_is_not_ours_is_never_replaced_or_removed(ready: Tree) -> None:
+    for action in ("install", "uninstall"):
+        assert "PREFIX must be a folder of Pronto's own" in ready.run(
+            f"make {action} PREFIX=/usr", fails=True
+        )
+    assert "must be writable: run as root" in ready.run("make install", user="tester", fails=True)
