@@ -6,11 +6,15 @@ BIN := $(VENV)/bin
 ARGS ?=
 DAEMONS ?= 1
 
-.PHONY: run test install uninstall daemons bench lint soak docs demo-slurm clean
+.PHONY: run demo test install uninstall daemons bench lint soak docs demo-slurm clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
 	@exec $(BIN)/pronto up $(ARGS)
+
+# Two minutes of real jobs on this machine, with and without Pronto.
+demo: $(VENV)/.run
+	@exec $(BIN)/python -m examples.demo $(ARGS)
 
 # Installs the programs that tests start, where it may; DAEMONS=0 runs what can run without. Two files at a time.
 test: $(VENV)/.dev
