@@ -93,7 +93,8 @@ def test_what_was_said_does_not_outlive_its_time():
 def test_an_announcement_is_in_the_very_next_answer():
     async def ask(client):
         await get(client, "/v1/decision")
-        await post(client, {"id": "a", "cpus": 9, "ttl": 60})
+        for name in "ab":
+            await post(client, {"id": name, "cpus": 2, "ttl": 60})
         full = await get(client, "/v1/decision")
         await client.delete("/v1/jobs/a")
         return full[1]["accept"], (await get(client, "/v1/decision"))[1]["accept"]

@@ -12,11 +12,26 @@ from hypothesis import strategies as st
 from prontosched.agent.jobs import MAX_JOBS, Announced
 
 
-def test_nothing_announced_leaves_the_decision_to_the_signal():
+def test_without_a_job_to_weigh_and_nothing_announced_the_signal_decides():
     announced = Announced(capacity=2)
     announced.saw(100.0)
 
-    assert announced.full(cpus=64) is None
+    assert announced.full() is None
+
+
+def test_a_job_is_counted_against_the_cpus_that_are_free_now():
+    announced = Announced(capacity=4, factor=1.0)
+    announced.saw(60.0)
+
+    assert announced.full(cpus=1) is None
+    assert announced.full(cpus=2) == "CPUs 2.4 busy and 2 asked for exceed 4 (4 CPUs x 1)"
+
+
+def test_a_job_that_fills_the_node_starts_on_one_that_is_all_but_idle():
+    announced = Announced(capacity=4, factor=1.0)
+    announced.saw(5.0)
+
+    assert announced.full(cpus=4) is None
 
 
 def test_announced_cpus_beyond_capacity_times_factor_leave_no_room():
@@ -25,7 +40,7 @@ def test_announced_cpus_beyond_capacity_times_factor_leave_no_room():
     announced.add("a", cpus=2, ttl=30, now=0)
 
     assert announced.full(cpus=1) is None
-    assert "1.0 busy CPUs, 2 announced by 1 job and 2 asked for exceed 4" in announced.full(cpus=2)
+    assert "CPUs 1.0 busy and 2 announced by 1 job and 2 asked for exceed 4" in announced.full(cpus=2)
 
 
 def test_an_announcement_ends_with_its_ttl():

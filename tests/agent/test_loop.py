@@ -311,7 +311,7 @@ def test_announcing_is_atomic_of_many_that_ask_at_once():
     async def go():
         await agent.pace.wait()
         await agent.tick()
-        asked = [agent.announce(f"j{i}", cpus=1, ttl=30, only_if_accepted=True) for i in range(10)]
+        asked = [agent.announce(f"j{i}", cpus=1, ttl=30, unless=("refusing",)) for i in range(10)]
         await agent.abandon()
         return [counted for counted, _ in asked]
 

@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 import time
+import urllib.request
 
 import pytest
 
@@ -68,17 +69,81 @@ def test_a_rejecting_node_makes_it_wait_and_on_timeout_exit_75_without_running(s
     assert time.monotonic() - begin >= 1.4
     assert not marker.exists()
     assert "waiting: " in err
-    assert "announced by 1 job" in err
+    assert "announced by 2 jobs" in err
     assert "gave up after" in err
 
 
-def test_anyway_runs_after_the_timeout(start, agent):
+def test_after_its_patience_it_runs_all_the_same_and_says_so(start, agent):
     block(agent)
-    process = start("run", "--timeout", "0.5s", "--anyway", "--", "echo", "ran")
+    process = start("run", "--patience", "2s", "--", "echo", "ran")
     out, err = process.communicate(timeout=60)
 
     assert out == "ran\n"
-    assert "running anyway" in err
+    assert "patience is over" in err
+    assert "started now it would take about 2.1 times as long" in err
+
+
+def test_it_waits_while_contended_whatever_a_budget_says_and_starts_when_it_is_over(start, tmp_path):
+    """A machine that drowns for some seconds: its budget holds it open, but nobody gains by starting there."""
+    trace = tmp_path / "drowning.csv"
+    rows = [f"{80 + i % 3},90.0,100.0" for i in range(100)] + [f"{5 + i % 3},0.2,5.0" for i in range(1000)]
+    trace.write_text("\n".join(["load,cpu_ready,utilisation", *rows]) + "\n")
+    start("agent", *listen(), "--interval", "0.1", "--trace", str(trace), "--budget", "0.01")
+    url = address(tmp_path)
+    wait_for(lambda: ask(url, "/v1/decision")["state"] == "contended")
+    status = start("status")
+    told, _ = status.communicate(timeout=60)
+    begin = time.monotonic()
+    process = start("run", "--patience", "100s", "--", "echo", "ran")
+    out, err = process.communicate(timeout=120)
+
+    assert status.returncode == 3
+    assert told.startswith("drowning: contended, held open: ")
+    assert out == "ran\n"
+    assert "waiting: " in err
+    assert "running after " in err
+    assert time.monotonic() - begin < 60
+
+
+def test_the_earlier_of_patience_and_timeout_ends_the_waiting(start, agent):
+    block(agent)
+    process = start("run", "--patience", "30s", "--timeout", "0.5s", "--", "echo", "ran")
+    out, _ = process.communicate(timeout=60)
+
+    assert (out, process.returncode) == ("", 75)
+
+
+def test_a_short_job_does_not_wait_for_longer_than_that_saves(start, agent):
+    """It would take twice as long, so that waiting for more than its length cannot pay."""
+    block(agent)
+    process = start("run", "--length", "1s", "--", "echo", "ran")
+    begin = time.monotonic()
+    out, err = process.communicate(timeout=60)
+
+    assert out == "ran\n"
+    assert time.monotonic() - begin < 20
+    assert "so that waiting would not pay" in err
+    assert "takes about 2 s instead of 1 s now" in err
+
+
+def test_one_that_is_considerate_waits_for_the_others_too(start, agent):
+    block(agent)
+    process = start("run", "--length", "0.1s", "--considerate", "--timeout", "2s", "--", "echo", "ran")
+    out, _ = process.communicate(timeout=60)
+
+    assert (out, process.returncode) == ("", 75)
+
+
+def test_more_cpus_than_the_machine_has_are_refused_in_words_before_it_waits(start, agent):
+    process = start("run", "--cpus", "64", "--", "echo", "ran")
+    out, err = process.communicate(timeout=60)
+    alone = start("run", "--agent", "none", "--cpus", "100000", "--", "echo", "ran")
+    _, told = alone.communicate(timeout=60)
+
+    assert (out, process.returncode, alone.returncode) == ("", 1, 1)
+    assert "cpus must be at most 2, as many as the node has, got 64" in err
+    assert "--cpus must be at most " in told
+    assert "watching" not in told
 
 
 def test_several_at_once_are_admitted_one_after_the_other(start, agent):
@@ -93,6 +158,20 @@ def test_several_at_once_are_admitted_one_after_the_other(start, agent):
     assert len(spans) == 4
     for (_, end), (begin, _) in itertools.pairwise(spans):
         assert begin >= end - 0.05
+
+
+def test_an_unknown_command_fails_before_it_waits(start, agent, tmp_path):
+    block(agent)
+    plain = tmp_path / "plain"
+    plain.write_text("no program")
+    for word, code in (("no-such-command-anywhere", 127), ("./nowhere", 127), (str(plain), 126)):
+        process = start("run", "--timeout", "60s", "--", word)
+        begin = time.monotonic()
+        _, err = process.communicate(timeout=60)
+
+        assert process.returncode == code
+        assert time.monotonic() - begin < 20
+        assert "waiting" not in err
 
 
 def test_an_unknown_command_is_127_and_leaves_nothing_announced(start, agent):
@@ -112,11 +191,9 @@ def test_options_of_the_command_are_left_to_it(start, agent):
 
 
 def test_without_an_agent_it_watches_by_itself_for_a_few_seconds(start, tmp_path):
-    process = start(
-        "run", "--timeout", "100s", "--anyway", "--agent", "http://127.0.0.1:9", "--", "echo", "ran"
-    )
+    process = start("run", "--timeout", "100s", "--agent", "http://127.0.0.1:9", "--", "echo", "ran")
     _, refused = process.communicate(timeout=60)
-    alone = start("run", "--agent", "none", "--timeout", "8s", "--anyway", "--", "echo", "ran")
+    alone = start("run", "--agent", "none", "--patience", "8s", "--", "echo", "ran")
     out, err = alone.communicate(timeout=60)
 
     assert process.returncode == 1
@@ -165,12 +242,14 @@ def test_status_without_an_agent_watches_by_itself(start):
 
 
 def block(url):
-    """Announce a job that fills the node for a minute."""
-    import urllib.request
+    """Announce jobs that fill the node for a minute."""
+    for name in ("one", "two"):
+        assert announce(url, {"id": name, "cpus": 1.5, "ttl": 60})["announced"]
 
-    body = json.dumps({"id": "blocker", "cpus": 3, "ttl": 60}).encode()
+
+def announce(url, body):
     request = urllib.request.Request(
-        f"{url}/v1/jobs", data=body, headers={"Content-Type": "application/json"}
+        f"{url}/v1/jobs", data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=5) as response:
-        assert json.load(response)["announced"]
+        return json.load(response)

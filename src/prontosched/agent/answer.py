@@ -46,6 +46,8 @@ class Known:
         When its last vector came; the agent's start before the first.
     changed_at
         When the node's state last became another one.
+    background
+        The part of the utilisation that is of low priority and would give way to a job.
     timestamp
         Clock time the last vector itself carries.
     """
@@ -56,6 +58,7 @@ class Known:
     decision: Decision | None = None
     ready: float = NAN
     utilisation: float = NAN
+    background: float = 0.0
     timestamp: float = NAN
     notes: tuple[str, ...] = field(default=())
 
@@ -169,8 +172,9 @@ def answer(
     """
     age = max(0.0, now - known.seen_at)
     decision = known.decision
-    full = announced.full(cpus)
     stale = decision is None or age > silence.valid_seconds
+    # What was busy long ago says nothing of now; announced jobs do.
+    full = announced.full(cpus) if len(announced) or not stale else None
     if stale:
         accept = silence.answer == "accept"
         changed_at = known.seen_at + (0.0 if decision is None else silence.valid_seconds)

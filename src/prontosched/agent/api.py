@@ -185,10 +185,16 @@ async def stream(request: web.Request) -> web.StreamResponse:
 
 
 async def announce(request: web.Request) -> web.Response:
-    """Count a job before telemetry shows it; with `if_accepted`, only if the node accepts."""
+    """Count a job before telemetry shows it; on conditions, only if the node's state meets them."""
     query(request, ())
     job = await read_job(request)
     agent = request.app[AGENT]
+    if agent.cpus_known and job.cpus > agent.capacity:
+        raise bad(
+            f"cpus must be at most {agent.capacity:g}, as many as the node has, got {job.cpus:g}: "
+            "a wider job can never run there at full speed"
+        )
+    unless = views.STATES[1:] if job.if_uncontended else views.STATES[2:] if job.if_accepted else ()
     try:
         counted, met = _of_node(
             lambda: agent.announce(
@@ -196,13 +202,14 @@ async def announce(request: web.Request) -> web.Response:
                 cpus=job.cpus,
                 ttl=job.ttl,
                 node=job.node,
-                only_if_accepted=job.if_accepted,
+                unless=unless,
                 pid=job.pid,
             )
         )
     except OverflowError as error:
         raise web.HTTPServiceUnavailable(text=str(error), headers={"Retry-After": "5"}) from error
-    return answer_json({"announced": counted, **met.as_json()}, status=200 if counted else 409)
+    waiting = views.waiting(agent, met, job.cpus)
+    return answer_json({"announced": counted, **met.as_json(), **waiting}, status=200 if counted else 409)
 
 
 async def withdraw(request: web.Request) -> web.Response:
@@ -244,7 +251,8 @@ async def metrics(request: web.Request) -> web.Response:
 async def openapi(request: web.Request) -> web.Response:
     """Serve the description of this API."""
     query(request, ())
-    return answer_json(description())
+    agent = request.app[AGENT]
+    return answer_json(description(agent.capacity) if agent.cpus_known else description())
 
 
 def answer_json(value: Mapping[str, Any], status: int = 200) -> web.Response:

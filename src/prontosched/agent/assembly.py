@@ -155,6 +155,7 @@ def make_agent(settings: AgentSettings, source: Source, *, embed: bool = False) 
         silence=Silence(settings.valid or max(10.0, 10 * interval), settings.when_silent),
         capacity=settings.cpus or float(os.cpu_count() or 1),
         capacity_factor=settings.capacity_factor,
+        cpus_known=settings.cpus is not None or source.name == "linux",
         disk=disk,
         followers=make_followers(settings, embed=embed),
     )

@@ -65,10 +65,10 @@ class Client:
         return self._ask("GET", "/healthz", allowed=(503,))[1]
 
     def announce(
-        self, job: str, *, cpus: float, ttl: float, if_accepted: bool, pid: int | None = None
+        self, job: str, *, cpus: float, ttl: float, if_uncontended: bool, pid: int | None = None
     ) -> tuple[bool, dict[str, Any]]:
         """Announce a job; return whether it counts, and the answer it met."""
-        body: dict[str, Any] = {"id": job, "cpus": cpus, "ttl": ttl, "if_accepted": if_accepted}
+        body: dict[str, Any] = {"id": job, "cpus": cpus, "ttl": ttl, "if_uncontended": if_uncontended}
         if pid is not None:
             body["pid"] = pid
         status, answer = self._ask("POST", "/v1/jobs", body, allowed=(409,))

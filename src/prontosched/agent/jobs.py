@@ -15,6 +15,7 @@ MAX_JOBS = 1000
 CAUGHT_UP_SHARE = 0.5
 SETTLING_SAMPLES = 2
 SATURATED_SHARE = 0.95
+IDLE_SHARE = 0.1
 
 
 @dataclass(slots=True)
@@ -48,8 +49,8 @@ class Job:
 class Announced:
     """The announced jobs of one node, and whether they leave room for another.
 
-    A node is full when busy plus announced CPUs exceed capacity times a factor.
-    With nothing announced the rule is silent: then the signal alone decides.
+    A node is full for a job when busy, announced and asked CPUs exceed capacity times a
+    factor. Without a job to weigh and with nothing announced the signal alone decides.
 
     Parameters
     ----------
@@ -100,19 +101,19 @@ class Announced:
 
         A job wider than the node is weighed as one that fills it, or it could never run.
         """
-        if not self._jobs:
+        if not self._jobs and not cpus:
             return None
         asked = min(cpus, self.capacity)
-        announced = self.cpus
         room = self.capacity * self.factor
-        if self.busy + announced + asked <= room:
+        # An idle machine is never quite idle: a job that fills it needs no more than that.
+        if self.busy + self.cpus + asked <= max(room, asked + IDLE_SHARE * self.capacity):
             return None
-        wanted = f" and {asked:.3g} asked for" if asked else ""
-        return (
-            f"{self.busy:.1f} busy CPUs, {announced:.3g} announced by "
-            f"{_count(len(self._jobs), 'job')}{wanted} exceed {room:.3g} "
-            f"({self.capacity:g} CPUs x {self.factor:g})"
-        )
+        parts = [f"{self.busy:.1f} busy"]
+        if self._jobs:
+            parts.append(f"{self.cpus:.3g} announced by {_count(len(self._jobs), 'job')}")
+        if asked:
+            parts.append(f"{asked:.3g} asked for")
+        return f"CPUs {' and '.join(parts)} exceed {room:.3g} ({self.capacity:g} CPUs x {self.factor:g})"
 
     def add(self, name: str, *, cpus: float, ttl: float, now: float, pid: int | None = None) -> None:
         """Count a job of `cpus` from now on, for at most `ttl` seconds.

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from prontosched.agent.answer import Answer, Known, Silence, answer
@@ -29,6 +29,7 @@ from prontosched.agent.projected import Lineages
 from prontosched.agent.reading import Reader, unanswered
 from prontosched.agent.views import timestep_event
 from prontosched.agent.watched import Watched
+from prontosched.decision import State
 
 LOG = logging.getLogger("prontosched.agent")
 QUIET_SECONDS = 60.0
@@ -52,6 +53,8 @@ class Agent:
         How long a decision counts without new telemetry.
     capacity, capacity_factor
         CPUs of a node, and how far announced jobs may fill it.
+    cpus_known
+        Whether `capacity` is that of the nodes; False where it is only assumed, of other machines.
     disk
         Where state and decisions are kept; None keeps nothing.
     followers
@@ -74,6 +77,7 @@ class Agent:
         silence: Silence | None = None,
         capacity: float = 1.0,
         capacity_factor: float = 1.25,
+        cpus_known: bool = True,
         disk: Disk | None = None,
         followers: Sequence[Follower] = (),
         wall: Callable[[], float] = time.time,
@@ -84,6 +88,7 @@ class Agent:
         self.silence = Silence() if silence is None else silence
         self.capacity = capacity
         self.capacity_factor = capacity_factor
+        self.cpus_known = cpus_known
         self.disk = disk
         self.followers = list(followers)
         self._holders = [one for one in self.followers if isinstance(one, NodeHolder)]
@@ -230,23 +235,24 @@ class Agent:
         cpus: float,
         ttl: float,
         node: str | None = None,
-        only_if_accepted: bool = False,
+        unless: Collection[State] = (),
         pid: int | None = None,
     ) -> tuple[bool, Answer]:
         """Count a job before telemetry shows it; return whether it counts, and the answer it met.
 
+        It does not count where the node, weighed with the job, is in one of the states `unless`.
         Nothing else runs between the question and the announcement, so of several
         that ask at once each one meets those admitted before it.
         """
         known = self.known(node)
         name, announced = known.name, self.announced(known.name)
         if not len(announced):
-            announced.saw(known.utilisation)
+            announced.saw(known.utilisation - known.background)
         now = self.pace.clock()
         announced.expire(now)
         self.version += 1
         met = self.answer(name, cpus=cpus)
-        if only_if_accepted and not met.accept:
+        if met.state in unless:
             return False, met
         announced.add(job, cpus=cpus, ttl=ttl, now=now, pid=pid)
         return True, met
@@ -296,7 +302,8 @@ class Agent:
     def _weigh_jobs(self, now: float) -> None:
         for name, announced in self._announced.items():
             if len(announced) and self.nodes.fresh(name, now):
-                announced.saw(self.nodes.known(name, words=False).utilisation)
+                known = self.nodes.known(name, words=False)
+                announced.saw(known.utilisation - known.background)
             announced.expire(now)
         idle = [n for n, found in self._announced.items() if not len(found) and not self.nodes.fresh(n, now)]
         for name in set(idle).difference(self.nodes.names) if idle else ():

@@ -24,6 +24,7 @@ from prontosched.subspace import Array, Subspace
 from prontosched.telemetry.source import Sample
 
 LOG = logging.getLogger("prontosched.agent")
+NICE = "cpu_nice_percent"
 """Saved state is used when at least this share of its metrics is still there."""
 
 
@@ -48,6 +49,14 @@ class Insight(NamedTuple):
     projections: Sequence[float]
     spikes: Sequence[int] | None
     by_spikes: bool = False
+
+
+def background(sample: Sample) -> float:
+    """Return the share of all CPUs in percent that low priority uses, 0 where that is not measured."""
+    if NICE not in sample.metrics:
+        return 0.0
+    found = float(sample.vector[sample.metrics.index(NICE)])
+    return found if found > 0.0 else 0.0
 
 
 class Overview(NamedTuple):
@@ -211,6 +220,7 @@ class OneNode:
             known.changed_at = now
         known.name, known.decision, known.seen_at = sample.node, decision, now
         known.ready, known.utilisation = sample.ready, sample.utilisation
+        known.background = background(sample)
         known.timestamp, known.notes = sample.timestamp, sample.notes
         self.tally.add(raised, self._changed, sample.ready, self.tolerance)
         self.record.note(raised, sample.ready)

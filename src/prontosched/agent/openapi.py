@@ -11,6 +11,7 @@ from prontosched.agent.openapi_values import (
     CHANCE,
     FEDERATION,
     FLAG,
+    MAYBE,
     NUMBER,
     OBJECT,
     POINT,
@@ -47,8 +48,8 @@ _HORIZON_QUERY = {
 
 
 @cache
-def description() -> dict[str, Any]:
-    """Return the OpenAPI document."""
+def description(cpus: float = MAX_CPUS) -> dict[str, Any]:
+    """Return the OpenAPI document of an agent whose nodes have so many CPUs."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -58,7 +59,7 @@ def description() -> dict[str, Any]:
         },
         "paths": _paths(),
         "components": {
-            "schemas": _schemas(),
+            "schemas": _schemas(cpus),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -90,12 +91,14 @@ def _paths() -> dict[str, Any]:
     }
 
 
-def _schemas() -> dict[str, Any]:
+def _schemas(cpus: float) -> dict[str, Any]:
     answer = an_object(ANSWER)
     answer["properties"] = {**ANSWER, "horizon": an_object(CHANCE)}
     return {
         "Answer": answer,
-        "Announcement": an_object({"announced": FLAG, **ANSWER}),
+        "Announcement": an_object(
+            {"announced": FLAG, **ANSWER, "slowdown": MAYBE, "contention_left_seconds": MAYBE}
+        ),
         "Error": an_object({"error": TEXT}),
         "Health": an_object(
             {"ok": FLAG, "reason": TEXT, "ticks": WHOLE, "overdue_seconds": NUMBER, "faults": WHOLE}
@@ -140,7 +143,7 @@ def _schemas() -> dict[str, Any]:
             "additionalProperties": False,
             "properties": {
                 "id": {"type": "string", "pattern": ID_PATTERN},
-                "cpus": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_CPUS, "default": 1},
+                "cpus": {"type": "number", "exclusiveMinimum": 0, "maximum": cpus, "default": 1},
                 "ttl": {
                     "type": "number",
                     "exclusiveMinimum": 0,
@@ -149,6 +152,7 @@ def _schemas() -> dict[str, Any]:
                 },
                 "node": {"type": "string", "minLength": 1, "maxLength": NODE_CHARACTERS},
                 "if_accepted": {"type": "boolean", "default": False},
+                "if_uncontended": {"type": "boolean", "default": False},
                 "pid": {"type": "integer", "minimum": 1, "maximum": MAX_PID},
             },
         },
@@ -212,10 +216,11 @@ def _federation() -> dict[str, Any]:
 
 def _announce() -> dict[str, Any]:
     found = _operation(
-        "Count a job before telemetry shows it; with if_accepted only if the node accepts.",
+        "Count a job before telemetry shows it; with if_accepted only if the node does not refuse, "
+        "with if_uncontended only if it accepts and expects no contention.",
         {
             "200": _json("The job counts.", "Announcement"),
-            "409": _json("The node rejects; the job does not count.", "Announcement"),
+            "409": _json("The node is in another state; the job does not count.", "Announcement"),
             **_errors(404, 413, 415, 503),
         },
     )

@@ -20,6 +20,7 @@ MAX_HORIZON = 100_000
 DEFAULT_TTL_SECONDS = 30.0
 ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+,~-]{0,127}$"
 NODE_CHARACTERS = 256
+JOB_FIELDS = frozenset(("id", "cpus", "ttl", "node", "if_accepted", "if_uncontended", "pid"))
 
 _ID = re.compile(ID_PATTERN)
 
@@ -33,6 +34,7 @@ class JobRequest:
     ttl: float
     node: str | None
     if_accepted: bool
+    if_uncontended: bool
     pid: int | None
 
 
@@ -61,12 +63,12 @@ async def read_job(request: web.Request) -> JobRequest:
         raise bad(f"the body must be a JSON object: {error}") from error
     if not isinstance(body, dict):
         raise bad(f"the body must be a JSON object, got {type(body).__name__}")
-    if unknown := sorted(set(body) - {"id", "cpus", "ttl", "node", "if_accepted", "pid"}):
-        raise bad(f"the body may have id, cpus, ttl, node, if_accepted and pid, got {unknown[0][:64]!r}")
+    if unknown := sorted(set(body) - JOB_FIELDS):
+        raise bad(f"the body may have {', '.join(sorted(JOB_FIELDS))}, got {unknown[0][:64]!r}")
     name = job_id(body.get("id"))
-    accepted = body.get("if_accepted", False)
-    if not isinstance(accepted, bool):
-        raise bad(f"if_accepted must be true or false, got {accepted!r:.64}")
+    for flag in ("if_accepted", "if_uncontended"):
+        if not isinstance(body.get(flag, False), bool):
+            raise bad(f"{flag} must be true or false, got {body[flag]!r:.64}")
     node = body.get("node")
     if "node" in body and (not isinstance(node, str) or not 0 < len(node) <= NODE_CHARACTERS):
         raise bad(f"node must be 1 to {NODE_CHARACTERS} characters")
@@ -75,7 +77,8 @@ async def read_job(request: web.Request) -> JobRequest:
         cpus=_number("cpus", body.get("cpus", 1), above=0, most=MAX_CPUS),
         ttl=_number("ttl", body.get("ttl", DEFAULT_TTL_SECONDS), above=0, most=MAX_TTL_SECONDS),
         node=node,
-        if_accepted=accepted,
+        if_accepted=body.get("if_accepted", False),
+        if_uncontended=body.get("if_uncontended", False),
         pid=_whole("pid", body["pid"], least=1, most=MAX_PID) if "pid" in body else None,
     )
 

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from prontosched.agent.slowdown import ContentionLengths
+
 NAN = float("nan")
 ENOUGH = 20
 """Contended and refused moments, a horizon apart, from which shares of them are told."""
@@ -59,7 +61,7 @@ class TrackRecord:
 
     Notes
     -----
-    Memory: `horizon` booleans and ten numbers.
+    Memory: `horizon` booleans, the lengths of the last contentions and ten numbers.
 
     Examples
     --------
@@ -77,6 +79,7 @@ class TrackRecord:
         self.horizon = max(1, horizon)
         self.timesteps = self.raises = self.onsets = self.preceded = self.lead = 0
         self.resolved = self.positive = self.hits = self.claims = 0
+        self.lengths = ContentionLengths(calm=self.horizon)
         self._raised: deque[bool] = deque(maxlen=self.horizon)
         self._last_contention = -math.inf
         self._contended = False
@@ -89,6 +92,7 @@ class TrackRecord:
             if not self._contended:
                 self._onset()
         self._contended = contended or (math.isnan(ready) and self._contended)
+        self.lengths.note(self._contended)
         if len(self._raised) == self.horizon:
             self._resolve(self._raised[0], self.timesteps - self.horizon)
         self._raised.append(raised)
@@ -111,7 +115,12 @@ class TrackRecord:
 
     def state(self) -> dict[str, Any]:
         """Return the counts, by name, and whether contention goes on; the last undecided steps are left out."""
-        return {**{name: getattr(self, name) for name in self.COUNTS}, "contended": int(self._contended)}
+        return {
+            **{name: getattr(self, name) for name in self.COUNTS},
+            "contended": int(self._contended),
+            "length": self.lengths.length,
+            "lengths": list(self.lengths.past),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on counting from what `state` returned; the last few undecided steps are left out."""
@@ -119,6 +128,7 @@ class TrackRecord:
             setattr(self, name, int(state.get(name, 0)))
         # A contention that outlives a restart is not another one.
         self._contended = bool(state.get("contended", 0))
+        self.lengths.restore(state.get("lengths", ()), state.get("length", 0))
         self._raised.clear()
         self._last_contention = -math.inf
 

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from prontosched.agent.answer import chance_within, plain
+from prontosched.agent.answer import Answer, chance_within, plain
 from prontosched.agent.crowd import Crowd
 from prontosched.agent.nodes import Insight, Nodes, OneNode
 from prontosched.agent.several import SeveralNodes
+from prontosched.agent.slowdown import slowdown
 from prontosched.agent.track_record import record_shown
 from prontosched.decision import State
 
@@ -101,6 +102,27 @@ def decision_within(agent: Agent, node: str | None, steps: int) -> dict[str, Any
     found = agent.answer(node)
     own = settings_of(agent.nodes, found.node).get("horizon") if agent.nodes.names else None
     return {**found.as_json(), "horizon": chance_within(found, steps, own)}
+
+
+def waiting(agent: Agent, met: Answer, cpus: float) -> dict[str, Any]:
+    """Return what helps a job of `cpus` to decide whether to wait.
+
+    Its slowdown if it started now, and how many seconds the present contention will go on by
+    this node's own past; null where that cannot be told.
+    """
+    known = agent.known(met.node)
+    announced = agent.announced(met.node)
+    share = agent.capacity / 100.0
+    found = slowdown(
+        busy=(known.utilisation - known.background) * share,
+        waiting=known.ready * share,
+        ahead=announced.cpus,
+        asked=cpus,
+        capacity=agent.capacity,
+    )
+    one = _alone(agent.nodes, met.node)
+    left = math.nan if one is None else one.record.lengths.left() * agent.pace.interval_seconds
+    return {"slowdown": plain(found), "contention_left_seconds": plain(left)}
 
 
 def status(agent: Agent) -> dict[str, Any]:

@@ -14,7 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from prontosched.agent.answer import expects
 from prontosched.agent.assembly import TOLERANCE, make_watched
+from prontosched.agent.jobs import Announced
+from prontosched.agent.nodes import background
+from prontosched.agent.slowdown import slowdown
 from prontosched.agent.sources import local_source
 from prontosched.agent.state import read_state
 from prontosched.agent.watched import Watched
@@ -34,6 +38,8 @@ class Look:
     ----------
     accept, reason
         The answer.
+    slowdown
+        How many times as long as alone the job asked for would take now; NaN where unknown.
     warm
         True when a node with a memory decided, not only the present CPU Ready.
     """
@@ -43,6 +49,7 @@ class Look:
     reason: str
     cpu_ready_percent: float
     utilisation_percent: float
+    slowdown: float
     warm: bool
     seconds: float
 
@@ -53,11 +60,12 @@ def look(
     *,
     seconds: float = WATCH_SECONDS,
     every: float = READ_EVERY_SECONDS,
+    cpus: float = 0.0,
 ) -> Look:
-    """Watch this machine for `seconds` and decide.
+    """Watch this machine for `seconds` and decide; with `cpus`, for a job of so many.
 
-    Rejects when CPU Ready over that time is above the tolerance, or when a warm node
-    raises its signal at the end of it.
+    Refuses when CPU Ready over that time is above the tolerance, when a warm node expects
+    contention at the end of it, or when the CPUs that are free are too few for the job.
     """
     settings, source, instead = local_source(settings)
     watched = make_watched(settings, source)
@@ -67,6 +75,7 @@ def look(
         tolerance = read_tolerance(TOLERANCE)[1]
     ready: list[float] = []
     used: list[float] = []
+    low: list[float] = []
     begin = time.monotonic()
     try:
         while True:
@@ -76,6 +85,7 @@ def look(
                 ready.append(samples[0].ready)
             if samples and samples[0].utilisation == samples[0].utilisation:
                 used.append(samples[0].utilisation)
+                low.append(background(samples[0]))
             if time.monotonic() - begin >= seconds:
                 break
             time.sleep(every)
@@ -86,20 +96,28 @@ def look(
     mean_ready = sum(ready) / len(ready) if ready else float("nan")
     mean_used = sum(used) / len(used) if used else float("nan")
     decision = nodes.known(nodes.names[0]).decision if nodes.names else None
+    capacity = settings.cpus or float(os.cpu_count() or 1)
+    free = Announced(capacity=capacity, factor=settings.capacity_factor)
+    free.saw(mean_used - (sum(low) / len(low) if low else 0.0))
+    suffered = slowdown(
+        busy=free.busy, waiting=mean_ready * capacity / 100.0, ahead=0.0, asked=cpus, capacity=capacity
+    )
     seen = f"CPU Ready {mean_ready:.1f} % per CPU over {took:.0f} s"
     if instead:
         accept, reason = True, f"{instead}: accepting, as nothing is known"
     elif mean_ready >= tolerance:
         accept, reason = False, f"{seen}, tolerated are {tolerance:g} %"
-    elif warm and decision is not None and decision.raised:
+    elif warm and decision is not None and (decision.raised or expects(decision)):
         accept, reason = False, decision.reason
+    elif (full := free.full(cpus)) is not None:
+        accept, reason = False, full
     else:
         accept, reason = (
             True,
             seen if ready else "CPU Ready cannot be measured here: accepting, as nothing is known",
         )
     name = nodes.names[0] if nodes.names else nodes.fallback_name
-    return Look(name, accept, reason, mean_ready, mean_used, warm, took)
+    return Look(name, accept, reason, mean_ready, mean_used, suffered, warm, took)
 
 
 @contextlib.contextmanager

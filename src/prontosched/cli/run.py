@@ -1,17 +1,19 @@
-"""`pronto run`: wait until this node accepts, then run a command."""
+"""`pronto run`: wait while contention is expected here, then run a command."""
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from prontosched.cli.asking import asking_options, find
-from prontosched.cli.shared_options import Duration
+from prontosched.cli.shared_options import Duration, lasting
+from prontosched.errors import ProntoError
 from prontosched.threads import given_environment
 
 if TYPE_CHECKING:
@@ -20,34 +22,56 @@ if TYPE_CHECKING:
 TIMED_OUT = 75
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
+PATIENCE_SECONDS = 300.0
 POLL_SECONDS = 0.5
 REMIND_SECONDS = 30.0
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--timeout", type=Duration(), metavar="TIME", help="Give up after this long.  [default: never]")
-@click.option("--anyway", is_flag=True, help="Run the command even then.")
+@click.option(
+    "--patience",
+    type=Duration(),
+    metavar="TIME",
+    help="Run the command after this long, contended or not.  [default: 5m, never with --timeout]",
+)
+@click.option(
+    "--timeout",
+    type=Duration(),
+    metavar="TIME",
+    help=f"Give up after this long, with exit code {TIMED_OUT}.  [default: never]",
+)
 @click.option(
     "--cpus",
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
     show_default=True,
+    metavar="N",
     help="CPUs the command will keep busy.",
 )
 @click.option(
+    "--length",
+    type=Duration(above=True),
+    metavar="TIME",
+    help="How long the command takes alone: then it waits only while that pays for itself.",
+)
+@click.option("--considerate", is_flag=True, help="With --length: wait for the sake of others too.")
+@click.option(
     "--ttl",
-    type=Duration(),
-    default=30.0,
+    type=Duration(above=True),
+    default="30s",
     show_default=True,
+    metavar="TIME",
     help="How long to count the command before telemetry shows it.",
 )
 @asking_options
 @click.option("--quiet", is_flag=True, help="Say nothing about the waiting.")
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
 def command(
+    patience: float | None,
     timeout: float | None,
-    anyway: bool,
     cpus: float,
+    length: float | None,
+    considerate: bool,
     ttl: float,
     url: str | None,
     token_file: Path | None,
@@ -56,63 +80,111 @@ def command(
     quiet: bool,
     words: tuple[str, ...],
 ) -> None:
-    """Wait until this node accepts, announce COMMAND, and become it.
+    """Wait while contention is expected here, announce COMMAND, and become it.
 
-    Its exit code and signals are its own. When the time is over before the node accepts,
-    exits with 75 without running it. Asks the agent where one runs, and otherwise
-    watches this machine for a few seconds.
+    Its exit code and signals are its own. It waits until the node accepts and has the CPUs free,
+    whatever a budget or a gate says, and several start one after another. Waiting always spares
+    those already running. The command itself gains only if contention ends soon: with --length it
+    starts as soon as waiting no longer pays for itself. Asks the agent where one runs, and
+    otherwise watches this machine for a few seconds.
 
     \b
-    Example:
-        pronto run --timeout 10m --cpus 4 -- make -j4
+    Examples:
+        pronto run --cpus 4 -- make -j4
+        pronto run --length 20s -- ./test.sh
+        pronto run --timeout 10m -- ./report.sh || echo "too busy, later"
     """
-    waiting = _Waiting(timeout, anyway, quiet, words)
+    check_executable(words[0])
+    if patience is None:
+        patience = PATIENCE_SECONDS if timeout is None else float("inf")
+    interest = None if length is None or considerate else length
     client, folder = find(url, token_file, ca, state)
+    waiting = _Waiting(patience, float("inf") if timeout is None else timeout, interest, quiet, words)
     if client is None:
-        _run_alone(waiting, folder)
+        _run_alone(waiting, folder, cpus)
     else:
         _run_with(waiting, client, cpus, ttl)
 
 
 class _Waiting:
-    """What a run waits for, until when, and what it says about it."""
+    """How long a run waits, for whose sake, and what it says about it.
 
-    def __init__(self, timeout: float | None, anyway: bool, quiet: bool, words: tuple[str, ...]) -> None:
+    Parameters
+    ----------
+    patience, timeout
+        Seconds after which the command runs all the same, and after which it is given up.
+    length
+        How long the command takes alone, where it waits for its own sake only.
+    """
+
+    def __init__(
+        self, patience: float, timeout: float, length: float | None, quiet: bool, words: tuple[str, ...]
+    ) -> None:
         self.begin = time.monotonic()
-        self.deadline = float("inf") if timeout is None else self.begin + timeout
-        self.anyway = anyway
+        self.patience = patience
+        self.timeout = timeout
+        self.length = length
         self.quiet = quiet
         self.words = words
         self._said_at = float("-inf")
         self._reason = ""
 
+    @property
+    def deadline(self) -> float:
+        """When the waiting ends, one way or the other, on the monotonic clock."""
+        return self.begin + min(self.patience, self.timeout)
+
+    @property
+    def waited(self) -> float:
+        return time.monotonic() - self.begin
+
     def say(self, text: str) -> None:
         if not self.quiet:
             click.echo(f"pronto: {text}", err=True)
 
-    def wait(self, reason: str, pause: float) -> None:
-        """Say what is waited for, when that is new or long ago; sleep; end the run when time is over."""
-        now = time.monotonic()
-        if now - self._said_at >= REMIND_SECONDS or not self._reason:
-            self.say(f"waiting: {reason}")
-            self._said_at = now
+    def over(self, reason: str, met: dict[str, Any]) -> bool:
+        """Tell whether to run although contention is expected; end the run when its time is over."""
         self._reason = reason
-        if now + pause >= self.deadline:
-            time.sleep(max(0.0, self.deadline - now))
-            self.give_up()
-        time.sleep(pause)
+        if self.waited >= self.patience:
+            self.say(f"running after {self.waited:.0f} s although {reason}: patience is over")
+            return True
+        if self.waited >= self.timeout:
+            self.say(f"gave up after {self.waited:.0f} s without running: {reason}")
+            raise click.exceptions.Exit(TIMED_OUT)
+        if self.length is None or met.get("slowdown") is None:
+            return False
+        worth = (met["slowdown"] - 1.0) * self.length
+        left = met.get("contention_left_seconds")
+        if self.waited < worth and (left is None or left <= worth):
+            return False
+        longer = f"takes about {lasting(met['slowdown'] * self.length)} instead of {lasting(self.length)} now"
+        more = "" if left is None else f", contention is expected for {lasting(left)} more"
+        self.say(f"running although {reason}: it {longer}{more}, so that waiting would not pay")
+        return True
 
-    def give_up(self) -> None:
-        waited = time.monotonic() - self.begin
-        if self.anyway:
-            self.say(f"running anyway after {waited:.0f} s: {self._reason}")
-            become(self.words)
-        self.say(f"gave up after {waited:.0f} s without running: {self._reason}")
-        raise click.exceptions.Exit(TIMED_OUT)
+    def wait(self, reason: str, met: dict[str, Any], pause: float) -> None:
+        """Say what is waited for, when that is new or long ago, and sleep; not beyond the end."""
+        now = time.monotonic()
+        if now - self._said_at >= REMIND_SECONDS:
+            self.say(f"waiting: {reason}{self._outcome(met)}")
+            self._said_at = now
+        time.sleep(max(0.0, min(pause, self.deadline - now)))
+
+    def _outcome(self, met: dict[str, Any]) -> str:
+        """Say what waiting brings, as far as it can be told."""
+        slowdown, left = met.get("slowdown"), met.get("contention_left_seconds")
+        if slowdown is None:
+            return ""
+        text = f"; started now it would take about {slowdown:.1f} times as long and slow the others"
+        if left is not None:
+            text += f"; contention is expected for {lasting(left)} more"
+        if self.length is not None:
+            text += f"; waiting pays for up to {lasting((slowdown - 1.0) * self.length)}"
+        return text
 
     def go(self, reason: str) -> None:
         if self._reason:
-            self.say(f"running after {time.monotonic() - self.begin:.0f} s: {reason}")
+            self.say(f"running after {self.waited:.0f} s: {reason}")
 
 
 def _run_with(waiting: _Waiting, client: Client, cpus: float, ttl: float) -> NoReturn:
@@ -121,34 +193,56 @@ def _run_with(waiting: _Waiting, client: Client, cpus: float, ttl: float) -> NoR
 
     name = job_name()
     pid = os.getpid() if loopback(client.host) else None
+    calm = True
     while True:
         try:
-            counted, met = client.announce(name, cpus=cpus, ttl=ttl, if_accepted=True, pid=pid)
+            counted, met = client.announce(name, cpus=cpus, ttl=ttl, if_uncontended=calm, pid=pid)
         except UnreachableError as error:
             # It may be restarting; what it last said has run out by the time it is missed for long.
-            waiting.wait(str(error), 2 * POLL_SECONDS)
+            if waiting.over(str(error), {}):
+                become(waiting.words)
+            waiting.wait(str(error), {}, 2 * POLL_SECONDS)
             continue
         if counted:
-            waiting.go(met["reason"])
+            if calm:
+                waiting.go(met["reason"])
             become(waiting.words, undo=lambda: client.withdraw(name))
+        if waiting.over(met["reason"], met):
+            calm = False  # announced all the same, so that others count it
+            continue
         # Apart from each other, or all who wait would ask at the same moment.
-        waiting.wait(met["reason"], POLL_SECONDS * random.uniform(0.8, 1.2))
+        waiting.wait(met["reason"], met, POLL_SECONDS * random.uniform(0.8, 1.2))
 
 
-def _run_alone(waiting: _Waiting, folder: Path) -> NoReturn:
+def _run_alone(waiting: _Waiting, folder: Path, cpus: float) -> NoReturn:
     from prontosched.agent.watching import look, one_at_a_time
     from prontosched.settings import AgentSettings
 
+    there = os.cpu_count() or 1
+    if cpus > there:
+        raise ProntoError(f"--cpus must be at most {there}, as many as this machine has, got {cpus:g}")
     waiting.say("no agent answers: watching this machine for a few seconds")
     with one_at_a_time(folder, waiting.deadline) as turn:
-        if not turn:
-            waiting.wait("another `pronto run` is watching", 0.0)
+        if not turn and waiting.over("another `pronto run` is watching", {}):
+            become(waiting.words)
         while True:
-            seen = look(AgentSettings(), folder)
+            seen = look(AgentSettings(), folder, cpus=cpus)
+            met = {"slowdown": seen.slowdown if seen.slowdown == seen.slowdown else None}
             if seen.accept:
                 waiting.go(seen.reason)
+            if seen.accept or waiting.over(seen.reason, met):
                 become(waiting.words)
-            waiting.wait(seen.reason, POLL_SECONDS)
+            waiting.wait(seen.reason, met, POLL_SECONDS)
+
+
+def check_executable(word: str) -> None:
+    """Fail as the command would, before anything is waited for."""
+    path = given_environment().get("PATH", os.defpath)
+    if shutil.which(word, path=path) is not None:
+        return
+    there = os.path.exists(word) if os.path.dirname(word) else shutil.which(word, mode=os.F_OK, path=path)
+    click.echo(f"pronto: {word}: {'Permission denied' if there else 'No such file or directory'}", err=True)
+    raise click.exceptions.Exit(NOT_EXECUTABLE if there else NOT_FOUND)
 
 
 def become(words: tuple[str, ...], undo: object = None) -> NoReturn:

@@ -48,6 +48,19 @@ class Duration(click.ParamType[float]):
         return found
 
 
+def lasting(seconds: float) -> str:
+    """Return a length of time as people say it.
+
+    Examples
+    --------
+    >>> lasting(7.4), lasting(600), lasting(9000)
+    ('7 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
     """Return what gives a command all of these options, shown in this order."""
 

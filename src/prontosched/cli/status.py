@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from prontosched.cli.asking import asking_options, find, node_option
+from prontosched.cli.shared_options import lasting
 from prontosched.errors import ProntoError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _watch(folder: Path) -> dict[str, Any]:
 def _words(found: dict[str, Any], horizon: int | None) -> str:
     lines = [f"{found['node']}: {styled(found['state'])}: {found['reason']}", *beside(found)]
     if (since := found.get("since")) is not None:
-        lines.append(f"since {_ago(time.time() - since)}, telemetry {found['age_seconds']:.1f} s old")
+        lines.append(f"since {lasting(time.time() - since)}, telemetry {found['age_seconds']:.1f} s old")
     ready, used = found.get("cpu_ready_percent"), found.get("utilisation_percent")
     if ready is not None:
         busy = "" if used is None else f", CPUs {used:.0f} % busy"
@@ -120,9 +121,3 @@ def _chance(within: dict[str, Any] | None, asked: int) -> str:
     if within["steps"] == asked:
         return told
     return f"{told} (offered are {', '.join(map(str, within['offered']))}, not {asked})"
-
-
-def _ago(seconds: float) -> str:
-    if seconds < 120:
-        return f"{max(0.0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
