@@ -82,6 +82,8 @@ class AgentSettings:
         answered after that.
     cpus, capacity_factor
         The node's CPUs (None: counted), and how far announced jobs may fill it.
+    probe, offenders
+        Whether a probe tells what a job would suffer, and how those who wait and run are named.
     gate, gate_option, enforce, max_refusing
         The scheduler to tell, and whether it is to obey.
     nats
@@ -118,6 +120,8 @@ class AgentSettings:
     when_silent: Literal["accept", "reject"] = "accept"
     cpus: float | None = None
     capacity_factor: float = 1.25
+    probe: bool = True
+    offenders: Literal["names", "hashed", "off"] = "names"
     gate: str | None = None
     gate_option: tuple[str, ...] = ()
     enforce: bool = False

@@ -91,6 +91,9 @@ class Answer:
         True when that age is beyond what counts, so that a stated policy answers.
     outlook
         Chance of contention within further horizons: pairs of timesteps ahead and chance.
+    offenders
+        Who waits and who runs, in half a sentence, where the node does not simply accept. Not part of
+        `reason`, which schedulers and the federation are told: names stay on the node.
     """
 
     node: str
@@ -113,6 +116,12 @@ class Answer:
     announced_cpus: float
     timestep: int
     outlook: tuple[tuple[int, float], ...] = ()
+    offenders: str = ""
+
+    @property
+    def full_reason(self) -> str:
+        """The reason with who waits and who runs, for people on this node."""
+        return f"{self.reason}; {self.offenders}" if self.offenders else self.reason
 
     def as_json(self) -> dict[str, Any]:
         """Return the answer as plain values, null where nothing is known."""
@@ -126,7 +135,7 @@ class Answer:
             "raised": self.raised,
             "score": _finite(self.score),
             "threshold": _finite(self.threshold),
-            "reason": self.reason,
+            "reason": self.full_reason,
             "since": self.since,
             "valid_until": self.valid_until,
             "age_seconds": self.age_seconds,
@@ -138,6 +147,7 @@ class Answer:
             "announced_cpus": self.announced_cpus,
             "timestep": self.timestep,
             "outlook": [{"steps": steps, "probability": _finite(p)} for steps, p in self.outlook],
+            "offenders": self.offenders,
         }
 
 
@@ -152,6 +162,7 @@ def answer(
     held_by: str = "",
     trouble: str = "",
     enforced: bool = False,
+    offenders: str = "",
 ) -> Answer:
     """Weigh what is known of a node into an answer.
 
@@ -169,6 +180,8 @@ def answer(
         Why there is no newer decision, where that is known.
     enforced
         Whether a gate carries refusals out.
+    offenders
+        Who waits for CPUs and who uses them at this moment.
     """
     age = max(0.0, now - known.seen_at)
     decision = known.decision
@@ -215,6 +228,7 @@ def answer(
         announced_cpus=announced.cpus,
         timestep=-1 if decision is None else int(decision.timestep),
         outlook=() if decision is None else decision.outlook,
+        offenders=offenders if likely else "",
     )
 
 

@@ -157,8 +157,16 @@ def make_agent(settings: AgentSettings, source: Source, *, embed: bool = False) 
         capacity_factor=settings.capacity_factor,
         cpus_known=settings.cpus is not None or source.name == "linux",
         disk=disk,
-        followers=make_followers(settings, embed=embed),
+        followers=[*_probe(settings, source), *make_followers(settings, embed=embed)],
+        offenders=settings.offenders,
     )
+
+
+def _probe(settings: AgentSettings, source: Source) -> list[Follower]:
+    from prontosched.agent.probe import make_probe
+
+    found = make_probe(source) if settings.probe else None
+    return [] if found is None else [found]
 
 
 def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Follower]:

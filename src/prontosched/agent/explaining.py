@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from prontosched.agent.answer import plain
 from prontosched.agent.nodes import Insight
+from prontosched.agent.probe import probe_view
 from prontosched.agent.views import record_of, settings_of
 from prontosched.explain import Change, Part, changes, directions, drivers, families, sentence, turning
 from prontosched.subspace import Array, Subspace
@@ -78,6 +79,7 @@ class Memory:
             "reason": "" if known.decision is None else known.decision.reason,
             "score": None if known.decision is None else plain(float(known.decision.score)),
             "cpu_ready_percent": plain(float(known.ready)),
+            "offenders": agent.offenders.words,
         }
         if insight is not None and insight.vector is not None:
             self._insights[name] = self._over_all_steps(name, insight, insight.vector)
@@ -139,6 +141,8 @@ def explanation(agent: Agent, node: str | None = None) -> dict[str, Any]:
         "spikes": None,
         "record": None,
         "budget": None,
+        "offenders": agent.offenders.view(),
+        "probe": probe_view(agent),
     }
     if not agent.nodes.names:
         return explained

@@ -9,15 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
 from prontosched.agent.crowd import Crowd
 from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import OneNode
+from prontosched.agent.probe_record import BOUNDS
 from prontosched.agent.views import STATES, record_figures
 from prontosched.telemetry.linux_ready import Ready
 
@@ -49,6 +57,7 @@ class _Collector:
         if isinstance(self._agent.nodes, OneNode) and self._agent.nodes.names:
             yield from _directions(self._agent, self._agent.nodes)
             yield from _record(self._agent.nodes)
+            yield from _probes(self._agent.nodes)
         yield from _disk(self._agent)
         yield from _followers(self._agent)
 
@@ -128,6 +137,18 @@ def _waiting(agent: Agent) -> Iterator[Metric]:
             if not math.isnan(value):
                 family.add_metric([part], value)
         yield family
+
+
+def _probes(nodes: OneNode) -> Iterator[Metric]:
+    text = "How many times longer than alone a probe took, by the state it started in."
+    family = HistogramMetricFamily("pronto_probe_slowdown", text, labels=["state"])
+    for state, one in nodes.probes.by_state.items():
+        upto = accumulate(one.counts)
+        buckets = [
+            (name, float(count)) for name, count in zip((*map(str, BOUNDS), "+Inf"), upto, strict=True)
+        ]
+        family.add_metric([state], buckets, sum_value=one.total)
+    yield family
 
 
 def _loop(agent: Agent) -> Iterator[Metric]:

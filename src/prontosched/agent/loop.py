@@ -24,6 +24,7 @@ from prontosched.agent.health import Health
 from prontosched.agent.jobs import Announced
 from prontosched.agent.measuring import measured, row_of
 from prontosched.agent.nodes import Insight, Nodes
+from prontosched.agent.offenders import Naming, Offenders
 from prontosched.agent.pace import Pace
 from prontosched.agent.projected import Lineages
 from prontosched.agent.reading import Reader, unanswered
@@ -59,6 +60,8 @@ class Agent:
         Where state and decisions are kept; None keeps nothing.
     followers
         Told of every timestep, in this order.
+    offenders
+        How who waits and who runs is named: `names`, `hashed` or `off`.
     wall
         Seconds since 1970. Shown to people and never compared, for it may jump.
 
@@ -80,6 +83,7 @@ class Agent:
         cpus_known: bool = True,
         disk: Disk | None = None,
         followers: Sequence[Follower] = (),
+        offenders: Naming = "names",
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.reader = reader
@@ -92,6 +96,7 @@ class Agent:
         self.disk = disk
         self.followers = list(followers)
         self._holders = [one for one in self.followers if isinstance(one, NodeHolder)]
+        self.offenders = Offenders(reader.source, offenders)
         self.wall = wall
         self.started_at = pace.clock()
         self.health = Health(pace)
@@ -150,6 +155,7 @@ class Agent:
         now, decisions = self.pace.clock(), self.nodes.tally.decisions
         self.version += 1
         if samples:
+            self.offenders.update()
             try:
                 self.watched.step(samples, now)
             except Exception as error:
@@ -191,6 +197,7 @@ class Agent:
             held_by="" if own else self.held_open(known.name),
             trouble="" if fresh else self._trouble(known),
             enforced=self.enforced,
+            offenders=self.offenders.words,
         )
 
     def _trouble(self, known: Known) -> str:

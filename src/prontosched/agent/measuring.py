@@ -24,7 +24,7 @@ def row_of(met: Answer, time: float, insight: Insight | None, begun: list[int]) 
         ready=met.cpu_ready_percent,
         utilisation=met.utilisation_percent,
         expected=met.expected_ready,
-        reason=None if met.state == "accepting" else met.reason,
+        reason=None if met.state == "accepting" else met.full_reason,
         directions=None if insight is None else pack(insight.projections, insight.spikes, begun),
         contended=met.state == "contended",
     )

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from prontosched.agent.answer import Known, expects
+from prontosched.agent.probe_record import ProbeRecord
 from prontosched.agent.schema import FAMILIAR_SHARE, PATIENCE, Schema, known_share
 from prontosched.agent.tally import Tally
 from prontosched.agent.track_record import TrackRecord
@@ -154,6 +155,7 @@ class OneNode:
         self.tolerance = tolerance
         self.tally = Tally()
         self.record = TrackRecord(tolerance=tolerance, horizon=horizon)
+        self.probes = ProbeRecord()
         self.node: Node | None = None
         self.rebuilds = 0
         self.message = ""
@@ -257,6 +259,7 @@ class OneNode:
         if self.node is None or self._schema is None:
             return {}
         fields: dict[str, Any] = {f"record_{name}": value for name, value in self.record.state().items()}
+        fields |= {f"probes_{name}": value for name, value in self.probes.state().items()}
         fields["form"] = "one"
         fields["metrics"] = list(self._schema.metrics)
         fields["node"] = np.frombuffer(self.node.to_bytes(), dtype=np.uint8)
@@ -277,6 +280,7 @@ class OneNode:
         how = self._settle(node, metrics)
         self.node, self._schema = node, Schema(metrics, patience=self._patience)
         self.record.restore({key.removeprefix("record_"): value for key, value in fields.items()})
+        self.probes.restore({key.removeprefix("probes_"): value for key, value in fields.items()})
         return f"warm, {len(metrics)} metrics{how}"
 
     def _settle(self, node: Node, metrics: tuple[str, ...]) -> str:

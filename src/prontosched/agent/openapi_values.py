@@ -34,6 +34,7 @@ ANSWER: dict[str, Any] = {
     "utilisation_percent": MAYBE,
     "announced_cpus": {"type": "number", "minimum": 0},
     "timestep": WHOLE,
+    "offenders": TEXT,
     "outlook": {
         "type": "array",
         "items": {

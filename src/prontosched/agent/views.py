@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from prontosched.agent.answer import Answer, chance_within, plain
 from prontosched.agent.crowd import Crowd
 from prontosched.agent.nodes import Insight, Nodes, OneNode
+from prontosched.agent.probe import probe_view
 from prontosched.agent.several import SeveralNodes
 from prontosched.agent.slowdown import slowdown
 from prontosched.agent.track_record import record_shown
@@ -173,6 +174,7 @@ def status(agent: Agent) -> dict[str, Any]:
         found["left_out"] = nodes.left_out
     if isinstance(nodes, OneNode):
         found.update(_one_node(agent, nodes))
+    found["probe"] = probe_view(agent)
     return found
 
 

@@ -230,7 +230,9 @@ def read_decision(data: bytes, *, now: float, clock_ahead: float, valid_seconds:
         accept, until = found["accept"], float(found["valid_until"])
         probability = found.get("probability")
         score = chance(None if probability is None else float(probability), refuse=not accept)
-        reason = str(found.get("reason") or "no reason given")[:500]
+        # Names of what runs on a node are not for the events of pods.
+        offenders = str(found.get("offenders") or "")
+        reason = str(found.get("reason") or "no reason given").removesuffix(f"; {offenders}")[:500]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrationError(
             f"an agent must answer with accept, probability, reason and valid_until, got {data[:80]!r}"
