@@ -73,6 +73,26 @@ def test_every_part_of_the_node_page_is_filled(browser: Any, node: str) -> None:
         )
 
 
+def test_this_machine_shows_what_a_job_suffers_and_who_waits(
+    browser: Any, start: Start, tmp_path: Path, node: str
+) -> None:
+    """A trace has neither, and says so instead of showing nothing."""
+    own = start("--state", str(tmp_path), "--interval", "0.5s")
+    with Watched(browser, own + "/", size=(1920, 1080)) as watched:
+        page = watched.page
+        until(page, "document.querySelectorAll('#probe .bar').length > 0")
+        until(page, "document.querySelectorAll('#who .bar').length > 0")
+
+        assert "x as long as alone" in page.inner_text("#probe-words")
+        assert "CPUs waiting" in page.inner_text("#who-words")
+    with Watched(browser, node + "/") as watched:
+        until(
+            watched.page,
+            "document.getElementById('who-words').textContent.includes('Source trace does not see')",
+        )
+        assert "source trace has others" in watched.page.inner_text("#probe-words")
+
+
 def test_live_values_move(browser: Any, fleet: str) -> None:
     with Watched(browser, fleet + "/fleet") as watched:
         page = watched.page

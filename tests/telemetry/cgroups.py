@@ -14,6 +14,7 @@ import pytest
 
 from tests.processes import at_normal_priority
 
+CPUS = os.cpu_count() or 1
 V1, V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 # Ends by itself with the test that started it.
 SPIN = (
@@ -58,6 +59,17 @@ def quota(version: str, percent: float) -> Iterator[Path]:
         yield folder
     finally:
         _remove(folder)
+
+
+@contextmanager
+def weighty() -> Iterator[Path | None]:
+    """Make a cgroup that weighs more than all others, without a quota; None where that is not allowed."""
+    root = next(iter(_roots().items()), None)
+    if root is None or os.geteuid() != 0:
+        yield None
+        return
+    with quota(root[0], 1e6) as folder:
+        yield folder
 
 
 def _remove(folder: Path) -> None:
@@ -105,5 +117,7 @@ def view_of(root: Path, *processes: int) -> Path:
     if not (root / "sys").exists():
         (root / "sys").symlink_to("/sys")
     for number in processes:
-        (root / "proc" / str(number)).symlink_to(f"/proc/{number}")
+        # Made aside and renamed: a reader never meets half of it.
+        (root / f"{number}.new").symlink_to(f"/proc/{number}")
+        (root / f"{number}.new").rename(root / "proc" / str(number))
     return root

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from prontosched.agent.answer import plain
+from prontosched.decision import State
 
-STATES = ("accepting", "contended", "refusing")
+STATES: tuple[str, ...] = get_args(State)
 BOUNDS = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 # Probes of one stretch in one state are alike, so intervals come from stretches, of at most this many.
 STRETCH = 20

@@ -70,6 +70,10 @@ def command(root: Path, compare: bool, as_json: bool) -> None:
         f"\nA reading costs {report.cost.milliseconds:.1f} ms of CPU time with {report.threads} threads: "
         f"{report.cost.percent_of_core:.2f} % of a core at one a second"
     )
+    click.echo(
+        f"A probe costs {_number(report.probe.milliseconds)} ms every 15 s: "
+        f"{report.probe.percent_of_core:.2f} % of a core, less while nothing happens; --no-probe turns it off"
+    )
     if other is not None:
         click.echo(
             f"node_exporter here: {other.milliseconds:.1f} ms a scrape, {other.percent_of_core:.2f} % of a core, "

@@ -23,6 +23,7 @@ SPAN_SECONDS = 30.0
 LONGEST_RECORD_SECONDS = 600.0
 OLDEST = 1e8
 """Seconds since 1970 below which a number is a slip: five minutes ago is `5m`."""
+APART = {"throttled_cpus": "held back by its quota", "background_cpus": "background"}
 WATCH_STEPS = 25
 WATCH_INTERVAL = 0.4
 
@@ -131,6 +132,7 @@ def _around(client: Client, at: float, named: dict[str, str]) -> dict[str, Any]:
 
 def _watch() -> dict[str, Any]:
     """Watch this machine long enough for a first picture of its directions."""
+    from prontosched.agent.offenders import Offenders
     from prontosched.explain import directions, sentence
     from prontosched.presets import make_node
     from prontosched.telemetry.linux import LinuxSource
@@ -146,6 +148,7 @@ def _watch() -> dict[str, Any]:
             decision = node.step(
                 sample.vector, ready=sample.ready, utilisation=sample.utilisation, time=sample.timestamp
             )
+    who = Offenders(source).view()
     source.close()
     if node is None or decision is None or sample is None:
         raise IntegrationError("this machine must be readable, got no telemetry: see `pronto check`")
@@ -168,6 +171,7 @@ def _watch() -> dict[str, Any]:
             }
             for d in found
         ],
+        "offenders": who,
         "last_rejection": None,
         "change": None,
         "record": None,
@@ -186,6 +190,9 @@ def _now(found: dict[str, Any]) -> str:
         lines.append(f"  {i + 1}  {100 * direction['strength']:3.0f} %  {direction['words']}")
         if kinds := _kinds(direction["families"]):
             lines.append(f"            mostly {kinds}")
+    lines += _who(found.get("offenders"))
+    if (probe := found.get("probe")) is not None:
+        lines += ["", f"What a job suffers: {probe['record']['words'] if probe['record'] else probe['note']}"]
     lines += ["", *_last(found["last_rejection"])]
     if (change := found["change"]) is not None:
         lines.append(f"Since the last block: {_changed(change)}")
@@ -194,12 +201,28 @@ def _now(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _who(offenders: dict[str, Any] | None) -> list[str]:
+    """Return who waits for CPUs and who uses them, ranked."""
+    if offenders is None:
+        return []
+    if not offenders["consumers"]:
+        return ["", f"Who waits, who runs: {offenders['note'] or 'nobody to speak of'}"]
+    lines = ["", "Who waits, who runs, in CPUs over the last seconds", "  waiting    used"]
+    for one in offenders["consumers"]:
+        apart = [f"{one[key]:.2f} {word}" for key, word in APART.items() if one[key] >= 0.05]
+        more = f" ({', '.join(apart)})" if apart else ""
+        lines.append(f"  {one['waiting_cpus']:7.2f} {one['used_cpus']:7.2f}  {one['name']}{more}")
+    return lines
+
+
 def _last(last: dict[str, Any] | None) -> list[str]:
     if last is None:
         return ["No refusal since the agent started."]
     then = datetime.fromtimestamp(last["time"]).strftime("%d %b %H:%M:%S")
     met = f"{_ago(time.time() - last['time'])} ({then}), at CPU Ready {_percent(last['cpu_ready_percent'])}"
     lines = [f"Last refusal {met}: {last['reason']}"]
+    if last.get("offenders"):
+        lines.append(f"  {last['offenders']}")
     if last["words"]:
         lines.append(f"  what stood out in its metrics: {last['words']}")
     if kinds := _kinds(last["families"]):

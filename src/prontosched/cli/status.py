@@ -84,7 +84,8 @@ def beside(found: dict[str, Any]) -> list[str]:
 
 
 def _ask(client: Client, node: str | None, horizon: int | None) -> dict[str, Any]:
-    return {"asked": client.url, **client.decision(node, horizon=horizon)}
+    found = {"asked": client.url, **client.decision(node, horizon=horizon)}
+    return {**found, "probe": client.get("/v1/status").get("probe")}
 
 
 def _watch(folder: Path) -> dict[str, Any]:
@@ -106,6 +107,10 @@ def _words(found: dict[str, Any], horizon: int | None) -> str:
     if ready is not None:
         busy = "" if used is None else f", CPUs {used:.0f} % busy"
         lines.append(f"CPU Ready {ready:.2f} % per CPU{busy}")
+    if (probe := found.get("probe")) and probe["record"] is not None:
+        last = probe["last"]["slowdown"]
+        now = "" if last is None else f"a probe took {last:.2f} x as long as alone; "
+        lines.append(f"{now}{probe['record']['words']}")
     if horizon is not None:
         lines.append(_chance(found.get("horizon"), horizon))
     if found.get("announced_cpus"):

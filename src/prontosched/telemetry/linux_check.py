@@ -18,9 +18,11 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from prontosched.telemetry.linux import LinuxSource
+from prontosched.telemetry.probe import PROBE_SECONDS, Probe
 
 COST_READS = 20
 SCRAPES = 20
+PROBES, PROBES_SECONDS = 3, 3.0
 # By the end of its path: what a file is good for, and what to do where it cannot be read.
 MEANINGS = {
     "proc/stat": ("CPU times, interrupts, context switches", ""),
@@ -92,6 +94,7 @@ class MachineReport:
     utilisation_percent: float
     findings: tuple[Finding, ...]
     cost: Cost
+    probe: Cost
 
 
 def inspect_machine(root: str | os.PathLike[str] = "/", *, seconds: float = 1.0) -> MachineReport:
@@ -132,7 +135,22 @@ def inspect_machine(root: str | os.PathLike[str] = "/", *, seconds: float = 1.0)
         utilisation_percent=sample.utilisation,
         findings=findings,
         cost=Cost(1e3 * middle, 100.0 * middle),
+        probe=_probe_cost(root),
     )
+
+
+def _probe_cost(root: str | os.PathLike[str]) -> Cost:
+    """Return what one probe costs, and what that is of a core at the agent's pace."""
+    probe = Probe(root, every_seconds=0.0)
+    costs: list[float] = []
+    end = time.monotonic() + PROBES_SECONDS
+    while len(costs) < PROBES and time.monotonic() < end:
+        if (found := probe.poll(time.monotonic())) is not None:
+            costs.append(found.cpu_seconds)
+        time.sleep(0.01)
+    probe.close()
+    middle = statistics.median(costs) if costs else float("nan")
+    return Cost(1e3 * middle, 100.0 * middle / PROBE_SECONDS)
 
 
 def _kernel(root: str | os.PathLike[str]) -> str:

@@ -31,10 +31,8 @@ NOTE_MARGIN_PERCENT = 1.0
 # Threads come and go between two files; only more than these are missing.
 HIDDEN_SHARE = 0.2
 HIDDEN_SLACK = 16
-PARTS_NOTE = (
-    "CPU Ready is waiting at normal priority and steal; held back by quotas and background waiting are apart"
-)
-NO_CGROUPS_NOTE = "CPU Ready is waiting at normal priority and steal; no cgroups to tell quotas by"
+PARTS_NOTE = "waiting at normal priority and steal; apart: held back by quotas, background"
+NO_CGROUPS_NOTE = "waiting at normal priority and steal; no cgroups to tell quotas by"
 
 
 class Ready(NamedTuple):

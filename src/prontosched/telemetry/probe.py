@@ -24,7 +24,9 @@ WORK_SECONDS = 0.05
 CALM_PROBES, CALM_FACTOR = 4, 4
 CALM_SLOWDOWN = 1.1
 STIR_READY_PERCENT = 1.0
-CALIBRATION_ROUNDS = 2000
+CALIBRATION_ROUNDS = 5000
+# Beyond this factor the work is measured anew, which also bounds what a probe costs.
+DRIFT = 1.4
 
 
 class Probed(NamedTuple):
@@ -180,7 +182,7 @@ class Probe:
         if cgroup is not None:
             cgroup.advance(math.inf)
             slowdown = math.nan if cgroup.throttled > 0.0 else slowdown
-        if not self._work_seconds / 2 < cpu < self._work_seconds * 2:
+        if not self._work_seconds / DRIFT < cpu < self._work_seconds * DRIFT:
             self._rounds = 0  # the CPU's speed changed, or the first measurement of it was off
         return Probed(slowdown, state, cpu)
 

@@ -162,6 +162,8 @@ async function refresh() {
     showDirections(explained);
     showLast(explained.last_rejection);
     showLoop(status);
+    showProbe(explained.probe);
+    showWho(explained.offenders);
     showDecision(explained.decision);
     if (place >= 0) await follows(explained);
     // A longer stretch changes more slowly, and asking for it costs more.

@@ -68,6 +68,29 @@ function showRecord(record, interval) {
   put("trust", so_far + (record.words ?? "This signal keeps no record of its worth."));
 }
 
+// What probes took, by the state that they met; only the agent's own machine can be probed.
+function showProbe(found) {
+  const record = found.record, last = found.last?.slowdown;
+  const words = record ? record.words : found.note;
+  const now = last == null ? "" : `The last probe took ${number(last, 2)} x as long as alone. `;
+  put("probe-words", `${now}${words.charAt(0).toUpperCase()}${words.slice(1)}.${record && found.note ? ` ${found.note}.` : ""}`);
+  const met = record ? Object.entries(record.states).filter(([, one]) => one.probes) : [];
+  const most = Math.max(...met.map(([, one]) => one.slowdown));
+  $("probe").replaceChildren(...met.map(([state, one]) => bar(state, one.slowdown, most, `${number(one.slowdown, 2)} x`, "line")));
+}
+
+// Names are of units, pods and processes: text that users made.
+function showWho(found) {
+  const most = Math.max(0.01, ...found.consumers.map((one) => Math.max(one.waiting_cpus, one.used_cpus)));
+  put("who-words", found.note ? `${found.note.charAt(0).toUpperCase()}${found.note.slice(1)}.` : `${number(found.waiting_cpus)} CPUs waiting and ${number(found.used_cpus)} used, over the last seconds.`);
+  $("who").replaceChildren(...found.consumers.slice(0, 5).map((one) => {
+    const apart = [["held back", one.throttled_cpus], ["background", one.background_cpus]].filter(([, cpus]) => cpus >= 0.05);
+    const item = make("div");
+    item.append(bar(one.name, one.waiting_cpus, most, `${number(one.waiting_cpus)} waiting`), make("p", [["uses", one.used_cpus], ...apart].map(([name, cpus]) => `${name} ${number(cpus)}`).join(", "), "quiet"));
+    return item;
+  }));
+}
+
 // One node alone is told since the agent started, as on the fleet's page; one of many by its own record.
 function showRefused(status, record, budget) {
   const many = status.nodes > 1, tally = status.tally;
