@@ -29,12 +29,15 @@ INTERVAL = 0.2
 def alternate(
     agent: Agent, root: Path, cycles: int, stop: asyncio.Event, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """Make load until a few probes met a refusal, and none until as many met acceptance; several times."""
+    """Make load until some probes met a refusal, then none until as many met acceptance; until both are told apart."""
+    assert isinstance(agent.nodes, OneNode)
     for _ in range(cycles):
-        wait_for_probes(agent, "accepting", 4)
+        if agent.nodes.probes.told:
+            break
+        wait_for_probes(agent, "accepting", 8)
         with spinning(3 * CPUS) as processes:
             view_of(root, *processes)
-            wait_for_probes(agent, "refusing", 4)
+            wait_for_probes(agent, "refusing", 8)
     loop.call_soon_threadsafe(stop.set)
 
 

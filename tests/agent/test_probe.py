@@ -191,7 +191,7 @@ def drive(folder: Path, cycles: int) -> dict[str, Any]:
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs /proc with schedstat")
 def test_a_real_load_shows_accepted_and_refused_moments_apart(tmp_path: Path) -> None:
-    found = drive(tmp_path, 4)
+    found = drive(tmp_path, 12)
 
     record = found["record"]
     accepting, refusing = record["states"]["accepting"], record["states"]["refusing"]
