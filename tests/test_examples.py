@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import shlex
 import subprocess
@@ -155,7 +156,11 @@ def place(tmp_path: Path) -> Path:
 
 def run(line: str, programs: Path, place: Path) -> tuple[int | None, str]:
     """Run a line in a shell; a service is ended once it has said something, and has no exit code."""
-    settings = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(place / "home"), "OPENBLAS_NUM_THREADS": "1"}
+    settings = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HOME": str(place / "home"),
+        "OPENBLAS_NUM_THREADS": "1",
+    }
     process = subprocess.Popen(
         ["sh", "-c", f"exec {line}" if "|" not in line else line],
         cwd=place, env=settings, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -93,10 +93,17 @@ def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def ready(tree: Tree) -> Tree:
-    """The tree with what the README asks for, and systemd to judge the unit."""
+def complete(tree: Tree) -> Tree:
     tree.install("python3-venv", "pipx", "systemd")
     return tree
+
+
+@pytest.fixture
+def ready(complete: Tree) -> Tree:
+    """The tree with what the README asks for, and systemd to judge the unit; nothing of Pronto is installed."""
+    complete.run("uv tool uninstall prontosched; pipx uninstall-all; rm -rf .venv; true", user="tester")
+    complete.run("make uninstall")
+    return complete
 
 
 def works(tree: Tree, command: str = "pronto", *, user: str) -> None:
@@ -105,7 +112,7 @@ def works(tree: Tree, command: str = "pronto", *, user: str) -> None:
         r"pronto, version \d+\.\d+\.\d+\n", tree.run(f"cd / && {command} --version", user=user)
     )
     said = tree.run(f"cd / && {command} up --for 3s --listen 127.0.0.1:0", user=user)
-    assert re.search(r"\d+ decisions in", said)
+    assert re.search(r"\d+ decisions", said)
     assert "Traceback" not in said
 
 
@@ -123,13 +130,12 @@ def test_without_the_venv_module_the_package_to_install_is_named(tree: Tree) -> 
 def test_make_run_sets_itself_up(ready: Tree) -> None:
     said = ready.run('make run ARGS="--for 3s --listen 127.0.0.1:0"', user="tester")
 
-    assert re.search(r"\d+ decisions in", said)
+    assert re.search(r"\d+ decisions", said)
 
 
 def test_pipx_installs_the_checkout(ready: Tree) -> None:
     ready.run("pipx install '.[agent]'", user="tester")
     works(ready, user="tester")
-    ready.run("pipx uninstall prontosched", user="tester")
 
 
 def test_pipx_installs_the_wheel(ready: Tree) -> None:
@@ -138,7 +144,7 @@ def test_pipx_installs_the_wheel(ready: Tree) -> None:
     )
     ready.run('pipx install "$(ls /tmp/wheel/*.whl)[agent]"', user="tester")
     works(ready, user="tester")
-    ready.run("pipx uninstall prontosched; rm -rf /tmp/build /tmp/wheel", user="tester")
+    ready.run("rm -rf /tmp/build /tmp/wheel", user="tester")
 
 
 def test_uv_installs_the_checkout(ready: Tree) -> None:
@@ -148,7 +154,6 @@ def test_uv_installs_the_checkout(ready: Tree) -> None:
     assert said.splitlines()[-1].endswith("'pyarrow>=15'")
     ready.run(said.splitlines()[-1].rpartition(": ")[2], user="tester")
     ready.run("cd /tmp && pronto record x.parquet --for 2s && rm x.parquet", user="tester")
-    ready.run("uv tool uninstall prontosched; pipx uninstall uv", user="tester")
 
 
 def test_make_install_makes_a_service_and_a_command_and_uninstall_removes_them(ready: Tree) -> None:
@@ -162,7 +167,7 @@ def test_make_install_makes_a_service_and_a_command_and_uninstall_removes_them(r
     works(ready, user="tester")
     assert ready.run("systemd-analyze verify /etc/systemd/system/pronto-agent.service") == ""
     assert re.search(
-        r"\d+ decisions in", ready.run(f"{command} --for 3s --no-keep --listen 127.0.0.1:0", user="nobody")
+        r"\d+ decisions", ready.run(f"{command} --for 3s --no-keep --listen 127.0.0.1:0", user="nobody")
     )
     ready.run("make uninstall")
     assert ready.run("ls -d /opt/* /usr/local/bin/* /etc/systemd/system/* 2>/dev/null || true") == before

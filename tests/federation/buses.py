@@ -58,7 +58,7 @@ class Bus:
         return self
 
     def wait(self) -> None:
-        limit = time.monotonic() + 10
+        limit = time.monotonic() + 60
         while time.monotonic() < limit:
             with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), timeout=0.2):
                 return
@@ -74,7 +74,7 @@ class Bus:
             self.process = None
 
 
-def eventually(condition, *, seconds: float = 10.0, message: str = "condition"):
+def eventually(condition, *, seconds: float = 60.0, message: str = "condition"):
     """Return the first true answer, or fail."""
     limit = time.monotonic() + seconds
     while time.monotonic() < limit:

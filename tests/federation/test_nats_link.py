@@ -42,7 +42,7 @@ def pair(request: pytest.FixtureRequest, link_to: Callable[..., NatsLink]) -> tu
     group = uuid.uuid4().hex[:12]
     links = link_to(bus, group=group, name="one"), link_to(bus, group=group, name="other")
     for link in links:
-        assert link.wait_until_connected(5)
+        assert link.wait_until_connected(60)
     return links
 
 
@@ -120,7 +120,7 @@ def test_a_seat_passes_on_when_its_holder_falls_silent(pair: tuple[Link, Link]) 
     assert first.claim()
     assert not second.claim()
 
-    eventually(second.claim, seconds=3)
+    eventually(second.claim)
     assert not first.claim()
 
 
@@ -129,18 +129,18 @@ def test_values_put_while_the_bus_is_away_arrive_when_it_is_back(
 ) -> None:
     link, reader = link_to(bus, name="w"), link_to(bus, name="r")
     feed = reader.subscribe(SUMMARIES, ">")
-    assert link.wait_until_connected(5)
+    assert link.wait_until_connected(60)
     bus.kill()
     eventually(lambda: not link.connected)
     started = time.perf_counter()
     for value in range(100):
         link.put(SUMMARIES, "n1", f"{value}".encode())
-    assert time.perf_counter() - started < 0.5
+    assert time.perf_counter() - started < 10  # each would wait a second
     with pytest.raises(LinkDownError, match="the bus must be connected"):
         link.get(SUMMARIES, "n1")
     bus.start()
 
-    eventually(lambda: any(entry.value == b"99" for entry in feed.drain()), seconds=15)
+    eventually(lambda: any(entry.value == b"99" for entry in feed.drain()))
 
 
 def test_a_bus_that_lost_its_store_gets_everything_again(bus: Bus, link_to: Callable[..., NatsLink]) -> None:
@@ -158,7 +158,7 @@ def test_a_bus_that_lost_its_store_gets_everything_again(bus: Bus, link_to: Call
         except LinkDownError:
             return False
 
-    eventually(back, seconds=15)
+    eventually(back)
 
 
 def test_what_the_bus_will_not_take_is_counted_and_does_not_block(
@@ -178,7 +178,7 @@ def test_groups_on_one_bus_do_not_hear_each_other(shared_bus: Bus, link_to: Call
     one, other = link_to(shared_bus, group="red"), link_to(shared_bus, group="blue")
     one.put(SUMMARIES, "n1", b"red")
     assert one.flush()
-    assert other.wait_until_connected(5)
+    assert other.wait_until_connected(60)
 
     assert other.get(SUMMARIES, "n1") is None
 
@@ -256,7 +256,7 @@ def test_a_bus_that_goes_and_comes_is_told_once_each(
 ) -> None:
     caplog.set_level(logging.INFO, "prontosched.federation")
     link = link_to(bus)
-    assert link.wait_until_connected(8)
+    assert link.wait_until_connected(60)
     bus.kill()
     eventually(lambda: link.last_error)
     time.sleep(1.0)

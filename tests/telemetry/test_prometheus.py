@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -167,7 +168,8 @@ def test_targets_that_fail_hold_up_nobody_and_are_counted() -> None:
         good.page = "a 1\n"
         broken.status = 503
         garbage.page = "this is { not a page\n"
-        hanging.answer = lambda handler: time.sleep(1.5)
+        release = threading.Event()
+        hanging.answer = lambda handler: release.wait(30)
         silent = f"127.0.0.1:{deaf.getsockname()[1]}"
         refused = f"127.0.0.1:{free_port()}"
         addresses = [e.address for e in (good, broken, garbage, hanging)] + [silent, refused]
@@ -176,11 +178,12 @@ def test_targets_that_fail_hold_up_nobody_and_are_counted() -> None:
 
         first, second = source.read(), source.read()
         took = time.monotonic() - began
+        release.set()
         source.close()
 
     assert source.trouble.get(good.address) is None
     assert [s.node for s in first] == [s.node for s in second] == [good.address]
-    assert took < 4.0
+    assert took < 30.0
     assert source.failures == dict.fromkeys(addresses[1:], 2)
     assert source.trouble[broken.address] == "answered 503 Service Unavailable"
     assert source.trouble[refused] == "Connection refused"
@@ -192,7 +195,7 @@ def test_a_target_that_drips_meets_its_deadline(exporter: Exporter) -> None:
         handler.send_response(200)
         handler.send_header("Content-Length", "100000")
         handler.end_headers()
-        for _ in range(20):
+        for _ in range(600):
             handler.wfile.write(b"#")
             handler.wfile.flush()
             time.sleep(0.05)
@@ -202,7 +205,7 @@ def test_a_target_that_drips_meets_its_deadline(exporter: Exporter) -> None:
     began = time.monotonic()
 
     assert source.read() == []
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 30.0
     source.close()
 
 
