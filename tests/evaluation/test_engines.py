@@ -81,7 +81,10 @@ main(["evaluate", "--control", "negative", "--nodes", "8", "--steps", "400000", 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_worker_outlives_an_evaluation_that_is_stopped(number: signal.Signals) -> None:
     going = subprocess.Popen(
-        [sys.executable, "-c", LONG], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        [sys.executable, "-c", LONG],
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
     )
     folder = Path(f"/proc/{going.pid}/task/{going.pid}/children")
     deadline = time.monotonic() + 90
@@ -94,7 +97,10 @@ def test_no_worker_outlives_an_evaluation_that_is_stopped(number: signal.Signals
         ]
         time.sleep(0.1)
     time.sleep(1.0)
-    going.send_signal(number)
+    if number is signal.SIGINT:  # as a terminal does
+        os.killpg(going.pid, number)
+    else:
+        going.send_signal(number)
     going.wait(timeout=60)
 
     while any(map(alive, workers)) and time.monotonic() < deadline:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -111,6 +112,8 @@ def _run_processes(
 def _begin(counter: Any, parent: int) -> None:
     global _done
     _done = counter
+    # Ctrl-C reaches the whole process group: the parent alone acts on it, and tells workers by the counter.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
 
 
