@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -141,3 +143,23 @@ def test_peaks_are_the_published_ones_and_their_maximum() -> None:
     assert peaks[2] == max(peaks[:2])
     with pytest.raises(ValueError, match="got neither"):
         Peak(1, sigmas=None, percentile=None)
+
+
+@pytest.mark.parametrize("interval", [1.0, 20.0, 60.0])
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("name", sorted(COMPETITORS))
+def test_several_steps_at_once_are_as_many_steps(name: str, gaps: bool, interval: float) -> None:
+    rng = np.random.default_rng(4)
+    ready, busy = rng.exponential(20.0, (700, 2)), rng.uniform(0.0, 110.0, (700, 2))
+    present = rng.random((700, 2)) < (0.8 if gaps else 2.0)
+    if gaps:
+        busy[rng.random(busy.shape) < 0.1] = np.nan
+    by_step, by_run = COMPETITORS[name](2, interval), COMPETITORS[name](2, interval)
+    steps = [by_step.step(ready[t], busy[t], None, present[t]) for t in range(700)]
+    cuts = [0, 1, 250, 251, 506, 700]
+    runs = [by_run.run(ready[a:b], busy[a:b], None, present[a:b]) for a, b in itertools.pairwise(cuts)]
+
+    np.testing.assert_allclose(
+        np.concatenate([r.score for r in runs]), np.stack([s.score for s in steps]), rtol=1e-7, atol=1e-9
+    )
+    assert np.array_equal(np.concatenate([r.refuse for r in runs]), np.stack([s.refuse for s in steps]))

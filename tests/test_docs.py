@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import prontosched
 from prontosched.cli import COMMANDS, cli
+from tests import make_results
 from tests.make_cli_docs import PAGE, page
 
 ROOT = Path(__file__).parent.parent
@@ -144,3 +146,10 @@ def test_the_readmes_python_example_runs() -> None:
     assert blocks
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {})
+
+
+def test_the_numbers_of_the_evaluation_page_are_those_of_its_runs() -> None:
+    text = make_results.PAGE.read_text()
+
+    assert make_results.fill(text, json.loads(make_results.NUMBERS.read_text())) == text
+    assert set(re.findall(r"<!-- results: (\w+)-", text)) == set(make_results.STUDIES)

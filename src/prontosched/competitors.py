@@ -6,6 +6,8 @@ worse, in shares of the node's CPUs) and which nodes refuse. A rule whose source
 ranks nodes never refuses. The simulator runs them in its loop, the evaluator replays
 traces through them.
 
+`run` takes several timesteps at once, `(T, M)`, with the answers of as many steps.
+
 A value that is unknown (NaN), or of a node that is not present, changes nothing; until
 a node has a first value its score is NaN and it does not refuse.
 """
@@ -59,6 +61,16 @@ class Competitor(Protocol):
         """
         ...
 
+    def run(
+        self,
+        ready: Array,
+        utilisation: Array,
+        demand: Array | None = None,
+        present: Mask | None = None,
+    ) -> Verdict:
+        """Take in several timesteps, `(T, M)` each, and answer for every one."""
+        ...
+
 
 class Ready:
     """Refuse while CPU Ready is above 5 %: the one line that an operator would write.
@@ -76,6 +88,12 @@ class Ready:
         """Compare the present value."""
         self._last = np.where(_known(ready, present), ready, self._last)
         return _verdict(self._last / 100.0, self.limit / 100.0)
+
+    def run(
+        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
+    ) -> Verdict:
+        """Compare the values one after the other."""
+        return _one_by_one(self, ready, utilisation, demand, present)
 
 
 class Pressure:
@@ -110,6 +128,19 @@ class Pressure:
         self._refusing = over & (self._refusing | (short >= self.limit))
         return Verdict(np.maximum(short, long) / 100.0, self._refusing.copy())
 
+    def run(
+        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
+    ) -> Verdict:
+        """Follow both averages over several steps."""
+        known = _known(ready, present)
+        some = np.minimum(ready * self.cores, 100.0)
+        short, long = self._short.run(some, known), self._long.run(some, known)
+        over, both = long >= self.limit, (long >= self.limit) & (short >= self.limit)
+        refuse = np.empty(over.shape, np.bool_)
+        for step in range(len(over)):
+            refuse[step] = self._refusing = over[step] & (self._refusing | both[step])
+        return Verdict(np.maximum(short, long) / 100.0, refuse)
+
 
 class Trimaran:
     """Mean plus standard deviation of utilisation over 15 minutes, halved: a score, no veto.
@@ -129,7 +160,16 @@ class Trimaran:
     ) -> Verdict:
         """Return the risk."""
         self._past.add(utilisation / 100.0, _known(utilisation, present))
-        mean, deviation = self._past.moments()
+        return self._risk(*self._past.moments())
+
+    def run(
+        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
+    ) -> Verdict:
+        """Return the risk over several steps."""
+        view = self._past.extend(utilisation / 100.0, _known(utilisation, present))
+        return self._risk(*view.moments())
+
+    def _risk(self, mean: Array, deviation: Array) -> Verdict:
         spread = self.margin * np.clip(deviation, 0.0, 1.0)
         return _verdict((np.clip(mean, 0.0, 1.0) + spread) / 2.0, math.inf)
 
@@ -161,6 +201,13 @@ class Koordinator:
         self._past.add(utilisation, _known(utilisation, present))
         return _verdict(self._past.percentile(self.percentile) / 100.0, self.limit / 100.0)
 
+    def run(
+        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
+    ) -> Verdict:
+        """Compare the percentile over several steps."""
+        view = self._past.extend(utilisation, _known(utilisation, present))
+        return _verdict(view.percentile(self.percentile) / 100.0, self.limit / 100.0)
+
 
 class RunQueue:
     """Refuse while the averaged run queue per CPU is above `loadSched`.
@@ -182,6 +229,13 @@ class RunQueue:
         """Follow the average."""
         queue = (utilisation + ready) / 100.0 if demand is None else demand
         return _verdict(self._average.add(queue, _known(queue, present)), self.limit)
+
+    def run(
+        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
+    ) -> Verdict:
+        """Follow the average over several steps."""
+        queue = (utilisation + ready) / 100.0 if demand is None else demand
+        return _verdict(self._average.run(queue, _known(queue, present)), self.limit)
 
 
 class Volcano:
@@ -214,6 +268,18 @@ class Volcano:
             self._mean = self._past.moments()[0]
         self._steps += 1
         return _verdict(self._mean / 100.0, self.limit / 100.0)
+
+    def run(
+        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
+    ) -> Verdict:
+        """Compare the mean as it was read last, over several steps."""
+        view = self._past.extend(utilisation, _known(utilisation, present))
+        steps = self._steps + np.arange(len(utilisation))
+        self._steps += len(utilisation)
+        means = np.concatenate([self._mean[None], view.moments()[0]])
+        read = np.maximum.accumulate(np.where(steps % self._every == 0, 1 + np.arange(len(steps)), 0))
+        self._mean = means[read[-1]]
+        return _verdict(means[read] / 100.0, self.limit / 100.0)
 
 
 class Peak:
@@ -254,12 +320,21 @@ class Peak:
     ) -> Verdict:
         """Compare the predicted peak."""
         self._past.add(utilisation, _known(utilisation, present))
+        return self._compare(self._past)
+
+    def run(
+        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
+    ) -> Verdict:
+        """Compare the predicted peak over several steps."""
+        return self._compare(self._past.extend(utilisation, _known(utilisation, present)))
+
+    def _compare(self, past: _Window | _WindowRun) -> Verdict:
         peaks = []
         if self.sigmas is not None:
-            mean, deviation = self._past.moments()
+            mean, deviation = past.moments()
             peaks.append(mean + self.sigmas * deviation)
         if self.percentile is not None:
-            peaks.append(self._past.percentile(self.percentile))
+            peaks.append(past.percentile(self.percentile))
         peak = np.maximum.reduce(peaks)
         return Verdict(peak / 100.0, _at_least(peak, self.limit))
 
@@ -303,6 +378,17 @@ class _Average:
         self._value = np.where(known, before + self._weight * (value - before), self._value)
         return self._value
 
+    def run(self, values: Array, known: Mask) -> Array:
+        """Take in several timesteps, `(T, M)`; return the averages after each."""
+        if not known.all() or np.isnan(self._value).any():
+            return np.stack([self.add(value, there) for value, there in zip(values, known, strict=True)])
+        ages = np.subtract.outer(np.arange(len(values)), np.arange(len(values)))
+        kept = 1.0 - self._weight
+        weights = np.where(ages >= 0, self._weight * kept ** np.maximum(ages, 0), 0.0)
+        averages: Array = weights @ values + kept ** np.arange(1.0, len(values) + 1.0)[:, None] * self._value
+        self._value = averages[-1].copy()
+        return averages
+
 
 class _Window:
     """The last values of every node, sampled where there are more than `MOST_KEPT`.
@@ -338,6 +424,25 @@ class _Window:
         self._kept[:, at] = new
         self._percentiles.clear()
 
+    def extend(self, values: Array, known: Mask) -> _WindowRun:
+        """Keep the known values of several timesteps, `(T, M)`; return what the window was after each."""
+        first, size = self._steps, self._kept.shape[1]
+        steps = first + np.arange(len(values))
+        kept = steps % self._stride == 0
+        new = np.where(known, values, np.nan)[kept]
+        # The ring's next place holds its oldest value.
+        place = -(-first // self._stride) % size
+        line = np.concatenate([np.roll(self._kept, -place, axis=1).T, new])
+        newest = line[len(line) - size :]
+        self._kept = np.roll(newest.T, (place + len(new)) % size, axis=1).copy()
+        self._steps = first + len(values)
+        there = np.isfinite(self._kept)
+        held = np.where(there, self._kept, 0.0)
+        self._sum, self._squares = held.sum(axis=1), (held * held).sum(axis=1)
+        self._count = there.sum(axis=1).astype(np.float64)
+        self._percentiles.clear()
+        return _WindowRun(line, size, np.cumsum(kept))
+
     def moments(self) -> tuple[Array, Array]:
         """Return mean and standard deviation of each node."""
         count = np.where(self._count > 0, self._count, np.nan)
@@ -353,6 +458,63 @@ class _Window:
             place = np.rint(level / 100.0 * last).astype(np.intp)
             self._percentiles[level] = ordered[np.arange(len(ordered)), place]
         return self._percentiles[level]
+
+
+class _WindowRun:
+    """What a window was after each of several timesteps.
+
+    Parameters
+    ----------
+    line
+        The values kept before, then those kept since, `(size + n, M)`.
+    size
+        Length of the window.
+    ends
+        How many of the values since were kept by each timestep.
+    """
+
+    def __init__(self, line: Array, size: int, ends: NDArray[np.intp]) -> None:
+        self._line = line
+        self._size = size
+        self._ends = ends
+        self._count = self._sums(np.isfinite(line).astype(np.float64))
+
+    def _sums(self, values: Array) -> Array:
+        """Return the sum over the window after each timestep."""
+        total = np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(values, axis=0)])
+        sums: Array = total[self._ends + self._size] - total[self._ends]
+        return sums
+
+    def moments(self) -> tuple[Array, Array]:
+        """Return mean and standard deviation, `(T, M)` each."""
+        count = np.where(self._count > 0, self._count, np.nan)
+        held = np.where(np.isfinite(self._line), self._line, 0.0)
+        mean = self._sums(held) / count
+        return mean, np.sqrt(np.maximum(self._sums(held * held) / count - mean * mean, 0.0))
+
+    def percentile(self, level: float) -> Array:
+        """Return a percentile, `(T, M)`: the nearest value that was seen."""
+        moved, at = np.unique(self._ends, return_inverse=True)
+        place = np.rint(level / 100.0 * np.maximum(self._count - 1.0, 0.0)).astype(np.intp)
+        found = np.empty(place.shape)
+        for node in range(place.shape[1]):
+            windows = np.lib.stride_tricks.sliding_window_view(self._line[:, node], self._size)[moved]
+            # NaN sorts last, so that a node's own values come first, in order.
+            ranks = np.unique(place[:, node])
+            ordered = np.partition(windows, ranks, axis=1) if ranks.size < 8 else np.sort(windows, axis=1)
+            found[:, node] = ordered[at, place[:, node]]
+        return found
+
+
+def _one_by_one(
+    rule: Competitor, ready: Array, utilisation: Array, demand: Array | None, present: Mask | None
+) -> Verdict:
+    """Let a rule take one step after the other."""
+    answers = [
+        rule.step(ready[t], utilisation[t], *(None if x is None else x[t] for x in (demand, present)))
+        for t in range(len(ready))
+    ]
+    return Verdict(np.stack([a.score for a in answers]), np.stack([a.refuse for a in answers]))
 
 
 def _known(values: Array, present: Mask | None) -> Mask:

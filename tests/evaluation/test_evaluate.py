@@ -16,6 +16,7 @@ from prontosched.evaluation import engines
 from prontosched.evaluation.controls import Control, plan_control
 from prontosched.evaluation.evaluate import Evaluation, evaluate
 from prontosched.evaluation.inputs import Columns, chunk_size, plan_traces
+from prontosched.evaluation.printing import print_outcome
 from prontosched.evaluation.setting import Setting
 
 METHODS = ("paper", "t2+spe", "ready", "random", "clock", "accept")
@@ -264,3 +265,17 @@ def test_main_reports_a_missing_trace_in_one_line(capsys: pytest.CaptureFixture[
 
     assert stopped.value.code == 1
     assert capsys.readouterr().err == "pronto: /nowhere/host.parquet: no such file\n"
+
+
+def test_timing_says_what_a_node_step_took_in_bare_steps_and_on_what() -> None:
+    plan = plan_control("negative", nodes=1, steps=600, seed=1)
+
+    found = evaluate(plan, Setting(methods=("learned", "ready"), truth="5%"), workers=1, timed=True)
+
+    timing = found.outcome["performance"]["timing"]
+    assert timing["times_a_bare_step"] == pytest.approx(
+        timing["microseconds_per_node_step"] / timing["microseconds_of_a_bare_step"]
+    )
+    assert sum(timing["microseconds_by_part"].values()) == pytest.approx(timing["microseconds_per_node_step"])
+    assert any("learned" in part for part in timing["microseconds_by_part"])
+    assert "times a bare step of a default node" in print_outcome(found.outcome)

@@ -143,6 +143,11 @@ def _sweeps(
 @click.option(
     "--seed", type=click.IntRange(0), default=7, show_default=True, help="Of everything drawn at random."
 )
+@click.option(
+    "--timing",
+    is_flag=True,
+    help="Also say what the study took per node-step, in bare steps of a default node.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     traces: tuple[str, ...], methods: str | None, truth: str | None, control: str | None, **options: Any
@@ -235,6 +240,7 @@ def _run(plan: Plan, setting: Setting, options: dict[str, Any], *, data: str) ->
             progress=progress,
             data=data,
             command=_command_line(),
+            timed=options["timing"],
         )
     for line in evaluation.warnings:
         if line not in told:

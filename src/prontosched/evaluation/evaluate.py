@@ -18,7 +18,7 @@ from prontosched.evaluation.methods import choose
 from prontosched.evaluation.outcome import machine, outcome
 from prontosched.evaluation.replay import Progress
 from prontosched.evaluation.setting import Setting
-from prontosched.evaluation.speed import paper_scale
+from prontosched.evaluation.speed import paper_scale, timing
 from prontosched.evaluation.study import Study
 from prontosched.evaluation.truth import Truth
 
@@ -58,6 +58,7 @@ def evaluate(
     progress: Progress | None = None,
     command: str = "",
     data: str = "traces",
+    timed: bool = False,
 ) -> Evaluation:
     """Evaluate all parts of a plan.
 
@@ -67,6 +68,8 @@ def evaluate(
         What they are: `traces`, `shipped` for Pronto's own, or the name of a generated fleet.
     command
         How this was asked for, to be written down.
+    timed
+        Also measure a bare step of a node, and say how many of those a step of this study took.
 
     Raises
     ------
@@ -102,6 +105,8 @@ def evaluate(
         "processor_seconds": round(sum(result.seconds for result in results), 3),
         "paper_data_set": paper_scale(steps, sum(result.seconds for result in results), elapsed, used),
     }
+    if timed:
+        found["performance"]["timing"] = timing(results, plan.parts[0])
     return Evaluation(study, found, _warnings(study, plan), plan.parts[0])
 
 

@@ -5,7 +5,6 @@ New signals need no entry here: whatever is registered in `prontosched.signals` 
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -205,10 +204,9 @@ def _references() -> list[Method]:
 
         return Boosting(len(chunk.nodes), chunk.setting.horizon, chunk.setting.seed)
 
-    river = importlib.util.find_spec("river") is not None
     return [
         Method("half-space-trees", "HalfSpaceTrees", "reference", "river's online anomaly detector on all metrics",
-               trees, embedding="fpca", default=river),
+               trees, embedding="fpca", default=False),
         Method("boosting", "gradient boosting", "reference",
                "scikit-learn, trained again on all the past every 4,000 steps", boosting, default=False),
     ]  # fmt: skip
@@ -223,7 +221,7 @@ def _registered(name: str) -> list[Method]:
         Method(name, "Pronto (default)", "learned", "refuses while contention is likely: the default signal and policy",
                _signal(name), preset="default", embedding="fpca"),
         Method("learned-blind", "Pronto (no embedding)", "learned", "the same, from CPU Ready's history alone",
-               _signal(name)),
+               _signal(name), default=False),
     ]  # fmt: skip
 
 

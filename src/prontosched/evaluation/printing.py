@@ -53,6 +53,8 @@ def print_outcome(found: dict[str, Any]) -> str:
     dropped = data["dropped"]
     if dropped:
         lines += ["", "Rows dropped: " + ", ".join(f"{n} ({cause})" for cause, n in dropped.items())]
+    if "timing" in found["performance"]:
+        lines += _timing(found["performance"]["timing"])
     return "\n".join(lines)
 
 
@@ -105,6 +107,17 @@ def _each(found: dict[str, Any]) -> list[str]:
     lines = [f"  {letter}  {row['what']}" for letter, row in zip("abcdefghijklmnop", rows, strict=False)]
     cells = [[name, *(_short(row["each"][k], 3) for row in rows)] for k, name in enumerate(names)]
     return ["", "Node by node:", *lines, *table(["node", *"abcdefghijklmnop"[: len(rows)]], cells)]
+
+
+def _timing(found: dict[str, Any]) -> list[str]:
+    """Return what a node-step took, and on what."""
+    lines = [
+        "",
+        f"Timing: {found['microseconds_per_node_step']:.0f} µs of processor time a node-step, "
+        f"{found['times_a_bare_step']:.1f} times a bare step of a default node "
+        f"({found['microseconds_of_a_bare_step']:.0f} µs):",
+    ]
+    return [*lines, *(f"  {us:7.1f} µs  {name}" for name, us in found["microseconds_by_part"].items())]
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -90,6 +90,8 @@ class Record:
         1 while everything is on tape.
     leads, calibration
         As counted by `honest`.
+    spent
+        Processor time by what it was spent on.
     """
 
     def __init__(self, shape: Shape, *, segment: int | None = None, tape_bytes: int | None = None) -> None:
@@ -100,6 +102,7 @@ class Record:
         self.per_block = 1
         self.segments: list[Segment] = []
         self.thinning = 1
+        self.spent: dict[str, float] = {}
         self.leads = np.zeros((shape.methods, shape.nodes, 1 + len(shape.budgets), shape.window))
         self.calibration: Array | None = None
         self._past = max(shape.window, shape.horizon) + 1

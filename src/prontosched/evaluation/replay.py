@@ -61,6 +61,8 @@ class PartResult:
         Median and 95th percentile of CPU Ready over the nodes.
     node_steps, seconds
         Work done, and the processor time it took.
+    spent
+        Processor time by what it was spent on: groups of methods, reading, thresholds, measures.
     """
 
     nodes: list[NodeSummary] = field(default_factory=list)
@@ -78,6 +80,7 @@ class PartResult:
     stretch: int = 0
     node_steps: int = 0
     seconds: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
 
 
 def evaluate_part(part: Part, setting: Setting, progress: Progress | None = None) -> PartResult:
@@ -135,6 +138,7 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
         thinning=record.thinning,
         stretch=record.segment,
         node_steps=steps,
+        spent=record.spent,
     )
     if record.blocks:
         result.nodes = [
@@ -152,6 +156,7 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
         _drop_meaningless(result.nodes, methods, unit)
         result.nulls = _total_nulls(result.nodes, len(methods))
     result.seconds = time.process_time() - began
+    result.spent["reading and measures"] = result.seconds - sum(result.spent.values())
     return result
 
 
@@ -321,7 +326,12 @@ class _Loop:
         own = np.zeros(score.shape, bool)
         without_own: list[int] = []
         for runner, order in zip(self._runners, self._order, strict=True):
-            for place, said in zip(order, runner.run(rows), strict=True):
+            began = time.process_time()
+            heard = runner.run(rows)
+            self.record.spent[runner.name] = (
+                self.record.spent.get(runner.name, 0.0) + time.process_time() - began
+            )
+            for place, said in zip(order, heard, strict=True):
                 score[:, place] = said.score
                 if said.probability is not None:
                     probability[:, place] = said.probability
@@ -335,7 +345,10 @@ class _Loop:
         # Equal scores are told apart by chance, or a rule that mostly says 0 could not be held to a budget.
         chance = self._generator.random(score.shape)
         apart = (score + (np.abs(score) * 1e-9 + 1e-12) * chance).reshape(steps, -1)
+        began = time.process_time()
         at_budgets = np.stack([self._thresholds.decide(now) for now in apart])
+        spent = self.record.spent
+        spent["thresholds"] = spent.get("thresholds", 0.0) + time.process_time() - began
         self.record.extend(
             ready=rows.ready,
             threshold=rows.threshold,

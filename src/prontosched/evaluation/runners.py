@@ -236,6 +236,7 @@ class Runner:
 
     def __init__(self, methods: list[Method], chunk: Chunked, metrics: tuple[str, ...]) -> None:
         self.methods = methods
+        self.name = _name(methods)
         made: list[Scorer | Signals] = [method.make(chunk) for method in methods]
         self._scorers = [scorer if not isinstance(scorer, Signals) else None for scorer in made]
         signals = [scorer for scorer in made if isinstance(scorer, Signals)]
@@ -259,6 +260,14 @@ class Runner:
         signals = iter([] if self._track is None else self._track.run(rows))
         with np.errstate(invalid="ignore", divide="ignore"):
             return [next(signals) if scorer is None else scorer.score(rows) for scorer in self._scorers]
+
+
+def _name(methods: list[Method]) -> str:
+    """Say what the methods look through, and how many they are."""
+    first = methods[0]
+    seen = f"{first.embedding}, {first.preset} settings" if first.embedding else "no embedding"
+    options = "".join(f", {name} {value}" for name, value in first.options)
+    return f"{seen}{options}: {', '.join(method.name for method in methods)}"
 
 
 def make_runners(methods: list[Method], chunk: Chunked, metrics: tuple[str, ...]) -> list[Runner]:

@@ -119,11 +119,7 @@ class PublishedRule:
         self._most = most[-1]
         percent = np.where(most <= 1.0, 100.0 * busy, busy)
         ready = rows.ready * self._to_percent
-        verdicts = [
-            self.rule.step(now, used, now if self._demand else None, here)
-            for now, used, here in zip(ready, percent, rows.present, strict=True)
-        ]
-        return Said(np.stack([v.score for v in verdicts]), np.stack([v.refuse for v in verdicts]))
+        return Said(*self.rule.run(ready, percent, ready if self._demand else None, rows.present))
 
 
 class SmoothedReady:

@@ -11,6 +11,7 @@ import numpy as np
 
 from prontosched.errors import ProntoError
 from prontosched.evaluation.inputs import Part
+from prontosched.evaluation.replay import PartResult
 from prontosched.presets import make_node
 from prontosched.subspace import Array
 
@@ -53,6 +54,37 @@ def paper_scale(node_steps: int, processor_seconds: float, elapsed: float, worke
         "workers_here": workers,
         "hours_on_workers": {str(n): total * each / n / 3600.0 for n in WORKERS},
     }
+
+
+def timing(results: list[PartResult], part: Part) -> dict[str, Any]:
+    """Return what a node-step of this study took, beside a bare step of a default node on the same vectors."""
+    steps = sum(result.node_steps for result in results)
+    each = sum(result.seconds for result in results) / max(1, steps) * 1e6
+    spent: dict[str, float] = {}
+    for result in results:
+        for name, seconds in result.spent.items():
+            spent[name] = spent.get(name, 0.0) + seconds / max(1, steps) * 1e6
+    bare = bare_step(part)
+    return {
+        "microseconds_per_node_step": each,
+        "microseconds_of_a_bare_step": bare,
+        "times_a_bare_step": each / bare,
+        "microseconds_by_part": dict(sorted(spent.items(), key=lambda item: -item[1])),
+    }
+
+
+def bare_step(part: Part) -> float:
+    """Return the processor time of one step of a default node, in microseconds: the best of three passes."""
+    vectors, ready = _first_vectors(part)
+    values = ready.tolist()
+    best = math.inf
+    for _ in range(3):
+        node = make_node("default")
+        began = time.process_time()
+        for place, (y, value) in enumerate(zip(vectors, values, strict=True)):
+            node.step(y, ready=value, time=20.0 * place)
+        best = min(best, time.process_time() - began)
+    return best / len(values) * 1e6
 
 
 def performance_table(part: Part) -> list[dict[str, Any]]:
