@@ -111,6 +111,8 @@ PLACERS: dict[str, Placer] = {
     "least-allocated": least_allocated,
     "packer": packer,
 }
+# Those that draw at random, and so go by levels.
+DRAWING = ("random", "two-choices", "two-choices-stale")
 
 
 class Loads:

@@ -38,7 +38,13 @@ class Word(NamedTuple):
 
 
 class World(NamedTuple):
-    """What rules are made for: clusters in a row, their tenants, and what is measured of them."""
+    """What rules are made for: clusters in a row, their tenants, and what is measured of them.
+
+    Attributes
+    ----------
+    draws
+        Whether the placer draws at random: then it goes by levels.
+    """
 
     cluster: Cluster
     tenants: Tenants
@@ -46,6 +52,7 @@ class World(NamedTuple):
     metrics: tuple[str, ...]
     budget: float
     rng: np.random.Generator
+    draws: bool = True
 
 
 class Rule(Protocol):
@@ -132,7 +139,7 @@ class Pronto:
         self.fleet: Fleet | NodeFleet = make_fleet(
             "default", nodes=nodes, features=len(world.metrics), metrics=world.metrics, enforcing=veto
         )
-        self.levels = levels and prefer
+        self.levels = levels and prefer and world.draws
         self.prefer = prefer
         self.veto = veto
         each = nodes // world.clusters

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from prontosched.errors import SettingsError
 from prontosched.simulation.cluster import Cluster
 from prontosched.simulation.jobs import WIDTHS, Jobs, draw_jobs
-from prontosched.simulation.placers import PLACERS, Choice, Loads, View
+from prontosched.simulation.placers import DRAWING, PLACERS, Choice, Loads, View
 from prontosched.simulation.rules import Oracle, Rule, Word, World, make_rule
 from prontosched.simulation.sensors import Sensors
 from prontosched.simulation.tenants import BEYOND, TENANTS, Background, Tenants, join, replayed
@@ -231,7 +231,9 @@ def simulate(scenario: Scenario, placer: str, rule: str, seeds: Sequence[int]) -
     of_all = np.random.default_rng(list(seeds)).spawn(2)
     own = () if scenario.background is None or scenario.tenants != "trace" else scenario.background.metrics
     sensors = Sensors(cluster.nodes, of_all[0], delay=scenario.delay, own=own)
-    world = World(cluster, tenants, len(seeds), sensors.metrics, scenario.budget, of_all[1])
+    world = World(
+        cluster, tenants, len(seeds), sensors.metrics, scenario.budget, of_all[1], placer in DRAWING
+    )
     decides = make_rule(rule, world, equal_downtime=scenario.equal_downtime)
     sensors.vectors = decides.vectors
     tally = _loop(scenario, cluster, tenants, queues, sensors, decides)
