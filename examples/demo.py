@@ -194,7 +194,7 @@ def run_job(story: Story, into: list[Ran], words: Sequence[str]) -> None:
 def start_jobs(story: Story, url: str, rounds: int, seconds: float, draw: random.Random) -> None:
     """Start the jobs, both streams in turn, and wait for the last."""
     job = [sys.executable, "-c", JOB, str(rounds)]
-    waits = ["run", "--agent", url, "--quiet", "--timeout", f"{PATIENCE_SECONDS:g}s", "--anyway", "--"]
+    waits = ["run", "--agent", url, "--quiet", "--patience", f"{PATIENCE_SECONDS:g}s", "--"]
     through = [sys.executable, "-m", "prontosched", *waits, *job]
     threads = []
     due = story.now()
