@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -59,6 +60,7 @@ def artefacts() -> Path:
 def start() -> Iterator[Start]:
     """Start `pronto up` with options; gives its address. All are stopped at the end."""
     running: list[subprocess.Popen[str]] = []
+    readers: list[threading.Thread] = []
 
     def up(*options: str) -> str:
         process = subprocess.Popen(
@@ -74,6 +76,10 @@ def start() -> Iterator[Start]:
         for line in process.stderr:
             said.append(line)
             if found := re.search(r"open (https?://\S+?)/\s*$", line):
+                # A pipe that nobody reads would stop the agent once its log has filled it.
+                reader = threading.Thread(target=process.stderr.read, daemon=True)
+                reader.start()
+                readers.append(reader)
                 wait_for(lambda: has_decided(found.group(1)), what="a first decision")
                 return found.group(1)
         raise AssertionError(f"the agent did not start: {said}")
@@ -84,6 +90,9 @@ def start() -> Iterator[Start]:
         process.send_signal(signal.SIGTERM)
     for process in running:
         process.wait(60)
+    for reader in readers:
+        reader.join(10)
+    for process in running:
         assert process.stderr is not None
         process.stderr.close()
 
