@@ -21,7 +21,7 @@ from prontosched.agent.tally import Tally
 from prontosched.decision import Decision
 from prontosched.fleet import Fleet
 from prontosched.node_fleet import NodeFleet
-from prontosched.subspace import Subspace
+from prontosched.subspace import Array, Subspace
 from prontosched.telemetry.source import Sample
 
 LOG = logging.getLogger("prontosched.agent")
@@ -93,6 +93,7 @@ class Crowd:
         self._place: dict[str, int] = {}
         self._notes = Notes(0)
         self._changed: list[str] = []
+        self._chances: dict[int, Array] | None = None
         self._time = 0.0  # seconds in which there was telemetry
         self._stepped_at = float("inf")
         self._looked_at = 0.0
@@ -116,6 +117,7 @@ class Crowd:
     def step(self, samples: Sequence[Sample], now: float) -> None:
         """Carry one sample per node to decisions; nodes without a sample stay as they are."""
         self._changed = []
+        self._chances = None
         samples = [sample for sample in samples if np.isfinite(sample.vector).any()]
         if not samples:
             return
@@ -197,8 +199,18 @@ class Crowd:
                 probability,
                 expected,
                 bool(notes.contended[at]),
+                self._outlook(at) if words else (),
             )
         return known
+
+    def _outlook(self, at: int) -> tuple[tuple[int, float], ...]:
+        """Return a node's chances of contention within further horizons, where the signal gives them."""
+        signal = getattr(self.fleet, "signal", None)
+        if signal is None or not hasattr(signal, "outlook"):
+            return ()
+        if self._chances is None:  # of all nodes at once, and once a timestep
+            self._chances = signal.outlook()
+        return tuple((steps, float(chances[at])) for steps, chances in self._chances.items())
 
     def fresh(self, name: str | None, now: float) -> bool:
         """Tell whether the node (None: any) was stepped at `now`."""

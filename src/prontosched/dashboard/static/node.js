@@ -17,6 +17,7 @@ let kept = false; // whether there is a decision log
 let everyDecision = true; // whether it has every decision; of many nodes it has the minutes
 let filling = false;
 let lastWord = null;
+let horizon = Infinity; // timesteps ahead that the decision itself is about
 let shadow = false; // whether a gate only notes what it would do
 
 function showDecision(found) {
@@ -31,7 +32,7 @@ function showDecision(found) {
   put("ready", ready(now.cpu_ready_percent));
   put("expected", ready(now.expected_ready));
   put("probability", percent(now.probability));
-  const ahead = now.outlook ?? [];
+  const ahead = (now.outlook ?? []).filter((one) => one.steps > horizon);
   $("outlook-fact").hidden = !ahead.length;
   put("outlook-name", `Chance within ${ahead.map((one) => lasting(one.steps * interval)).join(", ")}`);
   put("outlook", ahead.map((one) => percent(one.probability)).join(", "));
@@ -153,6 +154,7 @@ async function refresh() {
     shadow = Boolean(status.followers.gate) && !status.enforced;
     const record = explained.record;
     if (record) {
+      horizon = record.horizon ?? Infinity;
       tolerance = record.tolerance_percent ?? null;
       put("tolerance", tolerance === null ? "" : `, ${ready(tolerance)}`);
       showRecord(record, interval);
