@@ -16,6 +16,8 @@ from prontosched.agent.slowdown import ContentionLengths
 NAN = float("nan")
 ENOUGH = 20
 """Contended and refused moments, a horizon apart, from which shares of them are told."""
+SEPARATE = 5
+"""Contentions from which the signal's own figures are told."""
 
 
 class Figures(NamedTuple):
@@ -178,18 +180,24 @@ def record_shown(
         steps = own["steps"]
         shares = (own["base_rate"], own["downtime"])
         contentions, refusals = (ENOUGH - _whole(share * steps / horizon) for share in shares)
-        if contentions > 0 or refusals > 0:
+        # One long contention has many moments, and tells of one.
+        apart = 0 if record is None else SEPARATE - record.onsets
+        if max(contentions, refusals, apart) > 0:
             own.update(recall=NAN, precision=NAN, lead_steps=NAN)
         found["signal"] = own
-        words = _missing(contentions, refusals) or _worth(own["better_than_coin"])
+        words = _missing(contentions, refusals, apart) or _worth(own["better_than_coin"])
     found["words"] = words
     return found
 
 
-def _missing(contended: int, refused: int) -> str:
-    """Say how many more moments are needed, a horizon apart; nothing where there are enough."""
-    wanted = [(contended, "contended"), (refused, "refused")]
-    missing = [f"{n} more {kind} moment{'s' if n > 1 else ''}" for n, kind in wanted if n > 0]
+def _missing(contended: int, refused: int, contentions: int = 0) -> str:
+    """Say how many more moments, a horizon apart, and contentions are needed; nothing where there are enough."""
+    wanted = [
+        (contentions, "contention"),
+        (contended, "contended moment"),
+        (refused, "refused moment"),
+    ]
+    missing = [f"{n} more {noun}{'s' if n > 1 else ''}" for n, noun in wanted if n > 0]
     if not missing:
         return ""
     return f"Too little has happened to tell what its refusals are worth: {' and '.join(missing)} needed."
