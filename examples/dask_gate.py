@@ -2,8 +2,9 @@
 
 Run it with `python -m examples.dask_gate`; it takes about half a minute and needs two CPUs.
 Each worker measures for itself how long it waits for its CPU (that is CPU Ready), and the
-plugin pauses it while that is most of the time. In a real cluster leave `decide` out: the
-plugin then asks the agent on the worker's machine.
+plugin, told to close workers (a veto), pauses it while that is most of the time and the
+other worker is far better off. In a real cluster leave `decide` out: the plugin then asks
+the agent on the worker's machine.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ BURNERS = 8
 BURN_SECONDS = 90
 TASKS = 20
 RULES = Rules(
-    min_hold_seconds=2, min_accept_seconds=0, observe_seconds=0, override_seconds=0, max_refusing=0.5
+    veto=True,
+    min_hold_seconds=2,
+    min_accept_seconds=0,
+    observe_seconds=0,
+    override_seconds=0,
+    max_refusing=0.5,
 )
 
 
@@ -125,7 +131,11 @@ def run() -> Outcome:
         workers = list(listed())
         for address, cpu in zip(workers, cpus, strict=True):
             client.run(pin, cpu, workers=[address])
-        client.register_plugin(ProntoPlugin(decide=measured, enforce=True, rules=RULES, interval_seconds=0.1))
+        # Tasks must not make it resume here, so that one can see where they go.
+        plugin = ProntoPlugin(
+            decide=measured, enforce=True, rules=RULES, interval_seconds=0.1, keep_capacity=False
+        )
+        client.register_plugin(plugin)
         with load_on(cpus[0]):
             # On a machine that is busy anyway the other CPU may be the worse one at times, and
             # the two take turns: only tasks between two changes tell something.

@@ -133,6 +133,33 @@ def test_of_several_nodes_one_must_be_named():
     assert asking(ask, machine=Machine(give)) == (400, "a/1", ["a/1", "b"], 200, "aa")
 
 
+def test_best_nodes_come_calm_first_and_jobs_just_announced_count_at_once():
+    def give(i):
+        ready = {"busy": 400.0, "calm-1": 0.0, "calm-2": 0.0}
+        vector = np.sin(np.arange(5) + i)
+        return [Sample(name, METRICS, vector, 1.0 + i, value, 10.0) for name, value in ready.items()]
+
+    async def ask(client):
+        first = (await get(client, "/v1/best"))[1]["nodes"]
+        placed = []
+        for job in range(6):
+            node = (await get(client, "/v1/best?cpus=1&limit=1"))[1]["nodes"][0]["node"]
+            await post(client, {"id": f"j{job}", "node": node, "cpus": 1})
+            placed.append(node)
+        return first, placed
+
+    first, placed = asking(ask, machine=Machine(give), ticks=61, preset="default", capacity=8.0)
+
+    assert [one["node"] for one in first][-1] == "busy"
+    assert set(first[0]) == {"node", "chance", "state", "why", "placed_cpus"}
+    assert (placed.count("calm-1"), placed.count("calm-2")) == (3, 3)
+
+
+@pytest.mark.parametrize("query", ["cpus=-1", "cpus=x", "limit=0", "limit=1001", "nodes=3"])
+def test_a_bad_question_for_the_best_nodes_is_refused(query):
+    assert asking(lambda client: get(client, f"/v1/best?{query}"))[0] == 400
+
+
 def test_announced_jobs_fill_the_node():
     async def ask(client):
         first = await post(client, {"id": "a", "cpus": 2, "ttl": 60, "if_accepted": True})

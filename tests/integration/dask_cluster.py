@@ -21,6 +21,7 @@ from prontosched.integration.gate import Verdict
 from prontosched.integration.policy import Rules
 
 EAGER = Rules(
+    veto=True,
     min_hold_seconds=0,
     min_accept_seconds=0,
     observe_seconds=0,
@@ -46,7 +47,10 @@ def wished(address: str) -> Verdict | Decision | None:
 
 
 def plugin(rules: Rules = EAGER, *, enforce: bool = True) -> ProntoPlugin:
-    return ProntoPlugin(decide=wished, enforce=enforce, rules=rules, interval_seconds=0.05)
+    """A plugin that pauses; tasks in these tests must not make it resume."""
+    return ProntoPlugin(
+        decide=wished, enforce=enforce, rules=rules, interval_seconds=0.05, keep_capacity=False
+    )
 
 
 class Running:

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from examples.dask_gate import TASKS, run
+from examples.dask_gate import TASKS, run, waiting_share
+
+# A worker is paused only where its chance is twice the other's.
+CALM_SHARE = 0.4
 
 
 @pytest.mark.skipif(
@@ -15,6 +18,15 @@ from examples.dask_gate import TASKS, run
     reason="needs two CPUs and the kernel's schedstat",
 )
 def test_tasks_avoid_the_worker_whose_cpu_is_really_busy_and_none_is_lost() -> None:
+    others = sorted(os.sched_getaffinity(0))[1]
+    everything = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {others})
+    try:
+        waited = min(waiting_share(0.2) for _ in range(5))
+    finally:
+        os.sched_setaffinity(0, everything)
+    if waited > CALM_SHARE:
+        pytest.skip(f"needs a CPU that others leave alone, got one that waits {waited:.0%} of the time")
     outcome = run()
 
     assert outcome.during.total() == TASKS

@@ -15,12 +15,14 @@ from aiohttp import web
 
 from prontosched.agent import views
 from prontosched.agent.access import Access, guard
+from prontosched.agent.best import MAX_NODES, best_nodes
 from prontosched.agent.explaining import explanation
 from prontosched.agent.exposition import CONTENT_TYPE, exposition
 from prontosched.agent.loop import Agent
 from prontosched.agent.openapi import description
 from prontosched.agent.requests import (
     MAX_BODY_BYTES,
+    MAX_CPUS,
     MAX_HORIZON,
     MAX_POINTS,
     bad,
@@ -58,6 +60,7 @@ def build_app(agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef
             web.get("/v1/decision", decision),
             web.get("/v1/status", status),
             web.get("/v1/nodes", nodes),
+            web.get("/v1/best", best),
             web.get("/v1/explain", explain),
             web.get("/v1/history", history),
             web.get("/v1/federation", federation),
@@ -107,6 +110,16 @@ async def nodes(request: web.Request) -> web.Response:
         if len(found) % BREATH == 0:
             await asyncio.sleep(0)  # thousands of nodes must not make a tick late
     return answer_json({"nodes": found})
+
+
+async def best(request: web.Request) -> web.Response:
+    """Tell which nodes to send a job to, best first."""
+    values = query(request, ("cpus", "limit"))
+    cpus = query_number(values, "cpus", 0.0)
+    if not 0.0 <= cpus <= MAX_CPUS:
+        raise bad(f"cpus must be from 0 to {MAX_CPUS}, got {cpus:.10g}")
+    limit = query_whole(values, "limit", 10, least=1, most=MAX_NODES)
+    return answer_json({"nodes": best_nodes(request.app[AGENT], cpus=cpus, limit=limit)})
 
 
 async def explain(request: web.Request) -> web.Response:

@@ -6,8 +6,10 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
+from prontosched.agent.best import MAX_NODES
 from prontosched.agent.openapi_values import (
     ANSWER,
+    CANDIDATE,
     CHANCE,
     FEDERATION,
     FLAG,
@@ -73,6 +75,7 @@ def _paths() -> dict[str, Any]:
         },
         "/v1/status": {"get": _get("All there is to know of the agent.", "Status")},
         "/v1/nodes": {"get": _get("All nodes with their answers.", "Nodes")},
+        "/v1/best": {"get": _get("Nodes to send a job to, best first.", "Best", query=_best_query())},
         "/v1/explain": {
             "get": _get("Why a node answers as it does.", "Explanation", query=[_NODE_QUERY], missing=True)
         },
@@ -117,6 +120,7 @@ def _schemas(cpus: float) -> dict[str, Any]:
             },
         },
         "Nodes": an_object({"nodes": {"type": "array", "items": OBJECT}}),
+        "Best": an_object({"nodes": {"type": "array", "items": an_object(CANDIDATE)}}),
         "Explanation": {
             "type": "object",
             "required": ["node", "decision", "directions", "drivers", "last_rejection", "change"],
@@ -248,6 +252,21 @@ def _health() -> dict[str, Any]:
     found["responses"]["503"] = _json("It does not; the reason says why.", "Health")
     found["security"] = [{}]
     return found
+
+
+def _best_query() -> list[dict[str, Any]]:
+    cpus = {"type": "number", "minimum": 0, "maximum": MAX_CPUS}
+    limit = {"type": "integer", "minimum": 1, "maximum": MAX_NODES}
+    return [
+        {"name": "cpus", "in": "query", "required": False, "description": "CPUs of the job.", "schema": cpus},
+        {
+            "name": "limit",
+            "in": "query",
+            "required": False,
+            "description": "How many nodes.",
+            "schema": limit,
+        },
+    ]
 
 
 def _limit_query() -> dict[str, Any]:

@@ -45,6 +45,13 @@ ANSWER: dict[str, Any] = {
         },
     },
 }
+CANDIDATE: dict[str, Any] = {
+    "node": TEXT,
+    "chance": MAYBE,
+    "state": {"type": "string", "enum": ["accepting", "contended", "refusing", "unknown"]},
+    "why": TEXT,
+    "placed_cpus": {"type": "number", "minimum": 0},
+}
 CHANCE: dict[str, Any] = {
     "asked": WHOLE,
     "steps": {"type": ["integer", "null"]},

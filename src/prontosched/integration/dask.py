@@ -1,8 +1,8 @@
-"""A Dask worker plugin: a worker takes no new tasks while its node refuses.
+"""Dask: tasks go to workers whose node expects no contention.
 
-Covers: the plugin, and hearing the node's decision from its agent or any callable. Does
-not cover: pausing, giving back tasks and holding off the memory monitor,
-`prontosched.integration.dask_watch`; when to close and open, `policy`.
+Covers: `install`, the worker plugin, and hearing the node's decision from its agent or any
+callable. Does not cover: choosing a worker, `prontosched.integration.dask_preference`;
+pausing, for those who ask for a veto, `prontosched.integration.dask_watch`.
 
 Tried with the versions that `docs/integrations/dask.md` names.
 """
@@ -10,6 +10,7 @@ Tried with the versions that `docs/integrations/dask.md` names.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import math
 import time
@@ -29,6 +30,7 @@ from prontosched.integration.policy import Rules
 try:
     from distributed import WorkerPlugin
 
+    from prontosched.integration.dask_preference import NAME, ProntoScheduler
     from prontosched.integration.dask_watch import Watch
 except ImportError as error:
     raise IntegrationError(missing_extra("the Dask gate", "dask")) from error
@@ -36,8 +38,31 @@ except ImportError as error:
 Decide = Callable[[str], Verdict | Decision | None]
 
 
+def install(client: Any, **options: Any) -> None:
+    """Make a cluster's tasks prefer calm workers; options as for `ProntoPlugin`.
+
+    Replaces what was installed before. Undone by `uninstall`.
+    """
+    plugin = ProntoPlugin(**options)
+    _leave_choices_to_dask(client)
+    client.register_plugin(plugin)
+    if plugin.rules.enforce:
+        client.register_plugin(ProntoScheduler())
+
+
+def uninstall(client: Any) -> None:
+    """Undo `install`: workers that we paused resume, and Dask chooses by itself."""
+    client.unregister_worker_plugin(ProntoPlugin.name)
+    _leave_choices_to_dask(client)
+
+
+def _leave_choices_to_dask(client: Any) -> None:
+    with contextlib.suppress(ValueError):  # nothing of ours is at the scheduler
+        client.unregister_scheduler_plugin(NAME)
+
+
 class ProntoPlugin(WorkerPlugin):  # type: ignore[misc]
-    """Pause Dask workers by the decision of the node they run on.
+    """Tell Dask's scheduler what the node of each worker expects; pause workers only with a veto.
 
     Parameters
     ----------
@@ -47,12 +72,14 @@ class ProntoPlugin(WorkerPlugin):  # type: ignore[misc]
         Asked instead of an agent, with the worker's address; must survive pickling. Runs
         in a thread, and answers None where nothing is known.
     enforce
-        False is shadow mode: log and report what would be done, and pause nobody.
+        False is shadow mode: report and log what would be done, and change nothing.
     rules
-        Minimum times, and the share of the workers that may be paused at once;
-        `enforce` comes from the argument above.
+        Whether workers may be paused (`veto`), minimum times, and the share that may be
+        paused at once; `enforce` comes from the argument above.
     interval_seconds
         Time between two questions.
+    keep_capacity
+        Pause a worker only while another has a thread to spare, and resume it when none has.
 
     Examples
     --------
@@ -70,6 +97,7 @@ class ProntoPlugin(WorkerPlugin):  # type: ignore[misc]
         enforce: bool = False,
         rules: Rules | None = None,
         interval_seconds: float = 1.0,
+        keep_capacity: bool = True,
     ) -> None:
         self.rules = replace(rules or Rules(), enforce=enforce)
         self.url = _checked(url)
@@ -77,11 +105,14 @@ class ProntoPlugin(WorkerPlugin):  # type: ignore[misc]
         if not (math.isfinite(interval_seconds) and interval_seconds > 0):
             raise SettingsError(f"interval_seconds must be above 0, got {interval_seconds}")
         self.interval_seconds = interval_seconds
+        self.keep_capacity = keep_capacity
         self._watch: Watch | None = None
 
     async def setup(self, worker: Any) -> None:
         """Begin to watch; called by Dask on each worker."""
-        self._watch = Watch(worker, self.ask, self.rules, self.interval_seconds)
+        self._watch = Watch(
+            worker, self.ask, self.rules, self.interval_seconds, keep_capacity=self.keep_capacity
+        )
         self._watch.start()
 
     async def teardown(self, worker: Any) -> None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from prontosched.integration.preference import places
+from prontosched.integration.preference import Word, closed_nodes, places
 
 METRIC = "pronto"
 
@@ -21,16 +21,19 @@ class WorkerView(NamedTuple):
     Attributes
     ----------
     paused
-        True when it takes no tasks, whoever paused it: what matters is who is left.
+        True when it takes no tasks, whoever paused it.
     wants
         True when its node wants to refuse, as it last reported.
     score
-        How certain it is of that; minus infinity where it did not report.
+        Its chance of contention; NaN where it did not report.
+    spare
+        True when it has a thread without a task.
     """
 
     paused: bool
     wants: bool = False
-    score: float = -math.inf
+    score: float = math.nan
+    spare: bool = True
 
 
 def read_workers(identity: Mapping[str, Any]) -> dict[str, WorkerView]:
@@ -39,31 +42,29 @@ def read_workers(identity: Mapping[str, Any]) -> dict[str, WorkerView]:
     for address, worker in identity["workers"].items():
         if worker["status"] not in ("running", "paused"):
             continue
-        report = (worker.get("metrics") or {}).get(METRIC) or {}
+        metrics = worker.get("metrics") or {}
+        tasks = metrics.get("task_counts") or {}
+        report = metrics.get(METRIC) or {}
         score = report.get("score")
         views[address] = WorkerView(
             paused=worker["status"] == "paused",
             wants=bool(report.get("refuse")),
-            score=-math.inf if score is None else float(score),
+            score=math.nan if score is None else float(score),
+            spare=tasks.get("executing", 0) + tasks.get("ready", 0) < worker.get("nthreads", 1),
         )
     return views
 
 
-def may_pause(
-    me: str, score: float, workers: Mapping[str, WorkerView], share: float, *, rested: bool = True
-) -> bool:
-    """Tell whether `me` may be paused, or stay so; never the last worker that is left.
+def may_pause(me: str, score: float, workers: Mapping[str, WorkerView], share: float) -> bool:
+    """Tell whether `me` may be paused, or stay so: by the rule of every gate, `preference.closable`.
 
-    Where all places are taken, one that waits and is more certain gets the place of the
-    least certain, which is told False and resumes; it then finds the place free.
+    Workers paused by others are not in service. One that must give way is told False and
+    resumes; whoever is worse off then finds the place free.
 
     Parameters
     ----------
     share
         Largest share of the workers that may be paused at once, in (0, 1].
-    rested
-        True when `me` has been paused for the minimum time. Before, it makes room only
-        when too many are paused: scores that are nearly equal must not take turns.
 
     Examples
     --------
@@ -72,15 +73,10 @@ def may_pause(
     >>> may_pause("a", 0.9, {"a": WorkerView(False), "b": WorkerView(True)}, 0.25)
     False
     """
-    room = min(places(len(workers), share), len(workers) - 1)
-    mine = (-math.inf if math.isnan(score) else score, me)
-    paused = {address for address, view in workers.items() if view.paused}
-    if me not in paused:
-        return len(paused) < room
-    weaker = sum((workers[address].score, address) < mine for address in paused - {me})
-    if len(paused) > room:
-        return len(paused) - 1 - weaker < room
-    if not rested:
-        return True
-    waiting = any(view.wants and not view.paused and view.score > mine[0] for view in workers.values())
-    return not (waiting and len(paused) == room and weaker == 0)
+    serving = {name: view for name, view in workers.items() if name == me or view.wants or not view.paused}
+    words = {name: Word(view.wants, view.score, view.paused) for name, view in serving.items()}
+    words[me] = Word(True, score, workers[me].paused)
+    if me not in closed_nodes(words, nodes=len(words), share=share):
+        return False
+    others = sum(view.paused for name, view in serving.items() if name != me)
+    return workers[me].paused or others < places(len(words), share)

@@ -50,16 +50,19 @@ class Watch:
         ask: Callable[[str], Awaitable[Verdict | None]],
         rules: Rules,
         interval_seconds: float,
+        *,
+        keep_capacity: bool = True,
     ) -> None:
         self.worker = worker
         self.rules = rules
         self.interval_seconds = interval_seconds
+        self.keep_capacity = keep_capacity
         self.held = False
         self.given_back = 0
         self._ask = ask
         self._policy = Policy(rules)
         self._verdict: Verdict | None = None
-        self._held_since = self._held_until = math.nan
+        self._held_until = math.nan
         self._count_at = -math.inf
         self._pause_fraction: Any = False
         self._silent = ""
@@ -100,7 +103,9 @@ class Watch:
         }
 
     async def settle(self, now: float) -> None:
-        """Bring the worker in line with the newest verdict."""
+        """Bring the worker in line with the newest verdict; without a veto that is only reported."""
+        if not self.rules.veto:
+            return
         step = self._policy.choose(self._verdict, self._observed(), now)
         verdict = self._verdict
         if step.action == "accept":
@@ -178,10 +183,16 @@ class Watch:
             me = self.worker.address
             if me not in workers:
                 return
-            rested = now - self._held_since >= self.rules.min_hold_seconds
-            if not may_pause(me, verdict.score, workers, self.rules.max_refusing, rested=rested):
+            spare = not self.keep_capacity or any(
+                view.spare and not view.paused for address, view in workers.items() if address != me
+            )
+            if not spare or not may_pause(me, verdict.score, workers, self.rules.max_refusing):
                 if self.held:
-                    self._release("enough other workers are paused, and they are more certain")
+                    self._release(
+                        "enough other workers are paused, or worse off"
+                        if spare
+                        else "no other worker has a thread to spare"
+                    )
             elif self.held:
                 self._hold(verdict, now)
             elif self.worker.status == Status.running:
@@ -203,7 +214,7 @@ class Watch:
         self._policy.done("refuse", now, verdict.valid_until)
         if self.held:
             return
-        self.held, self._held_since = True, now
+        self.held = True
         if self.rules.enforce:
             self._pause()
         self._tell("pauses", verdict.reason, verdict.score)
