@@ -103,7 +103,8 @@ class CondorPool:
         for old, new in CHANGES.items():
             assert old in part, f"{old!r} must be in pronto.config"
             part = part.replace(old, new.format(folder=self.inside))
-        (self.folder / "condor_config").write_text(text + part)
+        negotiator = (DEPLOY / "pronto-negotiator.config").read_text()
+        (self.folder / "condor_config").write_text(text + part + negotiator)
         shutil.copy(DEPLOY / "pronto_startd_cron", self.folder / "pronto_startd_cron")
         self.folder.chmod(0o777)
         owner = self._owner()
@@ -135,6 +136,15 @@ class CondorPool:
         text = self.call("condor_status", "-af:,", "Name", "ProntoReject", "ProntoReason")
         rows = [line.split(", ", 2) for line in text.splitlines()]
         return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+
+    def contention(self) -> dict[str, str]:
+        """Return ProntoContention of every slot, by its name."""
+        text = self.call("condor_status", "-af:,", "Name", "ProntoContention")
+        return dict(line.split(", ", 1) for line in text.splitlines())
+
+    def unclaimed(self) -> bool:
+        """Tell whether all four slots are free."""
+        return self.call("condor_status", "-af", "State").split() == ["Unclaimed"] * 4
 
     def submit(self, count: int, *lines: str) -> str:
         """Submit `count` short jobs and return their cluster number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,11 @@ def htcondor(folder: Path) -> Iterator[Harness]:
         path = folder / f"{node}.ad"
         return path.read_text() if path.exists() else ""
 
+    def contention(node: str) -> float:
+        """What the negotiator ranks by, level 0 where nothing counts."""
+        found = re.search(r"^ProntoLevel = (\d)$", shown(node), re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
     yield Harness(
         gate=HTCondorGate(folder=folder),
         again=lambda: HTCondorGate(folder=folder),
@@ -40,6 +46,7 @@ def htcondor(folder: Path) -> Iterator[Harness]:
         close=None,
         reopen=None,
         shown=shown,
+        preference=contention,
     )
 
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.slurm_cluster import wait_for
-from prontosched.integration.gate import Verdict
-from prontosched.integration.htcondor import ACCEPTING, START, HTCondorGate, classad
+from prontosched.integration.gate import Rank, Verdict, rank_text
+from prontosched.integration.htcondor import ACCEPTING, LEVEL, START, HTCondorGate, refusal_attributes
 from tests.integration.condor_pool import DEPLOY, CondorPool, running_pool
 from tests.integration.verdicts import busy
 from tests.requirements import skip
@@ -71,27 +71,39 @@ def test_cron_job_prints_nothing_of_another_node(tmp_path: Path) -> None:
 
 @given(reason=st.text(max_size=300), score=st.floats())
 def test_no_reason_breaks_out_of_its_attribute(reason: str, score: float) -> None:
-    lines = classad(Verdict(True, score, reason, 2e9), now=1e9).splitlines()
+    lines = refusal_attributes(Verdict(True, score, reason, 2e9)).splitlines()
 
     assert [line.split(" = ")[0] for line in lines] == [
         "ProntoReject",
         "ProntoScore",
         "ProntoReason",
         "ProntoValidUntil",
-        "-",
     ]
     assert lines[2].count('"') == 2
     assert "\\" not in lines[2]
 
 
-def test_accepting_verdict_and_none_print_the_same() -> None:
-    assert classad(None, now=0.0) == ACCEPTING
-    assert classad(Verdict(False, 0.5, "nothing spikes", 60.0), now=0.0) == ACCEPTING
-    assert classad(busy(-1), now=time.time()) == ACCEPTING
+def test_cron_job_prints_a_rank_until_it_ends_beside_a_refusal_or_without(tmp_path: Path) -> None:
+    gate, rank = HTCondorGate(folder=tmp_path), Rank(3, 0.62, False, time.time() + 60)
+    gate.prefer("execute-1", rank, busy())
+    alone = printed(tmp_path).splitlines()
+    assert alone[:3] == ["ProntoReject = false", "ProntoContention = 0.62", "ProntoLevel = 3"]
+    assert alone[3:] == [
+        f"ProntoContentionUntil = {int(rank.valid_until)}",
+        f'ProntoRank = "{rank_text(rank)}"',
+        "-",
+    ]
+    gate.refuse("execute-1", busy())
+    both = printed(tmp_path).splitlines()
+    assert (both[0], both[4:]) == ("ProntoReject = true", alone[1:])
+    gate.prefer("execute-1", Rank(3, 0.62, False, time.time() - 1), busy())
+
+    assert printed(tmp_path).splitlines() == [*both[:4], "-"]
 
 
-def test_configuration_for_operators_has_the_documented_expression() -> None:
+def test_configuration_for_operators_has_the_documented_expressions() -> None:
     assert f"ProntoStart = {START}\n" in (DEPLOY / "pronto.config").read_text()
+    assert f"ProntoLevelNow = {LEVEL}\n" in (DEPLOY / "pronto-negotiator.config").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +140,27 @@ def test_jobs_of_a_real_pool_avoid_a_refusing_node_and_return(pool: CondorPool) 
     assert after["node_a"] > 0
     assert during == {"node_b": 8}
     assert opted_out["node_a"] > 0
+
+
+def test_jobs_of_a_real_pool_prefer_the_calm_node_and_use_the_other_when_it_is_full(pool: CondorPool) -> None:
+    gate = HTCondorGate(folder=pool.ads)
+    gate.prefer("node_a", Rank(4, 0.9, False, time.time() + 120), busy())
+    wait_for(
+        lambda: {n.split("@")[1] for n, c in pool.contention().items() if c.startswith("0.9")} == {"node_a"},
+        30,
+        "the rank in the collector",
+        pool.logs,
+    )
+    few = Counter[str]()
+    for _ in range(4):
+        # A slot whose job has just ended is still claimed for a moment, and cannot be preferred.
+        wait_for(pool.unclaimed, 60, "all slots to be free", pool.logs)
+        few.update(ran(pool, 2))
+    many = ran(pool, 8)
+    gate.restore("node_a")
+
+    assert few == {"node_b": 8}
+    assert many["node_a"] > 0
 
 
 def test_start_itself_opens_when_the_verdict_ends_and_the_cron_job_is_stuck(pool: CondorPool) -> None:

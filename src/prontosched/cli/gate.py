@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from prontosched.cli.asking import asking_options, node_option
 from prontosched.cli.shared_options import Duration, together
 from prontosched.errors import IntegrationError, SettingsError
 from prontosched.settings import pairs, with_durations
@@ -163,6 +166,72 @@ def watch(
         for gate in gates:
             _report(gate.name, _tried(gate, look), as_json, only_changes=True)
         stop.wait(every)
+
+
+@command.command()
+@asking_options
+@node_option
+@click.option(
+    "--every",
+    type=Duration(1.0),
+    default="15s",
+    metavar="TIME",
+    help="Time between two updates; LSF passes them on every 15 seconds.",
+)
+@click.option("--once", is_flag=True, help="Print one update and end.")
+def elim(
+    url: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    state: Path | None,
+    node: str | None,
+    every: float,
+    once: bool,
+) -> None:
+    """Print this node's chance of contention as LSF's external load indices.
+
+    For LSF_SERVERDIR/elim.pronto; LSF starts and ends it. While no agent answers, values
+    say that nothing is known: between calm and contended. Ends with ELIM_ABORT_VALUE on a
+    host from which LSF expects none of our indices.
+
+    \b
+    Example:
+        pronto gate elim --once
+    """
+    from prontosched.cli.asking import find
+    from prontosched.errors import ProntoError
+    from prontosched.integration.lsf import ABORT, report, wanted
+
+    if not wanted():
+        code = os.environ.get("ELIM_ABORT_VALUE", "")
+        raise click.exceptions.Exit(int(code) if code.isdecimal() and int(code) < 256 else ABORT)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+
+    def chances() -> Iterator[float | None]:
+        while True:
+            try:
+                agent, _ = find(url, token_file, ca, state)
+                yield None if agent is None else _chance(agent.decision(node))
+            except SettingsError:
+                raise
+            except (ProntoError, OSError):  # no agent, or not now: nothing is known of the node
+                yield None
+
+    try:
+        report(chances(), lambda line: os.write(1, line), lambda: once or stop.wait(every))
+    except OSError as error:
+        raise IntegrationError(f"standard output must take load updates, got {error}") from error
+
+
+def _chance(answer: dict[str, Any]) -> float | None:
+    from prontosched.integration.gate import chance
+
+    accept, probability = answer.get("accept"), answer.get("probability")
+    if answer.get("stale") or not isinstance(accept, bool):
+        return None
+    return chance(None if probability is None else float(probability), refuse=not accept)
 
 
 def _gates(names: tuple[str, ...], options: tuple[str, ...]) -> list[Gate]:

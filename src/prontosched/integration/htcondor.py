@@ -1,12 +1,13 @@
-"""HTCondor: the node owns its START expression, as in the paper.
+"""HTCondor: the node publishes its chance of contention, and owns its START expression as in the paper.
 
-Covers: the attributes that a STARTD_CRON job publishes and the START expression
-reads. The agent writes them to a file; the cron job only prints that file, so that
-neither waits for the other. Configuration is in `deploy/htcondor`.
+Covers: the attributes that a STARTD_CRON job publishes: those that the negotiator ranks
+machines by (the preference) and those that START reads (the veto). The agent writes them
+to a file; the cron job only prints that file, so that neither waits for the other.
+Configuration is in `deploy/htcondor`.
 
 An administrator's own START, drain or OFF state is never touched: our part is one
-more condition beside theirs. The expression itself looks at the time, so a verdict
-ends at `ProntoValidUntil` even if agent and cron job are both dead.
+more condition beside theirs. The expressions themselves look at the time, so a verdict
+and a rank end even if agent and cron job are both dead.
 """
 
 from __future__ import annotations
@@ -14,10 +15,19 @@ from __future__ import annotations
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prontosched.integration.gate import Observed, Verdict, label, read_label
+from prontosched.integration.gate import (
+    Observed,
+    Rank,
+    Verdict,
+    label,
+    rank_text,
+    read_label,
+    read_rank,
+)
 from prontosched.integration.marks import Marks, marks_folder
 
 ACCEPTING = "ProntoReject = false\n-\n"
@@ -25,40 +35,59 @@ ACCEPTING = "ProntoReject = false\n-\n"
 START = (
     "((MY.ProntoReject =?= true && time() < MY.ProntoValidUntil) =!= true || TARGET.ProntoOptOut =?= true)"
 )
+# What an administrator takes off NEGOTIATOR_PRE_JOB_RANK, and a user may take off a job's Rank.
+LEVEL = "ifThenElse((time() < MY.ProntoContentionUntil) =?= true, MY.ProntoLevel, 0)"
 # Programs of HTCondor, one of which any machine of a pool has.
 PROGRAMS = ("condor_startd", "condor_master", "condor_status")
 _REASON = re.compile(r'^ProntoReason = "(.*)"$', re.MULTILINE)
+_RANK = re.compile(r'^ProntoRank = "(.*)"$', re.MULTILINE)
 
 
-def classad(verdict: Verdict | None, *, now: float) -> str:
-    """Write the attributes of a verdict as a STARTD_CRON job prints them.
-
-    No verdict, one that has ended and one that accepts give the same few words.
+def refusal_attributes(verdict: Verdict) -> str:
+    """Write a refusal as attributes of a machine ad.
 
     Examples
     --------
-    >>> print(classad(Verdict(True, 0.8, "cpu_user is rising", 1700000000.0), now=1699999990.0))
+    >>> print(refusal_attributes(Verdict(True, 0.8, "cpu_user is rising", 1700000000.0)))
     ProntoReject = true
     ProntoScore = 0.8
     ProntoReason = "pronto: cpu_user is rising (score 0.8, until 2023-11-14T22:13:20Z)"
     ProntoValidUntil = 1700000000
-    -
     <BLANKLINE>
     """
-    if verdict is None or not verdict.refuse or verdict.expired(now):
-        return ACCEPTING
     score = f"{verdict.score:.6g}" if math.isfinite(verdict.score) else "undefined"
     return (
         "ProntoReject = true\n"
         f"ProntoScore = {score}\n"
         f'ProntoReason = "{label(verdict)}"\n'
         f"ProntoValidUntil = {math.floor(verdict.valid_until)}\n"
-        "-\n"
+    )
+
+
+def rank_attributes(rank: Rank) -> str:
+    """Write a rank as attributes of a machine ad: `ProntoContention` is the chance of contention.
+
+    Examples
+    --------
+    >>> print(rank_attributes(Rank(3, 0.62, False, 1700000000.0)))
+    ProntoContention = 0.62
+    ProntoLevel = 3
+    ProntoContentionUntil = 1700000000
+    ProntoRank = "level 3, chance 0.62, accepting, until 2023-11-14T22:13:20Z"
+    <BLANKLINE>
+    """
+    chance = f"{rank.chance:.6g}" if math.isfinite(rank.chance) else "undefined"
+    until = 0 if math.isnan(rank.valid_until) else math.floor(rank.valid_until)
+    return (
+        f"ProntoContention = {chance}\n"
+        f"ProntoLevel = {rank.level}\n"
+        f"ProntoContentionUntil = {until}\n"
+        f'ProntoRank = "{rank_text(rank)}"\n'
     )
 
 
 class HTCondorGate:
-    """Hand verdicts to the START expression of this machine's startd.
+    """Hand ranks and verdicts to the expressions of this machine's startd and its negotiator.
 
     Parameters
     ----------
@@ -67,6 +96,8 @@ class HTCondorGate:
     """
 
     name = "htcondor"
+    level_seconds = 0.0
+    marks_calm = True
 
     def __init__(self, *, folder: str | Path | None = None) -> None:
         self.marks = Marks(marks_folder(self.name) if folder is None else Path(folder), suffix=".ad")
@@ -88,21 +119,46 @@ class HTCondorGate:
 
     def observe(self, node: str) -> Observed:
         """Return what the file says; others' doings are beside ours and not seen here."""
-        text = self.marks.read(node)
-        if text is None or "ProntoReject = true" not in text:
-            return Observed("open")
-        reason = _REASON.search(text)
-        return (read_label(reason[1]) if reason else None) or Observed("closed-by-us", text[:200])
+        text = self.marks.read(node) or ""
+        rank = _RANK.search(text)
+        found = Observed("open")
+        if "ProntoReject = true" in text:
+            reason = _REASON.search(text)
+            found = (read_label(reason[1]) if reason else None) or Observed("closed-by-us", text[:200])
+        return replace(found, rank=read_rank(rank[1]) if rank else None)
 
     def refuse(self, node: str, verdict: Verdict) -> None:
         """Publish the refusal at the cron job's next turn."""
         # As given: the keeper has looked at the time, and START looks again.
-        self.marks.write(node, classad(verdict, now=-math.inf))
+        self._write(node, refusal=refusal_attributes(verdict))
 
     def accept(self, node: str) -> None:
         """Publish at the cron job's next turn that the node accepts."""
-        self.marks.remove(node)
+        self._write(node, refusal="")
+
+    def prefer(self, node: str, rank: Rank, verdict: Verdict) -> None:
+        """Publish the rank at the cron job's next turn."""
+        self._write(node, rank=rank_attributes(rank))
+
+    def restore(self, node: str) -> None:
+        """Take the rank back at the cron job's next turn."""
+        self._write(node, rank="")
 
     def owned(self) -> list[str]:
-        """Return the nodes of this machine that refuse."""
-        return [node for node in self.marks.nodes() if self.observe(node).ours]
+        """Return the nodes of this machine that refuse or are ranked."""
+        return self.marks.nodes()
+
+    def _write(self, node: str, *, refusal: str | None = None, rank: str | None = None) -> None:
+        """Replace one part of the file and keep the other; a file with neither is removed."""
+        lines = (self.marks.read(node) or "").splitlines(keepends=True)
+        ranks = ("ProntoContention", "ProntoLevel", "ProntoRank")
+        if rank is None:
+            rank = "".join(line for line in lines if line.startswith(ranks))
+        if refusal is None:
+            refusal = "".join(
+                line for line in lines if line.startswith("Pronto") and not line.startswith(ranks)
+            )
+        if refusal or rank:
+            self.marks.write(node, f"{refusal}{rank}-\n")
+        else:
+            self.marks.remove(node)
