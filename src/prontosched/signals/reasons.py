@@ -95,7 +95,10 @@ def reason(learner: Learner, seen: Seen | None, *, raised: bool, node: int | Non
 @lru_cache(maxsize=64)  # a regular clock asks for the same again and again
 def _duration(seconds: float) -> str:
     """Return a time in seconds, or minutes where it is long."""
-    return f"{seconds:.3g} s" if seconds < 120.0 else f"{seconds / 60.0:.3g} min"
+    if seconds >= 120.0:
+        return f"{seconds / 60.0:.3g} min"
+    # A measured interval is never quite round.
+    return f"{seconds:.0f} s" if seconds >= 10.0 else f"{seconds:.2g} s"
 
 
 def _short(value: float) -> str:
