@@ -188,7 +188,10 @@ def test_rows_of_a_file_read_for_several_chunks_are_counted_once(tmp_path: Path)
 def test_traces_without_any_spike_leave_nothing_to_foretell(tmp_path: Path) -> None:
     calm = [[row[0], "0.0", row[2], row[3]] for row in rows()]
 
-    assert "no spike in these traces" in run(write(tmp_path / "calm.csv", calm)).outcome["verdict"]
+    found = run(write(tmp_path / "calm.csv", calm)).outcome["answer"]
+
+    assert found["answer"] == "too early"
+    assert "there was no contention" in found["because"]
 
 
 def test_cpu_ready_is_a_metric_only_when_asked(tmp_path: Path) -> None:
