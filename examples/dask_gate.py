@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from distributed import Client, LocalCluster, get_worker
 
-from prontosched.integration.dask import ProntoPlugin
-from prontosched.integration.gate import Verdict
-from prontosched.integration.policy import Rules
+from prontosched.gates.dask import ProntoPlugin
+from prontosched.gates.gate import Verdict
+from prontosched.gates.policy import Rules
 
 # Enough that the loaded CPU stands out on a machine that is busy anyway.
 BURNERS = 8

@@ -3,7 +3,7 @@
 #
 # Debian 12 has no package of HTCondor. Needs root, debootstrap and a Debian mirror;
 # takes about two minutes and 700 MB. Then run the tests with
-#   PRONTO_TEST_HTCONDOR=FOLDER python -m pytest tests/integration/test_htcondor.py
+#   PRONTO_TEST_HTCONDOR=FOLDER python -m pytest tests/gates/test_htcondor.py
 # Nothing stays mounted; remove FOLDER when done.
 set -eu
 

@@ -4,7 +4,7 @@
 #   sh tests/build_kubernetes.sh [FOLDER]
 #
 # FOLDER is where the two programs go: by default PRONTO_KUBERNETES_BIN, or ~/.cache/pronto/kubernetes,
-# which is where tests/integration/test_kubernetes_real.py looks. Needs Debian 12 (or a relative of it whose
+# which is where tests/gates/test_kubernetes_real.py looks. Needs Debian 12 (or a relative of it whose
 # source package `kubernetes` is built by Go 1.19), root for apt-get, 4 GB of disk in PRONTO_BUILD_FOLDER
 # (default: a new folder in /tmp, removed at the end), and about ten minutes on two cores.
 # The system's list of package sources is read, never changed.

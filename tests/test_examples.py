@@ -256,5 +256,5 @@ def test_every_extra_a_user_can_ask_for_is_known() -> None:
 
 def test_modules_belong_to_the_extra_that_brings_them() -> None:
     assert extra_of("pyarrow.parquet") == "trace"
-    assert extra_of("prontosched.node") is None
+    assert extra_of("prontosched.pipeline.node") is None
     assert install_command("trace") == f"{shlex.quote(sys.executable)} -m pip install 'pyarrow>=15'"

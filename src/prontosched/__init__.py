@@ -3,14 +3,14 @@
 The map. A telemetry vector passes seven stages, each a module or folder of its name:
 
 1. `telemetry`     machine to vectors, all metrics on one scale
-2. `embedding`     vectors to a subspace, followed in memory that never grows
-3. `projection`    vector times subspace, each direction kept one continuous signal
-4. `spikes`        projections to -1, 0 or +1
+2. `pipeline`      vectors to a subspace, followed in memory that never grows
+3. `pipeline.projection`   vector times subspace, each direction kept one continuous signal
+4. `pipeline.spikes`       projections to -1, 0 or +1
 5. `decision`      the evidence of a step to a decision with its reason, by one of the `signals`
 6. `federation`    nodes to one global view, without sharing telemetry
-7. `integration`   decision to schedulers
+7. `gates`         decision to schedulers
 
-`node` carries a vector through stages 2 to 5: start there. `fleet` does it for
+`pipeline.node` carries a vector through stages 2 to 5: start there. `fleet` does it for
 many nodes at once, `presets` makes both by name.
 
 Examples
@@ -30,14 +30,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from prontosched.decision import Decision, Evidence, Signal
-    from prontosched.embedding import Embedding, FPCAEdge, FrequentDirections, PowerMethod, Spirit
     from prontosched.errors import ProntoError
-    from prontosched.fleet import Fleet
-    from prontosched.node import Node
-    from prontosched.presets import make_fleet, make_node
-    from prontosched.projection import Projector
+    from prontosched.pipeline import Embedding, FPCAEdge, FrequentDirections, PowerMethod, Spirit
+    from prontosched.pipeline.fleet import Fleet
+    from prontosched.pipeline.node import Node
+    from prontosched.pipeline.presets import make_fleet, make_node
+    from prontosched.pipeline.projection import Projector
+    from prontosched.pipeline.spikes import SpikeDetector
     from prontosched.signals import LearnedSignal, RejectJob
-    from prontosched.spikes import SpikeDetector
     from prontosched.subspace import Subspace, distance, extend, merge, summarise
     from prontosched.telemetry.scaling import Scaling
 
@@ -49,22 +49,22 @@ _HOMES = {
     "extend": "subspace",
     "merge": "subspace",
     "distance": "subspace",
-    "Embedding": "embedding",
-    "FPCAEdge": "embedding",
-    "Spirit": "embedding",
-    "FrequentDirections": "embedding",
-    "PowerMethod": "embedding",
-    "Projector": "projection",
-    "SpikeDetector": "spikes",
+    "Embedding": "pipeline",
+    "FPCAEdge": "pipeline",
+    "Spirit": "pipeline",
+    "FrequentDirections": "pipeline",
+    "PowerMethod": "pipeline",
+    "Projector": "pipeline.projection",
+    "SpikeDetector": "pipeline.spikes",
     "Decision": "decision",
     "Evidence": "decision",
     "Signal": "decision",
     "RejectJob": "signals",
     "LearnedSignal": "signals",
-    "Node": "node",
-    "Fleet": "fleet",
-    "make_node": "presets",
-    "make_fleet": "presets",
+    "Node": "pipeline.node",
+    "Fleet": "pipeline.fleet",
+    "make_node": "pipeline.presets",
+    "make_fleet": "pipeline.presets",
     "ProntoError": "errors",
 }
 

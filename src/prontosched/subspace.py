@@ -3,7 +3,7 @@
 Covers: making a subspace from a block of vectors (`summarise`), folding a block
 into one (`extend`), merging two (`merge`) or many (`merge_all`), and telling how
 far two lie apart (`distance`).
-Does not cover: following a stream; see `prontosched.embedding`.
+Does not cover: following a stream; see `prontosched.pipeline`.
 
 A column is a timestep everywhere: a block has shape `(d, b)`.
 """

@@ -16,7 +16,7 @@ from prontosched.agent.nodes import OneNode
 from prontosched.agent.pace import Pace
 from prontosched.agent.reading import Reader
 from prontosched.agent.watched import Watched
-from prontosched.presets import make_fleet, make_node
+from prontosched.pipeline.presets import make_fleet, make_node
 from prontosched.telemetry.source import Sample
 
 METRICS = ("load", "heat", "wind", "rain", "fog")

@@ -24,7 +24,7 @@ from prontosched.agent.views import status
 from prontosched.errors import NewerStateError
 from prontosched.federation.link import DECISIONS, SUMMARIES, Board, LocalLink
 from prontosched.federation.tree import Tree
-from prontosched.presets import make_fleet
+from prontosched.pipeline.presets import make_fleet
 from prontosched.subspace import Subspace
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import Clock, Machine, make_agent

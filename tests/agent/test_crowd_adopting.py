@@ -9,7 +9,6 @@ import time
 import numpy as np
 import pytest
 
-from prontosched import adoption
 from prontosched.agent.crowd_members import ADOPT_AT_ONCE, NEW_AT_ONCE, CrowdMembers
 from prontosched.agent.federating import FederationFollower
 from prontosched.federation.address import Address
@@ -19,6 +18,7 @@ from prontosched.federation.link import Board, LocalLink
 from prontosched.federation.nats_link import NatsLink
 from prontosched.federation.service import AggregatorService, run_all
 from prontosched.federation.tree import Tree
+from prontosched.pipeline import adoption
 from prontosched.subspace import distance
 from tests.agent.machine import make_agent
 from tests.agent.test_api import asking, get

@@ -15,8 +15,8 @@ from prontosched.federation.message import Summary
 from prontosched.federation.nats_link import NatsLink
 from prontosched.federation.schema_book import SchemaBook
 from prontosched.federation.tree import Tree
-from prontosched.node_fleet import NodeFleet
-from prontosched.presets import make_fleet
+from prontosched.pipeline.node_fleet import NodeFleet
+from prontosched.pipeline.presets import make_fleet
 from prontosched.signals.learned_fleet import LearnedFleet
 from prontosched.telemetry.source import Sample
 from tests.agent import test_crowd_adopting

@@ -17,14 +17,14 @@ from prontosched.agent.gating import GateFollower
 from prontosched.agent.service import ServiceManager
 from prontosched.agent.views import status
 from prontosched.errors import SettingsError
-from prontosched.integration.gate import Verdict, label
-from prontosched.integration.policy import Rules
+from prontosched.gates.gate import Verdict, label
+from prontosched.gates.policy import Rules
 from prontosched.settings import AgentSettings
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS, Machine, make_agent
 from tests.agent.test_api import surge
 from tests.agent.test_loop import run
-from tests.integration.memory_gate import CountingMemoryGate, MemoryGate
+from tests.gates.memory_gate import CountingMemoryGate, MemoryGate
 from tests.processes import wait_for
 
 

@@ -17,12 +17,12 @@ from prontosched.agent.serve import Server
 from prontosched.agent.service import ServiceManager
 from prontosched.agent.views import status
 from prontosched.errors import IntegrationError
-from prontosched.integration.gate import Observed
+from prontosched.gates.gate import Observed
 from prontosched.telemetry.prometheus import PrometheusSource
 from tests.agent.machine import Clock, Machine, make_agent, sample
 from tests.agent.test_followers import gated
 from tests.agent.test_process import address, listen, wait_for
-from tests.integration.memory_gate import MemoryGate
+from tests.gates.memory_gate import MemoryGate
 
 
 def ticked(agent, clock, ticks):

@@ -14,7 +14,7 @@ import urllib.request
 import pytest
 
 from prontosched.agent.state import read_state
-from prontosched.node import Node
+from prontosched.pipeline.node import Node
 from tests.requirements import require_root
 
 LIMIT_BYTES = 70 * 1024 * 1024

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prontosched.agent.schema import Schema
 from prontosched.agent.transplant import with_metrics
 from prontosched.errors import StateError
-from prontosched.presets import make_node
+from prontosched.pipeline.presets import make_node
 from prontosched.telemetry.source import Sample
 
 NAMES = tuple("abcdefgh")

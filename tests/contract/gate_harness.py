@@ -13,15 +13,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from prontosched.integration.gate import Gate
+from prontosched.gates.gate import Gate
 
 # "module:function", imported only when its turn comes.
 HARNESSES: dict[str, str] = {
-    "slurm": "tests.integration.slurm_harness:drain",
-    "slurm-feature": "tests.integration.slurm_harness:feature",
-    "htcondor": "tests.integration.file_harness:htcondor",
-    "kubernetes": "tests.integration.kubernetes_harness:taint",
-    "hook": "tests.integration.file_harness:hook",
+    "slurm": "tests.gates.slurm_harness:drain",
+    "slurm-feature": "tests.gates.slurm_harness:feature",
+    "htcondor": "tests.gates.file_harness:htcondor",
+    "kubernetes": "tests.gates.kubernetes_harness:taint",
+    "hook": "tests.gates.file_harness:hook",
 }
 
 

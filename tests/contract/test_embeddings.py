@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from prontosched.embedding import (
+from prontosched.pipeline import (
     EMBEDDINGS,
     Embedding,
     FPCAEdge,

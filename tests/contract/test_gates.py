@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from prontosched.errors import IntegrationError
-from prontosched.integration.gate import CountingGate, Gate, PreferringGate, QueueGate, Rank, Verdict
-from prontosched.integration.keeper import Keeper
-from prontosched.integration.policy import Rules
-from prontosched.integration.registry import BUILT_IN
-from prontosched.integration.sweep import release, sweep
+from prontosched.gates.gate import CountingGate, Gate, PreferringGate, QueueGate, Rank, Verdict
+from prontosched.gates.keeper import Keeper
+from prontosched.gates.policy import Rules
+from prontosched.gates.registry import BUILT_IN
+from prontosched.gates.sweep import release, sweep
 from tests.contract.gate_harness import HARNESSES, Harness, harness_of
 
 EAGER = Rules(

@@ -21,7 +21,7 @@ from prontosched.evaluation.inputs import Part
 from prontosched.evaluation.record import Record, Shape
 from prontosched.evaluation.replay import PartResult, evaluate_part
 from prontosched.evaluation.setting import Setting
-from prontosched.presets import make_fleet
+from prontosched.pipeline.presets import make_fleet
 
 SETTING = Setting(methods=("ready", "random"), truth="5%")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prontosched.node import Node
+from prontosched.pipeline.node import Node
 from prontosched.subspace import Subspace, distance
 
 from .buses import Bus

@@ -11,8 +11,8 @@ from prontosched.federation.member import Member
 from prontosched.federation.propagation import Propagation
 from prontosched.federation.service import AggregatorService
 from prontosched.federation.tree import Tree
-from prontosched.node import Node
-from prontosched.presets import make_node
+from prontosched.pipeline.node import Node
+from prontosched.pipeline.presets import make_node
 from prontosched.subspace import Array
 
 METRICS = tuple(f"m{i:02d}" for i in range(16))

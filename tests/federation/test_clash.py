@@ -26,7 +26,7 @@ from prontosched.federation.message import GlobalView, Summary
 from prontosched.federation.nats_link import NatsLink
 from prontosched.federation.propagation import Propagation
 from prontosched.federation.service import AggregatorService, run_all
-from prontosched.presets import make_node
+from prontosched.pipeline.presets import make_node
 
 from .buses import Bus, eventually
 from .fleets import factor_data, summary_of

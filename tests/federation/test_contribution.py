@@ -10,7 +10,7 @@ from prontosched.federation.contribution import shared_by, start_signal, summary
 from prontosched.federation.link import SUMMARIES, Board, LocalLink
 from prontosched.federation.member import Member
 from prontosched.federation.message import Summary
-from prontosched.presets import make_node
+from prontosched.pipeline.presets import make_node
 from prontosched.subspace import distance
 
 from .simulated import METRICS, Stream

@@ -16,8 +16,8 @@ from prontosched.federation.message import DecisionMessage, GlobalView
 from prontosched.federation.schema import fingerprint
 from prontosched.federation.seat import Seat
 from prontosched.federation.tree import Tree
-from prontosched.node import Node
-from prontosched.presets import make_node
+from prontosched.pipeline.node import Node
+from prontosched.pipeline.presets import make_node
 from prontosched.subspace import distance
 
 from .fleets import angle

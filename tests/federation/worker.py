@@ -39,8 +39,8 @@ class Worker:
         from prontosched.federation.member import Member
         from prontosched.federation.nats_link import NatsLink
         from prontosched.federation.propagation import Propagation
-        from prontosched.node import Node
-        from prontosched.presets import make_node
+        from prontosched.pipeline.node import Node
+        from prontosched.pipeline.presets import make_node
 
         from .simulated import METRICS, Stream
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from prontosched.presets import make_node
+from prontosched.pipeline.presets import make_node
 from tests.test_node import stream
 
 CASES = {

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.decision import Evidence
-from prontosched.presets import make_node
+from prontosched.pipeline.presets import make_node
 from prontosched.signals.learned import LearnedSignal
 from prontosched.subspace import Array
 

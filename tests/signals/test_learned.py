@@ -10,8 +10,8 @@ import pytest
 from prontosched.codec import decode, encode
 from prontosched.decision import Evidence
 from prontosched.errors import StateError
-from prontosched.node import Node
-from prontosched.presets import make_node
+from prontosched.pipeline.node import Node
+from prontosched.pipeline.presets import make_node
 from prontosched.signals.learned import LearnedSignal
 
 from .runs import run, run_node

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prontosched.presets import make_node
+from prontosched.pipeline.presets import make_node
 from prontosched.telemetry.linux import LinuxSource
 from prontosched.telemetry.linux_cgroups import cgroup_name, plain_name
 from prontosched.telemetry.linux_ready import Ready

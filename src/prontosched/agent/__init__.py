@@ -5,6 +5,6 @@ Covers: the loop and its cadence (`loop`, `pace`, `reading`), what it decides fo
 survives a restart (`state`, `decision_log`), and HTTP (`api`, `access`, `openapi`,
 `exposition`). Alone in asking the time.
 
-Does not cover: the decision itself (`prontosched.node`), schedulers
-(`prontosched.integration`), pages for a browser (`prontosched.dashboard`).
+Does not cover: the decision itself (`prontosched.pipeline.node`), schedulers
+(`prontosched.gates`), pages for a browser (`prontosched.dashboard`).
 """

@@ -26,18 +26,18 @@ from prontosched.agent.service import ServiceManager
 from prontosched.agent.state import default_folder
 from prontosched.agent.watched import Watched
 from prontosched.errors import IntegrationError, SettingsError, StateError, suggestion
-from prontosched.fleet import Fleet
-from prontosched.node import Node
-from prontosched.node_fleet import NodeFleet
-from prontosched.presets import PRESETS, make_fleet, make_node
+from prontosched.pipeline.fleet import Fleet
+from prontosched.pipeline.node import Node
+from prontosched.pipeline.node_fleet import NodeFleet
+from prontosched.pipeline.presets import PRESETS, make_fleet, make_node
 from prontosched.settings import SIGNAL_SETTINGS, AgentSettings, pairs, with_durations
 from prontosched.signals import find_signal
 from prontosched.signals.policy import read_tolerance
 from prontosched.telemetry.source import Source
 
 if TYPE_CHECKING:
-    from prontosched.integration.gate import Gate
-    from prontosched.integration.policy import Rules
+    from prontosched.gates.gate import Gate
+    from prontosched.gates.policy import Rules
 
 LOG = logging.getLogger("prontosched.agent")
 SHORTEST_TIMEOUT_SECONDS = 0.5
@@ -68,8 +68,8 @@ def closes_nodes(settings: AgentSettings) -> bool:
     """Tell whether a refusal really keeps jobs away: a gate that only ranks nodes does not."""
     if settings.gate is None or not settings.enforce:
         return False
-    from prontosched.integration.policy import take_veto
-    from prontosched.integration.registry import prefers
+    from prontosched.gates.policy import take_veto
+    from prontosched.gates.registry import prefers
 
     veto = take_veto(pairs(settings.gate_option, "--gate-option"))
     return not prefers(settings.gate) if veto is None else veto
@@ -104,7 +104,7 @@ def check(settings: AgentSettings) -> None:
     signal_options(settings)
     if settings.gate is None:
         return
-    from prontosched.integration.registry import missing_engine
+    from prontosched.gates.registry import missing_engine
 
     _, options, _ = _made_gate(settings)
     if words := missing_engine(settings.gate, **options):
@@ -218,7 +218,7 @@ def place_of(settings: AgentSettings, node: str) -> str:
 
 def _gate(settings: AgentSettings, link: Any) -> Follower:
     from prontosched.agent.gating import GateFollower
-    from prontosched.integration.preference import closed_nodes
+    from prontosched.gates.preference import closed_nodes
 
     at_scheduler = pairs(settings.gate_option, "--gate-option").get("node")
     gate, _, rules = _made_gate(settings)
@@ -241,8 +241,8 @@ def _gate(settings: AgentSettings, link: Any) -> Follower:
 
 def _made_gate(settings: AgentSettings) -> tuple[Gate, dict[str, str], Rules]:
     """Return the gate, its own options and the rules that hold for any."""
-    from prontosched.integration.policy import take_rules
-    from prontosched.integration.registry import make_gate
+    from prontosched.gates.policy import take_rules
+    from prontosched.gates.registry import make_gate
 
     assert settings.gate is not None
     options = with_durations(pairs(settings.gate_option, "--gate-option"))

@@ -1,7 +1,7 @@
 """Which of an agent's nodes to send a job to: `GET /v1/best`.
 
 Covers: the order, with jobs on their way counted. The rule itself is
-`prontosched.integration.preference`.
+`prontosched.gates.preference`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from prontosched.agent.answer import Answer, plain
 from prontosched.agent.loop import Agent
-from prontosched.integration.gate import chance
-from prontosched.integration.placement import crowded_chance
-from prontosched.integration.preference import Candidate, best_first
+from prontosched.gates.gate import chance
+from prontosched.gates.placement import crowded_chance
+from prontosched.gates.preference import Candidate, best_first
 
 MAX_NODES = 1000
 

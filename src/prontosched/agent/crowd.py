@@ -19,8 +19,8 @@ from prontosched.agent.places import MOST_NODES, Arrangement, welcome, without
 from prontosched.agent.schema import MAX_METRICS
 from prontosched.agent.tally import Tally
 from prontosched.decision import Decision
-from prontosched.fleet import Fleet
-from prontosched.node_fleet import NodeFleet
+from prontosched.pipeline.fleet import Fleet
+from prontosched.pipeline.node_fleet import NodeFleet
 from prontosched.subspace import Array, Subspace
 from prontosched.telemetry.source import Sample
 

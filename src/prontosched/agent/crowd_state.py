@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from prontosched.agent.places import MOST_NODES
 from prontosched.agent.schema import FAMILIAR_SHARE, known_share
 from prontosched.errors import StateError
-from prontosched.fleet import Fleet
-from prontosched.node_fleet import NodeFleet
+from prontosched.pipeline.fleet import Fleet
+from prontosched.pipeline.node_fleet import NodeFleet
 from prontosched.signals import lasting_settings
 
 LOG = logging.getLogger("prontosched.agent")

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.fleet import Fleet
-from prontosched.node_fleet import NodeFleet
+from prontosched.pipeline.fleet import Fleet
+from prontosched.pipeline.node_fleet import NodeFleet
 from prontosched.subspace import Array, Subspace
 from prontosched.telemetry.scaling import Scaling
 from prontosched.telemetry.scaling_fleet import FleetScaling

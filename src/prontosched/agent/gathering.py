@@ -9,8 +9,8 @@ from prontosched.agent.crowd_notes import Notes
 from prontosched.agent.nodes import OneNode
 from prontosched.agent.transplant import with_metrics
 from prontosched.errors import StateError
-from prontosched.fleet import Fleet
-from prontosched.joining import join
+from prontosched.pipeline.fleet import Fleet
+from prontosched.pipeline.joining import join
 
 LOG = logging.getLogger("prontosched.agent")
 

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from prontosched.agent.answer import plain
-from prontosched.integration.gate import Gate, RefusalLeases, Verdict, chance
-from prontosched.integration.keeper import Keeper, vetoes
-from prontosched.integration.policy import Rules
+from prontosched.gates.gate import Gate, RefusalLeases, Verdict, chance
+from prontosched.gates.keeper import Keeper, vetoes
+from prontosched.gates.policy import Rules
 
 if TYPE_CHECKING:
     from prontosched.agent.loop import Agent

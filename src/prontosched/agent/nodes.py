@@ -20,7 +20,7 @@ from prontosched.agent.tally import Tally
 from prontosched.agent.track_record import TrackRecord
 from prontosched.agent.transplant import with_metrics
 from prontosched.errors import StateError
-from prontosched.node import Node
+from prontosched.pipeline.node import Node
 from prontosched.subspace import Array, Subspace
 from prontosched.telemetry.source import Sample
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from prontosched.codec import decode, encode
 from prontosched.errors import StateError
-from prontosched.node import STATE_KIND, STATE_VERSION, Node
+from prontosched.pipeline.node import STATE_KIND, STATE_VERSION, Node
 
 # Arrays of a node's state whose last axis has one place per metric.
 BY_METRIC = frozenset(

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.embedding import FPCAEdge
 from prontosched.federation.aggregator import Aggregator
 from prontosched.federation.message import Summary
+from prontosched.pipeline import FPCAEdge
 from prontosched.subspace import Array, Subspace, distance
 
 NODES, GROUPS, FEATURES, SAMPLES = 48, 6, 134, 250

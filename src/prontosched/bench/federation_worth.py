@@ -28,8 +28,8 @@ from prontosched.federation.link import VIEWS, Board, LocalLink
 from prontosched.federation.member import Member
 from prontosched.federation.message import GlobalView, Summary
 from prontosched.federation.schema_book import SchemaBook
-from prontosched.node import Node
-from prontosched.presets import make_node
+from prontosched.pipeline.node import Node
+from prontosched.pipeline.presets import make_node
 from prontosched.subspace import Array
 
 HORIZON = 5

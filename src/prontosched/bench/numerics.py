@@ -10,7 +10,7 @@ import numpy as np
 
 from prontosched.bench.reference import PlainNode, PlainScaling
 from prontosched.bench.row import Row, best_of
-from prontosched.presets import make_fleet, make_node
+from prontosched.pipeline.presets import make_fleet, make_node
 from prontosched.subspace import Array, Subspace, merge_all
 
 FEATURES, RANK, BLOCK = 134, 4, 10
@@ -172,7 +172,7 @@ def merge_rows(nodes: int = 10_000, fan_out: int = 32) -> Iterator[Row]:
 _RESIDENT = """
 import resource, sys
 import numpy as np
-from prontosched.presets import make_node
+from prontosched.pipeline.presets import make_node
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()

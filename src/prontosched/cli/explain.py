@@ -134,7 +134,7 @@ def _watch() -> dict[str, Any]:
     """Watch this machine long enough for a first picture of its directions."""
     from prontosched.agent.offenders import Offenders
     from prontosched.explain import directions, sentence
-    from prontosched.presets import make_node
+    from prontosched.pipeline.presets import make_node
     from prontosched.telemetry.linux import LinuxSource
 
     click.echo(f"no agent answers: watching this machine for {WATCH_STEPS * WATCH_INTERVAL:.0f} s", err=True)

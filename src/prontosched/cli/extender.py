@@ -15,10 +15,10 @@ from prontosched.errors import IntegrationError
 if TYPE_CHECKING:
     from prontosched.agent.access import Access
     from prontosched.cli.extender_bus import BusDecisions
-    from prontosched.integration.extender_decisions import PolledDecisions
-    from prontosched.integration.extender_ledger import Ledger
-    from prontosched.integration.extender_server import Background, Extender
-    from prontosched.integration.extender_wake import Waker
+    from prontosched.gates.extender_decisions import PolledDecisions
+    from prontosched.gates.extender_ledger import Ledger
+    from prontosched.gates.extender_server import Background, Extender
+    from prontosched.gates.extender_wake import Waker
 
 REFRESH_SECONDS = 15.0
 
@@ -145,9 +145,9 @@ def command(
 
 def build(**options: Any) -> tuple[Extender, Waker | None]:
     """Make the extender that the options ask for, and the waker beside it where there is one."""
-    from prontosched.integration.extender_ledger import Ledger
-    from prontosched.integration.extender_server import Extender
-    from prontosched.integration.policy import Rules
+    from prontosched.gates.extender_ledger import Ledger
+    from prontosched.gates.extender_server import Extender
+    from prontosched.gates.policy import Rules
 
     names = ("enforce", "veto", "valid_seconds", "min_hold_seconds", "min_accept_seconds", "max_refusing")
     rules = Rules(**{name: options[name] for name in names})
@@ -174,7 +174,7 @@ def build(**options: Any) -> tuple[Extender, Waker | None]:
 
 def _polled(options: dict[str, Any], internal: dict[str, str]) -> PolledDecisions:
     from prontosched.agent.access import read_token
-    from prontosched.integration.extender_decisions import Addresses, PolledDecisions
+    from prontosched.gates.extender_decisions import Addresses, PolledDecisions
 
     file, token_file = options["agents_file"], options["agents_token_file"]
     addresses = Addresses.read(file, options["agents"]) if file else Addresses(options["agents"])
@@ -227,8 +227,8 @@ async def _refreshing(waker: Waker, ledger: Ledger, internal: dict[str, str]) ->
 
 
 def _waker(needed: str) -> Waker | None:
-    from prontosched.integration.extender_wake import Waker
-    from prontosched.integration.kubernetes_client import ApiServer
+    from prontosched.gates.extender_wake import Waker
+    from prontosched.gates.kubernetes_client import ApiServer
 
     try:
         return Waker(ApiServer.find())

@@ -9,8 +9,8 @@ from prontosched.errors import ProntoError
 from prontosched.federation.link import DECISIONS, Link
 from prontosched.federation.message import DecisionMessage
 from prontosched.federation.tree import name_of
-from prontosched.integration.extender_ledger import MOST_KNOWN
-from prontosched.integration.gate import Verdict, chance
+from prontosched.gates.extender_ledger import MOST_KNOWN
+from prontosched.gates.gate import Verdict, chance
 
 
 class BusDecisions:

@@ -21,8 +21,8 @@ from prontosched.errors import IntegrationError, SettingsError
 from prontosched.settings import pairs, with_durations
 
 if TYPE_CHECKING:
-    from prontosched.integration.gate import Gate, Observed
-    from prontosched.integration.sweep import Swept
+    from prontosched.gates.gate import Gate, Observed
+    from prontosched.gates.sweep import Swept
 
 _gate_options = together(
     click.option(
@@ -57,7 +57,7 @@ def list_gates(as_json: bool) -> None:
     Example:
         pronto gate list
     """
-    from prontosched.integration.registry import gate_names, missing_engine
+    from prontosched.gates.registry import gate_names, missing_engine
 
     lacking: dict[str, str | None] = {}
     for name in gate_names():
@@ -116,7 +116,7 @@ def release(names: tuple[str, ...], options: tuple[str, ...], as_json: bool) -> 
     Example:
         pronto gate release
     """
-    from prontosched.integration.sweep import release as release_all
+    from prontosched.gates.sweep import release as release_all
 
     _report_each(_gates(names, options), release_all, as_json)
 
@@ -148,7 +148,7 @@ def watch(
     Example:
         pronto gate watch --gate slurm --every 10s
     """
-    from prontosched.integration.sweep import sweep
+    from prontosched.gates.sweep import sweep
 
     gates = _gates(names, options)
 
@@ -200,7 +200,7 @@ def elim(
     """
     from prontosched.cli.asking import find
     from prontosched.errors import ProntoError
-    from prontosched.integration.lsf import ABORT, report, wanted
+    from prontosched.gates.lsf import ABORT, report, wanted
 
     if not wanted():
         code = os.environ.get("ELIM_ABORT_VALUE", "")
@@ -226,7 +226,7 @@ def elim(
 
 
 def _chance(answer: dict[str, Any]) -> float | None:
-    from prontosched.integration.gate import chance
+    from prontosched.gates.gate import chance
 
     accept, probability = answer.get("accept"), answer.get("probability")
     if answer.get("stale") or not isinstance(accept, bool):
@@ -235,7 +235,7 @@ def _chance(answer: dict[str, Any]) -> float | None:
 
 
 def _gates(names: tuple[str, ...], options: tuple[str, ...]) -> list[Gate]:
-    from prontosched.integration.registry import make_gate, present_gates
+    from prontosched.gates.registry import make_gate, present_gates
 
     given = with_durations(pairs(options, "--option"))
     if given and len(names) != 1:
@@ -254,7 +254,7 @@ def _gates(names: tuple[str, ...], options: tuple[str, ...]) -> list[Gate]:
 
 
 def _tried(gate: Gate, work: Callable[[Gate], Swept]) -> Swept:
-    from prontosched.integration.sweep import Swept
+    from prontosched.gates.sweep import Swept
 
     try:
         return work(gate)

@@ -14,7 +14,7 @@ import click
 
 from prontosched.cli.signal_options import policy, policy_options
 from prontosched.decision import Decision
-from prontosched.node import Node
+from prontosched.pipeline.node import Node
 from prontosched.settings import SIGNAL_SETTINGS
 from prontosched.signals import SIGNALS, find_signal
 from prontosched.telemetry.source import Sample, Source, samples
@@ -115,7 +115,7 @@ def decisions(
     source: Source, options: dict[str, Any], chosen: dict[str, Any]
 ) -> Iterator[tuple[int, Sample, Decision]]:
     """Yield every decision of every node, in the order of the trace."""
-    from prontosched.presets import make_node
+    from prontosched.pipeline.presets import make_node
 
     preset = options["preset"] or ("paper" if options["signal"] == "paper" else "default")
     nodes: dict[str, Node] = {}

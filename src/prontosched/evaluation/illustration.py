@@ -9,7 +9,7 @@ import numpy as np
 from prontosched.evaluation.inputs import Part
 from prontosched.evaluation.truth import Truth
 from prontosched.evaluation.windows import Mask
-from prontosched.presets import make_node
+from prontosched.pipeline.presets import make_node
 from prontosched.subspace import Array
 
 UNITS = {"percent": "% of a CPU", "ms": "ms per interval"}

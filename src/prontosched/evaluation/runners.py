@@ -9,16 +9,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence
-from prontosched.embedding import EMBEDDINGS
 from prontosched.evaluation.methods import Chunked, Method
 from prontosched.evaluation.references import HalfSpaceTrees
 from prontosched.evaluation.scorers import Rows, Said, Scorer, Signals, SubspaceDistance
 from prontosched.evaluation.windows import Mask
-from prontosched.fleet import Fleet
-from prontosched.node import Node
-from prontosched.presets import PRESETS
-from prontosched.projection import Projector
-from prontosched.spikes import SpikeDetector
+from prontosched.pipeline import EMBEDDINGS
+from prontosched.pipeline.fleet import Fleet
+from prontosched.pipeline.node import Node
+from prontosched.pipeline.presets import PRESETS
+from prontosched.pipeline.projection import Projector
+from prontosched.pipeline.spikes import SpikeDetector
 from prontosched.subspace import Array
 from prontosched.telemetry.scaling import Scaling
 

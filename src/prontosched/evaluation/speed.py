@@ -12,7 +12,7 @@ import numpy as np
 from prontosched.errors import ProntoError
 from prontosched.evaluation.inputs import Part
 from prontosched.evaluation.replay import PartResult
-from prontosched.presets import make_node
+from prontosched.pipeline.presets import make_node
 from prontosched.subspace import Array
 
 # 100 clusters, about 30,000 VMs, four weeks at 20 s.

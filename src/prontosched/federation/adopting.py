@@ -1,7 +1,7 @@
 """When nodes adopt the global view, and how much they trust it.
 
 Covers: the rules, for one node or for many at once, and the view as it comes down. What
-adopting does to a node: `prontosched.node` and `prontosched.fleet_views`; what taking up
+adopting does to a node: `prontosched.pipeline.node` and `prontosched.pipeline.fleet_views`; what taking up
 statistics does to its signal: `prontosched.signals.sharing`.
 """
 
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.adoption import LEAST_WEIGHT, adopted_weight
 from prontosched.errors import FederationError
 from prontosched.federation.arrival import UnknownSchemaError
 from prontosched.federation.clash import clashing
@@ -24,6 +23,7 @@ from prontosched.federation.message import GlobalView
 from prontosched.federation.pooling import for_node, trust
 from prontosched.federation.schema import Metrics
 from prontosched.federation.schema_book import SchemaBook
+from prontosched.pipeline.adoption import LEAST_WEIGHT, adopted_weight
 from prontosched.subspace import Subspace
 
 log = logging.getLogger(__name__)

@@ -59,7 +59,7 @@ class Summarised(Protocol):
 
 
 class Contributor(Summarised, Protocol):
-    """What a member asks of a node; `prontosched.node.Node` has all of it."""
+    """What a member asks of a node; `prontosched.pipeline.node.Node` has all of it."""
 
     def adopt(self, global_view: Subspace, *, samples: float) -> None:
         """Project on the global view too."""

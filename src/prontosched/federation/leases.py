@@ -2,7 +2,7 @@
 
 Covers: `RefusalLeases`, the capacity floor of all gates. Nodes write their word into one
 table by compare-and-set, in one process and over NATS; who of them may be closed is a
-rule that whoever makes the leases hands in (`prontosched.integration.preference`). The
+rule that whoever makes the leases hands in (`prontosched.gates.preference`). The
 lease of an aggregator on its place is `prontosched.federation.seat`.
 
 Time is the bus's own (`Link.now`): a machine whose clock is wrong neither keeps a

@@ -3,7 +3,7 @@
 Covers: aligned projections, T² and SPE as inputs, the one direction of the metrics
 that has gone with contention so far, and `Sight`, a second head over these that
 corrects the first only as far as its own record warrants.
-Does not cover: the projections themselves; see `prontosched.projection`.
+Does not cover: the projections themselves; see `prontosched.pipeline.projection`.
 
 The heads over contention history are learned without these inputs. A second head
 learns what they miss. Every prediction of it is compared with the label, once

@@ -1,7 +1,7 @@
 """What a gate makes of the nodes' own words: levels of preference, and a bounded veto.
 
-The rules are those of `prontosched.integration.preference`, applied every second to all
-nodes of a cluster, with the defaults of `prontosched.integration.policy`.
+The rules are those of `prontosched.gates.preference`, applied every second to all
+nodes of a cluster, with the defaults of `prontosched.gates.policy`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.integration.policy import Rules
-from prontosched.integration.preference import closable, level_of, places
+from prontosched.gates.policy import Rules
+from prontosched.gates.preference import closable, level_of, places
 from prontosched.subspace import Array
 
 Mask = NDArray[np.bool_]

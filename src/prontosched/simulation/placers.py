@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.integration.preference import LEVEL_EDGES
+from prontosched.gates.preference import LEVEL_EDGES
 from prontosched.subspace import Array
 
 Mask = NDArray[np.bool_]

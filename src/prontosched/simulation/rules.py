@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.competitors import COMPETITORS, SOURCES, Competitor, Pressure
-from prontosched.fleet import Fleet
-from prontosched.node_fleet import NodeFleet
-from prontosched.presets import make_fleet
+from prontosched.pipeline.fleet import Fleet
+from prontosched.pipeline.node_fleet import NodeFleet
+from prontosched.pipeline.presets import make_fleet
 from prontosched.signals.arithmetic import Many
 from prontosched.signals.budget import Budget
 from prontosched.simulation.cluster import Cluster

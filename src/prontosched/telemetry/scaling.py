@@ -2,7 +2,7 @@
 
 Covers: exponentially weighted mean and variance of every metric, a floor for
 constant ones, clipping, and unknown values, for one node. A fleet does the same
-with a leading axis and shares `fold` and `spread`; see `prontosched.fleet`.
+with a leading axis and shares `fold` and `spread`; see `prontosched.pipeline.fleet`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,379 @@
+"""What a scheduler must let us do: the `Gate` protocol and the values it speaks in.
+
+Covers: the verdict and the rank handed to a scheduler, what was found there, and the
+text by which we know our own mark again. A gate closes nodes (the veto); one that can
+also ranks them (the preference, `PreferringGate`). When to do either (minimum times,
+capacity floor, shadow mode, expiry) is the same for every scheduler and lives in
+`prontosched.gates.keeper`; finding a gate by its name in `registry`.
+
+Rules for every gate
+--------------------
+1. Own only what you set. `observe` tells our own mark from anyone else's; `refuse`
+   and `accept` read first and leave a node alone that someone else has closed. What a
+   rank replaces (an administrator's weight) is kept with it and put back by `restore`.
+2. Every refusal and every rank carries `valid_until`, written where the scheduler keeps
+   it, so that a watchdog that never met the agent can undo it.
+3. `refuse` on a node that we hold already only renews reason and expiry; `accept` and
+   `restore` where nothing is ours do nothing. All can be repeated without harm.
+4. Whatever the scheduler refuses, and whatever takes longer than the gate's timeout,
+   is an `IntegrationError`. No call may block without end.
+5. Every refusal carries its reason where the scheduler's users look for it.
+
+Calls are synchronous. The keeper runs them in a thread of its own, one at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal, Protocol, runtime_checkable
+
+from prontosched.decision import Decision
+
+PREFIX = "pronto:"
+REASON_LIMIT = 160
+
+State = Literal["open", "closed-by-us", "closed-by-other"]
+
+_LABEL = re.compile(
+    r"^pronto: (?P<reason>.*) \(score (?P<score>-?[0-9.e+-]+|inf|-inf|nan), until (?P<until>[0-9TZ:-]+)\)$"
+)
+_RANK = re.compile(
+    r"level (?P<level>\d), chance (?P<chance>[0-9.e+-]+|nan), (?P<word>refusing|accepting), until (?P<until>[0-9TZ:-]+)"
+)
+_CLOCK = "%Y-%m-%dT%H:%M:%SZ"
+# The last second a label can name.
+_LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a gate is to do with one node, and for how long that holds.
+
+    Attributes
+    ----------
+    refuse
+        True keeps new jobs away. Jobs that already run are never touched.
+    score
+        The chance of contention, by which nodes are compared. From a signal that gives
+        none it is 1 while it refuses and 0 while it accepts.
+    reason
+        One sentence an operator can read aloud.
+    valid_until
+        Seconds since 1970. From then on the verdict counts for nothing.
+
+    Examples
+    --------
+    >>> Verdict(True, 0.8, "cpu_user is rising", valid_until=60.0).expired(61.0)
+    True
+    """
+
+    refuse: bool
+    score: float
+    reason: str
+    valid_until: float
+
+    def expired(self, now: float) -> bool:
+        """Tell whether the verdict no longer counts; one without a time never did."""
+        return not now < self.valid_until
+
+    @classmethod
+    def of(cls, decision: Decision, *, now: float, valid_seconds: float) -> Verdict:
+        """Make a verdict of a decision."""
+        score = chance(decision.probability, refuse=decision.raised)
+        return cls(bool(decision.raised), score, decision.reason, now + valid_seconds)
+
+
+def chance(probability: float | None, *, refuse: bool) -> float:
+    """Return what nodes are compared by: the probability, or the bare word of a signal without one.
+
+    Examples
+    --------
+    >>> chance(0.25, refuse=False), chance(None, refuse=True), chance(math.nan, refuse=False)
+    (0.25, 1.0, 0.0)
+    """
+    return float(refuse) if probability is None or math.isnan(probability) else float(probability)
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """How a node compares with others, as a gate writes it down.
+
+    Attributes
+    ----------
+    level
+        0 is calm and filled first; up to `LEVELS - 1`.
+    chance
+        The chance of contention when the rank was written.
+    refuse
+        Whether the node's own word was refusing then.
+    valid_until
+        Seconds since 1970. From then on the rank counts for nothing.
+    """
+
+    level: int
+    chance: float
+    refuse: bool
+    valid_until: float
+
+    def expired(self, now: float) -> bool:
+        """Tell whether the rank no longer counts; one without a time never did."""
+        return not now < self.valid_until
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a scheduler says about one node, and whose doing it is.
+
+    Attributes
+    ----------
+    state
+        `open` takes jobs; `closed-by-us` bears our mark; `closed-by-other` is closed by
+        an administrator, a failure or another tool, and none of our business.
+    detail
+        The scheduler's own words: the reason it shows to its users.
+    score, valid_until
+        Read back from our mark; NaN where the node is not ours or the mark is damaged.
+    rank
+        The rank that we gave the node, whoever closed it; None where there is none.
+    """
+
+    state: State
+    detail: str = ""
+    score: float = math.nan
+    valid_until: float = math.nan
+    rank: Rank | None = None
+
+    @property
+    def ours(self) -> bool:
+        """True when the node is closed and bears our mark."""
+        return self.state == "closed-by-us"
+
+    def lapsed(self, now: float) -> bool:
+        """True when the node is ours and its verdict is over, or cannot be read."""
+        return self.ours and not now < self.valid_until
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """How many nodes a scheduler has in service, and which of them we hold closed.
+
+    Attributes
+    ----------
+    in_service
+        Nodes that are open or closed by us. Those closed by others do not count.
+    refusals
+        The nodes that we hold closed.
+    ranks
+        The nodes in service that bear a rank of ours. All others are calm.
+    """
+
+    in_service: int
+    refusals: Mapping[str, Observed] = field(default_factory=dict)
+    ranks: Mapping[str, Rank] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, seen: Mapping[str, Observed]) -> Census:
+        """Count what was observed of all nodes."""
+        serving = {name: one for name, one in seen.items() if one.state != "closed-by-other"}
+        return cls(
+            len(serving),
+            {name: one for name, one in serving.items() if one.ours},
+            {name: one.rank for name, one in serving.items() if one.rank is not None},
+        )
+
+
+class Gate(Protocol):
+    """One scheduler, as far as Pronto may touch it.
+
+    Attributes
+    ----------
+    name
+        The gate's name in settings and messages, such as `slurm`.
+    """
+
+    name: str
+
+    def observe(self, node: str) -> Observed:
+        """Return what the scheduler says about `node` now.
+
+        Raises
+        ------
+        IntegrationError
+            The scheduler does not answer, or does not know the node.
+        """
+        ...
+
+    def refuse(self, node: str, verdict: Verdict) -> None:
+        """Keep new jobs off `node`, or renew reason and expiry where we do so already.
+
+        A node closed by someone else stays as it is, without an error.
+        """
+        ...
+
+    def accept(self, node: str) -> None:
+        """Let jobs onto `node` again, only if the node bears our mark."""
+        ...
+
+    def owned(self) -> list[str]:
+        """Return every node that bears a mark of ours, closed or ranked, as far as this gate reaches."""
+        ...
+
+
+@runtime_checkable
+class PreferringGate(Protocol):
+    """A gate whose scheduler can be told which nodes to fill first.
+
+    Attributes
+    ----------
+    level_seconds
+        Time that one change of a node's rank costs: in the long run there is at most one
+        change in so many seconds. 0 for a gate that takes any number.
+    marks_calm
+        True where calm nodes bear a mark too, which is renewed like any other; elsewhere
+        a node without a mark is calm.
+    """
+
+    level_seconds: float
+    marks_calm: bool
+
+    def prefer(self, node: str, rank: Rank, verdict: Verdict) -> None:
+        """Give `node` its rank, or renew it; level 0 is as the administrator set it.
+
+        Parameters
+        ----------
+        verdict
+            What the rank comes from, for people: its reason.
+        """
+        ...
+
+    def restore(self, node: str) -> None:
+        """Take our rank off `node` and put back what it replaced; nothing happens where there is none."""
+        ...
+
+
+@runtime_checkable
+class QueueGate(Protocol):
+    """A gate whose scheduler can tell whether jobs wait that no open node can take."""
+
+    def starved(self) -> bool:
+        """Tell whether jobs wait for nodes; then no veto may stand."""
+        ...
+
+
+@runtime_checkable
+class CountingGate(Protocol):
+    """A gate whose scheduler knows all its nodes, so that the floor can be counted there."""
+
+    def census(self) -> Census:
+        """Count the nodes in service and name those that we hold, in one call."""
+        ...
+
+
+class RefusalLeases(Protocol):
+    """Leave to refuse, taken by compare-and-set on something that all agents share.
+
+    A row belongs to one node, holds its word and ends by itself at `valid_until`. Nodes
+    tell their word from level 1 on; the keeper asks again with every refusing verdict,
+    which renews the row.
+    """
+
+    def tell(self, node: str, *, refuse: bool, score: float, valid_until: float, now: float) -> bool:
+        """Write the word of `node` down, and return whether it may be closed."""
+        ...
+
+    def release(self, node: str) -> None:
+        """Take the row of `node` out; nothing happens where there is none."""
+        ...
+
+
+def label(verdict: Verdict) -> str:
+    """Write a refusal as one line that people read and `read_label` understands.
+
+    Examples
+    --------
+    >>> label(Verdict(True, 0.8, "cpu_user is rising", valid_until=1700000000.0))
+    'pronto: cpu_user is rising (score 0.8, until 2023-11-14T22:13:20Z)'
+    """
+    reason = " ".join(_printable(verdict.reason).split())
+    if len(reason) > REASON_LIMIT:
+        reason = reason[: REASON_LIMIT - 1].rstrip() + "…"
+    return (
+        f"{PREFIX} {reason or 'refused'} (score {verdict.score:.4g}, until {clock_text(verdict.valid_until)})"
+    )
+
+
+def rank_text(rank: Rank) -> str:
+    """Write a rank as one line that `read_rank` understands.
+
+    Examples
+    --------
+    >>> rank_text(Rank(3, 0.62, False, 1700000000.0))
+    'level 3, chance 0.62, accepting, until 2023-11-14T22:13:20Z'
+    """
+    word = "refusing" if rank.refuse else "accepting"
+    return f"level {rank.level}, chance {rank.chance:.4g}, {word}, until {clock_text(rank.valid_until)}"
+
+
+def read_rank(text: str) -> Rank:
+    """Read what `rank_text` wrote; a text that someone has edited is a rank that has expired."""
+    found = _RANK.fullmatch(text)
+    try:
+        chance_read = math.nan if found is None else float(found["chance"])
+    except ValueError:
+        found, chance_read = None, math.nan
+    if found is None:
+        return Rank(0, math.nan, False, math.nan)
+    return Rank(int(found["level"]), chance_read, found["word"] == "refusing", read_clock(found["until"]))
+
+
+def clock_text(seconds: float) -> str:
+    """Write a time as marks carry it, in whole seconds rounded down; no time is the first one.
+
+    Examples
+    --------
+    >>> clock_text(1700000000.9), read_clock("2023-11-14T22:13:20Z")
+    ('2023-11-14T22:13:20Z', 1700000000.0)
+    """
+    until = 0.0 if math.isnan(seconds) else min(max(seconds, 0.0), _LATEST)
+    return datetime.fromtimestamp(math.floor(until), UTC).strftime(_CLOCK)
+
+
+def read_clock(text: str) -> float:
+    """Read what `clock_text` wrote; NaN where it is no time."""
+    try:
+        return datetime.strptime(text, _CLOCK).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return math.nan
+
+
+def read_label(text: str) -> Observed | None:
+    """Read a line written by `label`; None when it is not ours.
+
+    A line with our prefix that someone has edited is still ours, but its score and
+    expiry are NaN, so that a watchdog counts it as lapsed.
+
+    Examples
+    --------
+    >>> read_label("disk is failing") is None
+    True
+    """
+    if not text.startswith(PREFIX):
+        return None
+    found = _LABEL.match(text)
+    if found is None:
+        return Observed("closed-by-us", text)
+    try:
+        score = float(found["score"])
+    except ValueError:
+        return Observed("closed-by-us", text)
+    until = read_clock(found["until"])
+    return Observed("closed-by-us", text, score=math.nan if math.isnan(until) else score, valid_until=until)
+
+
+def _printable(text: str) -> str:
+    """Blank out what could end a line, a string or a `name=value` field where a reason is stored."""
+    return "".join(c if c.isprintable() and c not in "\"'`\\=" else " " for c in text)

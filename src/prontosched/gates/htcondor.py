@@ -1,0 +1,164 @@
+"""HTCondor: the node publishes its chance of contention, and owns its START expression as in the paper.
+
+Covers: the attributes that a STARTD_CRON job publishes: those that the negotiator ranks
+machines by (the preference) and those that START reads (the veto). The agent writes them
+to a file; the cron job only prints that file, so that neither waits for the other.
+Configuration is in `deploy/htcondor`.
+
+An administrator's own START, drain or OFF state is never touched: our part is one
+more condition beside theirs. The expressions themselves look at the time, so a verdict
+and a rank end even if agent and cron job are both dead.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from prontosched.gates.gate import (
+    Observed,
+    Rank,
+    Verdict,
+    label,
+    rank_text,
+    read_label,
+    read_rank,
+)
+from prontosched.gates.marks import Marks, marks_folder
+
+ACCEPTING = "ProntoReject = false\n-\n"
+# What an administrator adds to START, with jobs that may opt out.
+START = (
+    "((MY.ProntoReject =?= true && time() < MY.ProntoValidUntil) =!= true || TARGET.ProntoOptOut =?= true)"
+)
+# What an administrator takes off NEGOTIATOR_PRE_JOB_RANK, and a user may take off a job's Rank.
+LEVEL = "ifThenElse((time() < MY.ProntoContentionUntil) =?= true, MY.ProntoLevel, 0)"
+# Programs of HTCondor, one of which any machine of a pool has.
+PROGRAMS = ("condor_startd", "condor_master", "condor_status")
+_REASON = re.compile(r'^ProntoReason = "(.*)"$', re.MULTILINE)
+_RANK = re.compile(r'^ProntoRank = "(.*)"$', re.MULTILINE)
+
+
+def refusal_attributes(verdict: Verdict) -> str:
+    """Write a refusal as attributes of a machine ad.
+
+    Examples
+    --------
+    >>> print(refusal_attributes(Verdict(True, 0.8, "cpu_user is rising", 1700000000.0)))
+    ProntoReject = true
+    ProntoScore = 0.8
+    ProntoReason = "pronto: cpu_user is rising (score 0.8, until 2023-11-14T22:13:20Z)"
+    ProntoValidUntil = 1700000000
+    <BLANKLINE>
+    """
+    score = f"{verdict.score:.6g}" if math.isfinite(verdict.score) else "undefined"
+    return (
+        "ProntoReject = true\n"
+        f"ProntoScore = {score}\n"
+        f'ProntoReason = "{label(verdict)}"\n'
+        f"ProntoValidUntil = {math.floor(verdict.valid_until)}\n"
+    )
+
+
+def rank_attributes(rank: Rank) -> str:
+    """Write a rank as attributes of a machine ad: `ProntoContention` is the chance of contention.
+
+    Examples
+    --------
+    >>> print(rank_attributes(Rank(3, 0.62, False, 1700000000.0)))
+    ProntoContention = 0.62
+    ProntoLevel = 3
+    ProntoContentionUntil = 1700000000
+    ProntoRank = "level 3, chance 0.62, accepting, until 2023-11-14T22:13:20Z"
+    <BLANKLINE>
+    """
+    chance = f"{rank.chance:.6g}" if math.isfinite(rank.chance) else "undefined"
+    until = 0 if math.isnan(rank.valid_until) else math.floor(rank.valid_until)
+    return (
+        f"ProntoContention = {chance}\n"
+        f"ProntoLevel = {rank.level}\n"
+        f"ProntoContentionUntil = {until}\n"
+        f'ProntoRank = "{rank_text(rank)}"\n'
+    )
+
+
+class HTCondorGate:
+    """Hand ranks and verdicts to the expressions of this machine's startd and its negotiator.
+
+    Parameters
+    ----------
+    folder
+        Where the cron job finds the attributes: `NODE.ad` for each node.
+    """
+
+    name = "htcondor"
+    level_seconds = 0.0
+    marks_calm = True
+
+    def __init__(self, *, folder: str | Path | None = None) -> None:
+        self.marks = Marks(marks_folder(self.name) if folder is None else Path(folder), suffix=".ad")
+
+    @staticmethod
+    def present() -> bool:
+        """Tell whether marks of this gate lie in their standard place."""
+        return marks_folder("htcondor").is_dir()
+
+    @staticmethod
+    def missing(**options: Any) -> str:
+        """Return what is missing here for HTCondor, empty where nothing is or the folder was named."""
+        if options.get("folder") or any(shutil.which(program) for program in PROGRAMS):
+            return ""
+        return (
+            f"{PROGRAMS[0]} must be on PATH, got none: install HTCondor, "
+            "or name the folder that its startd reads (folder=FOLDER)"
+        )
+
+    def observe(self, node: str) -> Observed:
+        """Return what the file says; others' doings are beside ours and not seen here."""
+        text = self.marks.read(node) or ""
+        rank = _RANK.search(text)
+        found = Observed("open")
+        if "ProntoReject = true" in text:
+            reason = _REASON.search(text)
+            found = (read_label(reason[1]) if reason else None) or Observed("closed-by-us", text[:200])
+        return replace(found, rank=read_rank(rank[1]) if rank else None)
+
+    def refuse(self, node: str, verdict: Verdict) -> None:
+        """Publish the refusal at the cron job's next turn."""
+        # As given: the keeper has looked at the time, and START looks again.
+        self._write(node, refusal=refusal_attributes(verdict))
+
+    def accept(self, node: str) -> None:
+        """Publish at the cron job's next turn that the node accepts."""
+        self._write(node, refusal="")
+
+    def prefer(self, node: str, rank: Rank, verdict: Verdict) -> None:
+        """Publish the rank at the cron job's next turn."""
+        self._write(node, rank=rank_attributes(rank))
+
+    def restore(self, node: str) -> None:
+        """Take the rank back at the cron job's next turn."""
+        self._write(node, rank="")
+
+    def owned(self) -> list[str]:
+        """Return the nodes of this machine that refuse or are ranked."""
+        return self.marks.nodes()
+
+    def _write(self, node: str, *, refusal: str | None = None, rank: str | None = None) -> None:
+        """Replace one part of the file and keep the other; a file with neither is removed."""
+        lines = (self.marks.read(node) or "").splitlines(keepends=True)
+        ranks = ("ProntoContention", "ProntoLevel", "ProntoRank")
+        if rank is None:
+            rank = "".join(line for line in lines if line.startswith(ranks))
+        if refusal is None:
+            refusal = "".join(
+                line for line in lines if line.startswith("Pronto") and not line.startswith(ranks)
+            )
+        if refusal or rank:
+            self.marks.write(node, f"{refusal}{rank}-\n")
+        else:
+            self.marks.remove(node)

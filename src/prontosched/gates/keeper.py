@@ -1,0 +1,411 @@
+"""The keeper: carries one node's verdicts to its scheduler, outside the agent's loop.
+
+Covers: shadow mode, preference and veto, the capacity floor, expiry, retries after
+errors, and the standing that status pages show. When to close, open and rank is decided
+in `policy`; what a scheduler must offer is `gate`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, replace
+
+from prontosched.decision import Decision
+from prontosched.errors import IntegrationError
+from prontosched.gates.floor import Floor, NoFloor, floor_for
+from prontosched.gates.gate import (
+    Gate,
+    Observed,
+    PreferringGate,
+    QueueGate,
+    Rank,
+    RefusalLeases,
+    State,
+    Verdict,
+)
+from prontosched.gates.policy import LevelPolicy, Policy, Rules, Step
+from prontosched.gates.preference import LEVEL_EDGES
+from prontosched.gates.shadow import ShadowGate
+
+LOG = logging.getLogger("prontosched.gate")
+_LONGEST_RETRY_SECONDS = 60.0
+# How old a look at the scheduler may be while we hold the node closed: someone may need it.
+_HELD_LOOK_SECONDS = 10.0
+# A gate that takes any number of changes hears of chances that moved by so much.
+_FINE_CHANCE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a node stands with its scheduler, for status pages and metrics.
+
+    Attributes
+    ----------
+    mode
+        `shadow` or `enforce`. In shadow mode `state` is what would be.
+    state
+        As the scheduler showed it last; `unknown` before the first answer and after an
+        error, for an error is never read as "open".
+    wanted
+        True when the last verdict asks to refuse.
+    why
+        Why the node stands so, in one sentence.
+    held_open
+        Why the node is left open although it refuses; empty where it is not, and in shadow mode.
+    floor
+        By what means the capacity floor is held, or that it is off.
+    veto
+        Whether the node may be closed; False only ranks it.
+    level
+        The level of preference that the scheduler has been told, None where it cannot be.
+    refusals, accepts, withheld, errors, rankings
+        Counts since the start; `withheld` are refusals that the floor did not allow,
+        `rankings` changes of level.
+    refused_seconds
+        Time spent closed by us since the start.
+    """
+
+    node: str
+    gate: str
+    mode: str
+    floor: str
+    veto: bool
+    level: int | None = None
+    state: State | str = "unknown"
+    wanted: bool = False
+    why: str = "no verdict yet"
+    held_open: str = ""
+    changed_at: float = float("nan")
+    refusals: int = 0
+    accepts: int = 0
+    withheld: int = 0
+    errors: int = 0
+    rankings: int = 0
+    last_error: str = ""
+    refused_seconds: float = 0.0
+
+
+class Keeper:
+    """Carry verdicts of one node to one gate.
+
+    `apply` hands the newest verdict over and returns at once; a thread of the keeper's
+    own speaks to the scheduler, and opens the node by itself when no newer verdict has
+    come before the last one ends. `settle` does the same work in the caller's thread.
+
+    Parameters
+    ----------
+    gate
+        The scheduler.
+    node
+        This node's name there.
+    rules
+        The defaults are shadow mode.
+    leases
+        Leave to refuse from the bus. Without it the floor is counted at the scheduler
+        where that can count, and is off elsewhere, which `standing.floor` says.
+
+    Notes
+    -----
+    Memory: one verdict, one observation and one standing.
+    """
+
+    def __init__(
+        self, gate: Gate, node: str, *, rules: Rules | None = None, leases: RefusalLeases | None = None
+    ) -> None:
+        self.rules = Rules() if rules is None else rules
+        self.node = node
+        self._veto = vetoes(gate, self.rules)
+        self._gate: Gate = gate if self.rules.enforce else ShadowGate(gate)
+        self._ranking = self._gate if isinstance(gate, PreferringGate) else None
+        self._leases = leases if self._veto and self.rules.enforce else None
+        self._floor = self._floor_of(gate)
+        self._policy = Policy(self.rules)
+        self._levels = LevelPolicy(gate.level_seconds if isinstance(gate, PreferringGate) else 0.0)
+        self._marks_calm = isinstance(gate, PreferringGate) and gate.marks_calm and self.rules.enforce
+        mode = "enforce" if self.rules.enforce else "shadow"
+        level = None if self._ranking is None else 0
+        self._standing = Standing(node, gate.name, mode, self._floor.how, self._veto, level)
+        self._seen: Observed | None = None
+        self._seen_at = 0.0
+        self._failures = 0
+        self._retry_at = float("-inf")
+        self._settled_at = float("nan")
+        self._leave = self._told = False
+        self._wake = threading.Condition()
+        self._verdict: Verdict | None = None
+        self._fresh = False
+        self._given = (0.0, 0.0)
+        self._closing = self._release = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def standing(self) -> Standing:
+        """Where the node stands now."""
+        return self._standing
+
+    def decide(self, decision: Decision, now: float) -> Standing:
+        """Hand over a decision, valid for `rules.valid_seconds` from `now`."""
+        return self.apply(Verdict.of(decision, now=now, valid_seconds=self.rules.valid_seconds), now)
+
+    def apply(self, verdict: Verdict, now: float) -> Standing:
+        """Hand over a verdict; returns at once and raises nothing that a scheduler did.
+
+        Only the newest verdict counts: while the scheduler is slow, older ones are
+        dropped rather than queued.
+        """
+        with self._wake:
+            seen = self._seen
+            # A node that goes on accepting needs no one: its thread looks up by itself.
+            idle = not (verdict.refuse or self._standing.wanted or seen is None or seen.ours)
+            idle = idle and not self._rank_due(verdict, seen, now)
+            idle = idle and (self._leases is None or (_calm(verdict) and not self._told))
+            self._verdict, self._fresh = verdict, not idle
+            self._given = (now, time.monotonic())
+            if self._thread is None and not self._closing:
+                self._start()
+            if not idle:
+                self._wake.notify()
+        return self._standing
+
+    def settle(self, verdict: Verdict | None, now: float) -> Standing:
+        """Carry one verdict to the scheduler, waiting for it; errors end in the standing."""
+        self._count_time(now)
+        wanted = verdict is not None and verdict.refuse and not verdict.expired(now)
+        self._standing = replace(self._standing, wanted=wanted)
+        if now < self._retry_at <= now + _LONGEST_RETRY_SECONDS:
+            return self._standing
+        try:
+            self._carry(verdict, now)
+        except IntegrationError as error:
+            self._failed(str(error), now)
+        except Exception as error:  # a third party's gate must not end the keeper
+            LOG.exception("gate %s broke on node %s", self._standing.gate, self.node)
+            self._failed(f"{type(error).__name__}: {error}", now)
+        else:
+            self._failures = 0
+        return self._standing
+
+    def close(self, *, release: bool = True, timeout: float = 10.0) -> bool:
+        """Stop, and open the node if it is ours; True when that was done in time.
+
+        A scheduler that does not answer is left after `timeout` seconds; the node then
+        opens when its verdict ends, by the watchdog. With 0 the keeper goes on by itself.
+        """
+        with self._wake:
+            self._closing, self._release = True, release
+            if self._thread is None and release:
+                self._start()
+            self._wake.notify()
+            thread = self._thread
+        if thread is None:
+            return True
+        thread.join(timeout)
+        if thread.is_alive():
+            if timeout:
+                LOG.warning("gate %s did not answer for %g s: leaving", self._standing.gate, timeout)
+            return False
+        return not (release and self._failures)
+
+    def _start(self) -> None:
+        name = f"pronto-gate-{self._standing.gate}"
+        self._thread = threading.Thread(target=self._attend, name=name, daemon=True)
+        self._thread.start()
+
+    def _attend(self) -> None:
+        while True:
+            with self._wake:
+                if not self._fresh and not self._closing:
+                    self._wake.wait(self._patience())
+                verdict, self._fresh = self._verdict, False
+                closing, release = self._closing, self._release
+            if closing:
+                if release:
+                    self._retry_at = float("-inf")
+                    self.settle(None, self._now())
+                return
+            self.settle(verdict, self._now())
+
+    def _now(self) -> float:
+        """Return the agent's time: its last word plus what has passed since."""
+        given, at = self._given
+        return given + (time.monotonic() - at)
+
+    def _patience(self) -> float:
+        """Return how long to wait for a newer verdict before looking again."""
+        now = self._now()
+        if self._verdict is None or self._verdict.expired(now):
+            unsure = self._seen is None or self._policy.holding
+            return max(1.0, self._retry_at - now) if unsure else 3600.0
+        return min(self._verdict.valid_until - now + 0.01, max(1.0, self.rules.observe_seconds))
+
+    def _carry(self, verdict: Verdict | None, now: float) -> None:
+        seen, fresh = self._seen, False
+        longest = self.rules.observe_seconds
+        if seen is None or not 0 <= now - self._seen_at < (
+            min(longest, _HELD_LOOK_SECONDS) if seen.ours else longest
+        ):
+            seen, fresh = self._look(now), True
+        # Without a veto a node is never closed, and what an earlier run closed is opened.
+        word = verdict if self._veto or verdict is None else replace(verdict, refuse=False)
+        step = self._policy.choose(word, seen, now)
+        rank = self._rank_due(verdict, seen, now)
+        if (step.action != "leave" or rank) and not fresh:
+            # Read first, always: someone else may have been here since.
+            seen, fresh = self._look(now), True
+            step = self._policy.choose(word, seen, now)
+        # The rank first: others count by it whom a floor may close.
+        seen = self._carry_rank(verdict, seen, now)
+        if word is not None and word.refuse:
+            step = self._ask_floor(step, word, seen, now, fresh=fresh)
+        seen = self._take(step, word, seen, now)
+        self._tell(verdict, seen, now)
+        held = step.held if self.rules.enforce and seen.state == "open" else ""
+        self._standing = replace(self._standing, state=seen.state, why=step.why, held_open=held)
+
+    def _rank_due(self, verdict: Verdict | None, seen: Observed | None, now: float) -> bool:
+        """Tell whether the scheduler must hear of the node's level, or hear of it again."""
+        if self._ranking is None or seen is None:
+            return False
+        held = seen.rank
+        if verdict is None or verdict.expired(now):
+            return held is not None
+        if seen.state == "closed-by-other":
+            return False
+        level = self._levels.choose(verdict, held, now)
+        if held is None:
+            return level > 0 or self._marks_calm
+        moved = self._levels.seconds == 0.0 and abs(held.chance - verdict.score) >= _FINE_CHANCE
+        turned = self._veto and held.refuse != verdict.refuse
+        old = (
+            not now + self.rules.prefer_seconds / 2 < held.valid_until <= now + self.rules.prefer_seconds + 1
+        )
+        return level != held.level or moved or turned or old
+
+    def _carry_rank(self, verdict: Verdict | None, seen: Observed, now: float) -> Observed:
+        """Tell the scheduler the node's level where that is due; return what it shows then."""
+        if self._ranking is None or not self._rank_due(verdict, seen, now):
+            return seen
+        assert isinstance(self._ranking, PreferringGate)
+        before = 0 if seen.rank is None else seen.rank.level
+        level = self._levels.choose(verdict, seen.rank, now)
+        if verdict is None or verdict.expired(now):
+            self._ranking.restore(self.node)
+        else:
+            rank = Rank(level, verdict.score, verdict.refuse, now + self.rules.prefer_seconds)
+            self._ranking.prefer(self.node, rank, verdict)
+        if level != before:
+            self._levels.done(now)
+            self._standing = replace(self._standing, rankings=self._standing.rankings + 1)
+            would = "" if self.rules.enforce else "shadow mode, enforcing nothing: "
+            why = "no valid verdict" if verdict is None else verdict.reason
+            LOG.info("%snode %s goes from level %d to %d: %s", would, self.node, before, level, why)
+        self._standing = replace(self._standing, level=level)
+        return self._look(now)
+
+    def _tell(self, verdict: Verdict | None, seen: Observed, now: float) -> None:
+        """Let those who share our leases know an open node that is not calm; they then close none calmer."""
+        if self._leases is None:
+            return
+        if self._leave and not seen.ours:
+            self._floor.release(self.node)
+            self._leave = False
+        if verdict is None or verdict.expired(now) or seen.state == "closed-by-other" or _calm(verdict):
+            if self._told:
+                self._leases.release(self.node)
+            self._told = False
+        elif not verdict.refuse:
+            self._leases.tell(
+                self.node, refuse=False, score=verdict.score, valid_until=verdict.valid_until, now=now
+            )
+            self._told = True
+
+    def _floor_of(self, gate: Gate) -> Floor:
+        if not self.rules.enforce:
+            return NoFloor("not held in shadow mode")
+        if not self._veto:
+            return NoFloor("no node is closed: nodes are only ranked")
+        return floor_for(gate, share=self.rules.max_refusing, leases=self._leases)
+
+    def _ask_floor(self, step: Step, verdict: Verdict, seen: Observed, now: float, *, fresh: bool) -> Step:
+        """Ask for leave before closing, and again while closed; give way where there is none."""
+        holding = step.action == "leave" and seen.ours
+        if step.action not in ("refuse", "renew") and not holding:
+            return step
+        if holding and self._floor.costly and not fresh:
+            return step
+        if isinstance(self._gate, QueueGate) and (fresh or not holding) and self._gate.starved():
+            self._leave, why = False, "jobs wait and no open node can take them"
+            self._floor.release(self.node)
+        else:
+            self._leave, self._told = self._floor.allow(self.node, verdict, now), True
+            why = "enough other nodes refuse, or one that stays open is worse off"
+        if self._leave:
+            return step
+        self._standing = replace(self._standing, withheld=self._standing.withheld + 1)
+        held = f"the capacity floor of its gate: {why}"
+        return Step("accept" if seen.ours else "leave", f"accepting although {verdict.reason}: {why}", held)
+
+    def _take(self, step: Step, verdict: Verdict | None, seen: Observed, now: float) -> Observed:
+        """Do what was chosen, and return what the scheduler shows then."""
+        if step.action == "leave":
+            return seen
+        if step.action == "accept":
+            self._gate.accept(self.node)
+        elif verdict is not None:
+            self._gate.refuse(self.node, verdict)
+        seen = self._look(now)
+        if step.action != "accept" and not seen.ours:
+            return seen  # someone else closed the node between our look and our call
+        self._policy.done(step.action, now, seen.valid_until)
+        self._changed(step, now)
+        if step.action == "refuse" and verdict is not None and not self._floor.allow(self.node, verdict, now):
+            # Another node closed at the same moment, and is more certain.
+            self._gate.accept(self.node)
+            self._policy.done("accept", now)
+            seen = self._look(now)
+        return seen
+
+    def _look(self, now: float) -> Observed:
+        self._seen, self._seen_at = self._gate.observe(self.node), now
+        return self._seen
+
+    def _changed(self, step: Step, now: float) -> None:
+        if step.action == "renew":
+            return
+        refused = step.action == "refuse"
+        self._standing = replace(
+            self._standing,
+            changed_at=now,
+            refusals=self._standing.refusals + refused,
+            accepts=self._standing.accepts + (not refused),
+        )
+        would = "" if self.rules.enforce else "shadow mode, enforcing nothing: "
+        LOG.info("%snode %s %ss: %s", would, self.node, step.action, step.why)
+
+    def _count_time(self, now: float) -> None:
+        if self._seen is not None and self._seen.ours and now > self._settled_at:
+            spent = self._standing.refused_seconds + now - self._settled_at
+            self._standing = replace(self._standing, refused_seconds=spent)
+        self._settled_at = now
+
+    def _failed(self, message: str, now: float) -> None:
+        if message != self._standing.last_error:
+            LOG.warning("gate %s, node %s: %s", self._standing.gate, self.node, message)
+        self._seen = None
+        self._retry_at = now + min(2.0**self._failures, _LONGEST_RETRY_SECONDS)
+        self._failures += 1
+        errors = self._standing.errors + 1
+        self._standing = replace(
+            self._standing, state="unknown", why=message, held_open="", errors=errors, last_error=message
+        )
+
+
+def _calm(verdict: Verdict) -> bool:
+    return not (verdict.refuse or verdict.score >= LEVEL_EDGES[0])
+
+
+def vetoes(gate: Gate, rules: Rules) -> bool:
+    """Tell whether nodes may be closed: where that was asked for, or is all that the gate can do."""
+    return not isinstance(gate, PreferringGate) if rules.veto is None else rules.veto

@@ -1,0 +1,338 @@
+"""The taint gate: nodes that expect contention bear `pronto.io/reject`, and new pods go elsewhere.
+
+Covers: what is written to a Node object and how it is told from what others wrote: the
+taint `PreferNoSchedule` from a middle level on (the preference), `NoSchedule` (the veto),
+and the node condition `CPUContended`. Pods that tolerate the taint, and pods that already
+run, are not affected. Does not cover: the central way through the scheduler,
+`prontosched.gates.extender`; speaking HTTP, `prontosched.gates.kubernetes_client`.
+
+The taint's value is a short form of the reason, because that is what `kubectl describe
+pod` shows; the whole reason, the score and the expiry are annotations of the node. So is
+its rank, by which agents compare their nodes.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from prontosched.errors import IntegrationError
+from prontosched.gates.gate import (
+    Census,
+    Observed,
+    Rank,
+    Verdict,
+    clock_text,
+    label,
+    rank_text,
+    read_clock,
+    read_rank,
+)
+from prontosched.gates.kubernetes_client import STRATEGIC, ApiError, ApiServer
+
+KEY = "pronto.io/reject"
+REASON = "pronto.io/reason"
+VALID_UNTIL = "pronto.io/valid-until"
+SCORE = "pronto.io/score"
+RANK = "pronto.io/rank"
+ANNOTATIONS = (REASON, VALID_UNTIL, SCORE)
+CONDITION = "CPUContended"
+# From this level on the scheduler is asked to prefer other nodes.
+PREFER_LEVEL = 2
+# From this level on another job is expected to meet contention.
+CONTENDED_LEVEL = 3
+ATTEMPTS = 6
+
+Node = Mapping[str, Any]
+Change = dict[str, Any]
+
+# Set by Kubernetes itself when a node is cordoned or ill. Other taints (`dedicated=gpu`)
+# only say for whom a node is; such a node is open, and may refuse like any other.
+_CLOSING = "node.kubernetes.io/"
+# Newer schedulers do not say which taint keeps a pod away.
+_UNNAMED_TAINT = "untolerated taint(s)"
+_WAITING = "/api/v1/pods?fieldSelector=" + quote("status.phase=Pending,spec.nodeName=") + "&limit=500"
+
+
+class KubernetesGate:
+    """Rank nodes, and refuse pods, by taints and a condition of our own.
+
+    Parameters
+    ----------
+    api
+        The API server; found by itself in a pod, or from `PRONTO_KUBERNETES_URL`.
+    url, token_file, ca_file
+        Instead of `api`, as settings give them.
+    timeout_seconds
+        Longest wait for the API server at any one point of a call.
+
+    Notes
+    -----
+    The list of taints can only be replaced as a whole, so every change is made against
+    the version that was read; when someone else was faster (409), it is read again.
+    Needs the rights `get` and `patch` on `nodes` and `patch` on `nodes/status`; to close
+    nodes also `list` on `nodes` (the floor) and `list` on `pods` (who waits).
+    """
+
+    name = "kubernetes"
+    level_seconds = 60.0
+    marks_calm = True
+
+    def __init__(
+        self,
+        api: ApiServer | None = None,
+        *,
+        url: str = "",
+        token_file: str = "",
+        ca_file: str = "",
+        timeout_seconds: float = 5.0,
+    ) -> None:
+        if api is None and url:
+            api = ApiServer(
+                url,
+                token_file=Path(token_file) if token_file else None,
+                ca_file=Path(ca_file) if ca_file else None,
+            )
+        self.api = api or ApiServer.find()
+        self.api.timeout_seconds = timeout_seconds
+
+    @staticmethod
+    def present() -> bool:
+        """Tell whether this runs in a pod with an account, or is told of an API server."""
+        return ApiServer.named()
+
+    @staticmethod
+    def missing(**options: Any) -> str:
+        """Return what is missing to reach an API server, empty where nothing is."""
+        if options.get("url") or ApiServer.named():
+            return ""
+        return "an API server must be named, got none: run in a pod with an account, or give url=URL"
+
+    def observe(self, node: str) -> Observed:
+        """Return whether `node` is open, ours, or closed by an administrator or by Kubernetes."""
+        return observed(self.api.node(node))
+
+    def refuse(self, node: str, verdict: Verdict) -> None:
+        """Taint `node`, or renew reason and expiry where it bears our taint already."""
+        self._change(node, lambda found: refusing(found, verdict))
+
+    def accept(self, node: str) -> None:
+        """Take our veto off `node`; its rank and everyone else's taints stay."""
+        self._change(node, accepting)
+
+    def prefer(self, node: str, rank: Rank, verdict: Verdict) -> None:
+        """Write the rank and the condition of `node`, and the taint that goes with its level."""
+        found = self._change(node, lambda found: preferring(found, rank, verdict.reason))
+        self.api.patch_node(node, contention(found, rank, verdict), kind=STRATEGIC, status=True)
+
+    def restore(self, node: str) -> None:
+        """Take our rank, its taint and the condition off `node`."""
+        found = self._change(node, lambda found: preferring(found, None, ""))
+        if RANK in _annotations(found) or _condition(found) is not None:
+            gone = {"type": CONDITION, "$patch": "delete"}
+            change = {"metadata": {"annotations": {RANK: None}}, "status": {"conditions": [gone]}}
+            self.api.patch_node(node, change, kind=STRATEGIC, status=True)
+
+    def starved(self) -> bool:
+        """Tell whether a pod waits that our veto keeps from a node, as far as its scheduler says which."""
+        after = ""
+        while True:
+            page = self.api.call("GET", f"{_WAITING}&continue={quote(after)}")
+            if any(_kept_waiting(pod) for pod in page.get("items") or []):
+                return True
+            after = (page.get("metadata") or {}).get("continue") or ""
+            if not after:
+                return False
+
+    def owned(self) -> list[str]:
+        """Return every node of the cluster that bears a taint or a rank of ours."""
+        seen = self._all()
+        return sorted(name for name, one in seen.items() if one.ours or one.rank is not None)
+
+    def census(self) -> Census:
+        """Count the nodes in service and name those that bear our marks."""
+        return Census.of(self._all())
+
+    def _all(self) -> dict[str, Observed]:
+        return {str(node["metadata"]["name"]): observed(node) for node in self.api.nodes()}
+
+    def _change(self, node: str, change: Callable[[Node], Change | None]) -> Node:
+        """Read, change and write back, again whenever someone else wrote in between; return the node."""
+        for attempt in range(ATTEMPTS):
+            found = self.api.node(node)
+            wanted = change(found)
+            if wanted is None:
+                return found
+            try:
+                return self.api.patch_node(node, wanted)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+            # Whoever was faster may be another agent in the same race: step apart.
+            time.sleep(random.uniform(0.0, 0.02 * 2**attempt))
+        raise IntegrationError(
+            f"node {node} was changed by others {ATTEMPTS} times while its taints were written: will retry"
+        )
+
+
+def observed(node: Node) -> Observed:
+    """Read from a Node object who keeps pods away from it, if anyone, and its rank.
+
+    A node that bears our taint is ours even when it is cordoned as well: taking our
+    taint off leaves it cordoned.
+
+    Examples
+    --------
+    >>> observed({"metadata": {"name": "n1"}, "spec": {"unschedulable": True}}).state
+    'closed-by-other'
+    """
+    return replace(_closed(node), rank=_rank(node))
+
+
+def refusing(node: Node, verdict: Verdict) -> Change | None:
+    """Return the patch that closes `node`, or renews our mark; None to leave it alone."""
+    if observed(node).state == "closed-by-other":
+        return None
+    text = label(verdict)
+    notes = {
+        REASON: text,
+        VALID_UNTIL: clock_text(verdict.valid_until),
+        SCORE: f"{verdict.score:.4g}",
+    }
+    taints = _taints(node)
+    if any(_is_ours(taint, "NoSchedule") for taint in taints):
+        # The taint stays as it is: a new value would only wake the scheduler for nothing.
+        return _guarded(node, notes)
+    ours = {"key": KEY, "value": slug(verdict.reason), "effect": "NoSchedule"}
+    return _guarded(node, notes, [*taints, ours])
+
+
+def accepting(node: Node) -> Change | None:
+    """Return the patch that takes our veto off `node`; None when there is none."""
+    taints = _taints(node)
+    kept = [taint for taint in taints if not _is_ours(taint, "NoSchedule")]
+    notes = {key: None for key in ANNOTATIONS if key in _annotations(node)}
+    if len(kept) == len(taints) and not notes:
+        return None
+    return _guarded(node, notes, kept if len(kept) < len(taints) else None)
+
+
+def preferring(node: Node, rank: Rank | None, reason: str) -> Change | None:
+    """Return the patch that puts the taint of a rank on `node`, or takes it off; None where it is so."""
+    taints = _taints(node)
+    wanted = rank is not None and rank.level >= PREFER_LEVEL
+    if any(_is_ours(taint, "PreferNoSchedule") for taint in taints) == wanted:
+        return None
+    others = [taint for taint in taints if not _is_ours(taint, "PreferNoSchedule")]
+    ours = {"key": KEY, "value": slug(reason), "effect": "PreferNoSchedule"}
+    return _guarded(node, {}, [*others, ours] if wanted else others)
+
+
+def contention(node: Node, rank: Rank, verdict: Verdict) -> Change:
+    """Return the patch of a node's status that tells whether its CPUs are contended, and its rank.
+
+    True means that another pod is expected to wait for CPUs that others use. Unlike CPU
+    pressure (PSI) it leaves out what a quota holds back.
+    """
+    now = clock_text(time.time())
+    contended = rank.level >= CONTENDED_LEVEL
+    condition = {
+        "type": CONDITION,
+        "status": "True" if contended else "False",
+        "reason": "ContentionExpected" if contended else "NoContentionExpected",
+        "message": f"pronto: {verdict.reason}"[:1000],
+        "lastHeartbeatTime": now,
+    }
+    before = _condition(node)
+    if before is None or before.get("status") != condition["status"]:
+        condition["lastTransitionTime"] = now
+    # Conditions merge by their type: nobody else's are touched, and no version is needed.
+    return {"metadata": {"annotations": {RANK: rank_text(rank)}}, "status": {"conditions": [condition]}}
+
+
+def slug(reason: str) -> str:
+    """Return `reason` as Kubernetes allows it for the value of a taint: 63 plain characters.
+
+    Examples
+    --------
+    >>> slug("CPU Ready expected at 12.5 %")
+    'cpu-ready-expected-at-12.5'
+    """
+    plain = re.sub(r"[^a-z0-9._]+", "-", reason.lower())
+    return plain[:63].strip("-._") or "refused"
+
+
+def _closed(node: Node) -> Observed:
+    taints = _taints(node)
+    if any(_is_ours(taint, "NoSchedule") for taint in taints):
+        return _own_mark(node)
+    if (node.get("spec") or {}).get("unschedulable"):
+        return Observed("closed-by-other", "cordoned")
+    for taint in taints:
+        closes = taint.get("effect") in ("NoSchedule", "NoExecute")
+        if closes and str(taint.get("key", "")).startswith(_CLOSING):
+            return Observed("closed-by-other", f"tainted {taint['key']}")
+    return Observed("open")
+
+
+def _rank(node: Node) -> Rank | None:
+    text = _annotations(node).get(RANK)
+    if text is not None:
+        return read_rank(str(text))
+    # A taint or a condition whose note is gone is still ours, and has lapsed.
+    left = _condition(node) is not None or any(_is_ours(t, "PreferNoSchedule") for t in _taints(node))
+    return Rank(0, math.nan, False, math.nan) if left else None
+
+
+def _kept_waiting(pod: Mapping[str, Any]) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    said = [
+        str(one.get("message"))
+        for one in conditions
+        if one.get("type") == "PodScheduled" and one.get("status") == "False"
+    ]
+    return any(KEY in message or _UNNAMED_TAINT in message for message in said)
+
+
+def _condition(node: Node) -> Mapping[str, Any] | None:
+    conditions = (node.get("status") or {}).get("conditions") or []
+    return next((one for one in conditions if one.get("type") == CONDITION), None)
+
+
+def _guarded(node: Node, notes: Mapping[str, str | None], taints: list[Any] | None = None) -> Change:
+    version = node["metadata"]["resourceVersion"]
+    change: Change = {"metadata": {"resourceVersion": version, "annotations": dict(notes)}}
+    if taints is not None:
+        change["spec"] = {"taints": taints}
+    return change
+
+
+def _own_mark(node: Node) -> Observed:
+    notes = _annotations(node)
+    # A taint of ours whose notes are gone or altered is still ours; without an expiry
+    # that can be read it counts as lapsed, and any watchdog may take it off.
+    until = read_clock(str(notes.get(VALID_UNTIL, "")))
+    try:
+        score = float(notes[SCORE])
+    except (KeyError, ValueError):
+        until = score = math.nan
+    return Observed("closed-by-us", str(notes.get(REASON, "")), score=score, valid_until=until)
+
+
+def _is_ours(taint: Mapping[str, Any], effect: str) -> bool:
+    return taint.get("key") == KEY and taint.get("effect") == effect
+
+
+def _taints(node: Node) -> list[Any]:
+    return list((node.get("spec") or {}).get("taints") or [])
+
+
+def _annotations(node: Node) -> Mapping[str, Any]:
+    return (node.get("metadata") or {}).get("annotations") or {}

@@ -1,0 +1,119 @@
+"""Frequent Directions: a sketch of rows that is squeezed when it is full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from prontosched.pipeline.embedding import check_rank, finite
+from prontosched.subspace import Array, Subspace, truncate
+
+
+class FrequentDirections:
+    """Keep a small matrix whose Gram matrix is close to that of all vectors seen.
+
+    With l rows after a squeeze, the Gram matrices differ by at most the energy
+    outside the best k directions divided by l - k, for any k below l.
+
+    Parameters
+    ----------
+    rank
+        Directions to give, and rows left after a squeeze.
+    authors
+        Follow the schedule of the paper authors' public code: squeeze when all but
+        one row are used, refill from the row after the gap, give only the first
+        rows. Only to compare with it.
+
+    Notes
+    -----
+    Memory: `d * 3 * rank` floats.
+    Cost: one SVD of `2 * rank` rows per squeeze, and one whenever `subspace` is asked
+    for after a new vector.
+
+    Examples
+    --------
+    >>> sketch = FrequentDirections(rank=2)
+    >>> sketch.learn_many(np.array([[3.0, 6.0, -3.0], [4.0, 8.0, -4.0]]))
+    >>> abs(sketch.subspace.basis[:, 0]).round(2)
+    array([0.6, 0.8])
+
+    References
+    ----------
+    Ghashami, Liberty, Phillips, Woodruff: Frequent Directions, SIAM J. Comput. 2016.
+    """
+
+    name = "frequent-directions"
+
+    def __init__(self, rank: int = 4, *, authors: bool = False) -> None:
+        self.rank = check_rank(rank)
+        self.authors = authors
+        self.seen = 0
+        self._rows = np.zeros((0, 0))
+        self._used = 0
+        self._subspace: Subspace | None = None
+        self._fresh = True
+
+    @property
+    def samples(self) -> float:
+        """Vectors behind the singular values: all of them."""
+        return float(self.seen)
+
+    @property
+    def subspace(self) -> Subspace | None:
+        """The leading directions of the sketch, None until a vector was not zero."""
+        if not self._fresh:
+            rows = self._rows[: self.rank if self.authors else self._used]
+            _, strengths, directions = np.linalg.svd(rows, full_matrices=False)
+            self._subspace = truncate(directions.T, strengths, self.rank)
+            self._fresh = True
+        return self._subspace
+
+    @property
+    def kept(self) -> Subspace | None:
+        """The directions shown: there are no others."""
+        return self.subspace
+
+    def learn_one(self, y: Array) -> None:
+        """Take in one telemetry vector of shape `(d,)`."""
+        y = finite(y)
+        if not self._rows.size:
+            self._rows = np.zeros((2 * self.rank, y.shape[0]))
+        if self._used >= len(self._rows) - self.authors:
+            self._squeeze()
+        self._rows[self._used] = y
+        self._used += 1
+        self.seen += 1
+        self._fresh = False
+
+    def _squeeze(self) -> None:
+        _, strengths, directions = np.linalg.svd(self._rows, full_matrices=False)
+        kept = min(self.rank, strengths.size)
+        # The weakest kept direction pays for all: its square is taken from each.
+        floor = strengths[kept - 1] ** 2 if strengths.size >= self.rank else 0.0
+        shrunk = np.sqrt(np.maximum(strengths[:kept] ** 2 - floor, 0.0))
+        self._rows[:] = 0.0
+        self._rows[:kept] = shrunk[:, None] * directions[:kept]
+        # The last kept row is now zero: the next vector may have its place.
+        self._used = self.rank if self.authors else int(np.count_nonzero(shrunk))
+
+    def learn_many(self, Y: Array) -> None:
+        """Take in the columns of `(d, n)`, in order."""
+        for y in np.ascontiguousarray(Y.T):
+            self.learn_one(y)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor arguments, by name."""
+        return {"rank": self.rank, "authors": self.authors}
+
+    def state(self) -> dict[str, Any]:
+        """Return everything learned, by name."""
+        return {"rows": self._rows, "used": self._used, "seen": self.seen}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned."""
+        self._rows = state["rows"]
+        self._used = int(state["used"])
+        self.seen = int(state["seen"])
+        self._fresh = self.seen == 0

@@ -1,0 +1,289 @@
+"""A node: the whole way from a telemetry vector to a decision. Start here.
+
+No clock, no file, no socket. What a node does depends only on the vectors it
+is given, so a recorded trace replays exactly as it ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from prontosched.codec import MAX_BYTES, decode, encode
+from prontosched.decision import NAN, Decision, Evidence, Signal
+from prontosched.errors import StateError
+from prontosched.pipeline import EMBEDDINGS, Embedding
+from prontosched.pipeline.adoption import ADOPTED_SAMPLES, LEAST_WEIGHT, adopted_weight
+from prontosched.pipeline.embedding import finite
+from prontosched.pipeline.projection import Projector
+from prontosched.pipeline.spikes import SpikeDetector
+from prontosched.signals import find_signal
+from prontosched.subspace import Array, Subspace, merge
+from prontosched.telemetry.scaling import IMPLAUSIBLE, Scaling
+
+STATE_KIND = "node"
+STATE_VERSION = 1
+
+
+class Node:
+    """Decide, vector by vector, whether one machine can take another job.
+
+    Parameters
+    ----------
+    embedding
+        Follows the leading subspace of the node's own vectors.
+    signal
+        Turns the evidence of a step into a decision.
+    scaling
+        Brings the metrics to one scale; None takes vectors as they are.
+    projector, detector
+        Stages 3 and 4; by default with a lag of 10 vectors.
+    metrics
+        Names of the metrics, for reasons a person can read.
+
+    Attributes
+    ----------
+    evidence
+        What the last decision was made from; None before the first.
+    timestep
+        Vectors seen.
+
+    Notes
+    -----
+    Memory: `d * (2 * rank + block_size + lag + 41)` floats, and what the signal holds.
+
+    Examples
+    --------
+    >>> from prontosched.pipeline import FPCAEdge
+    >>> from prontosched.signals import RejectJob
+    >>> node = Node(FPCAEdge(rank=1, block_size=5), RejectJob(), scaling=None)
+    >>> load = [1.0, 2.0, 1.5, 2.5, 1.8] * 5 + [30.0]
+    >>> decisions = [node.step(v * np.array([3.0, 4.0])) for v in load]
+    >>> decisions[-1].accept, decisions[-2].accept
+    (False, True)
+    """
+
+    def __init__(
+        self,
+        embedding: Embedding,
+        signal: Signal,
+        *,
+        scaling: Scaling | None,
+        projector: Projector | None = None,
+        detector: SpikeDetector | None = None,
+        metrics: tuple[str, ...] | None = None,
+    ) -> None:
+        self.embedding = embedding
+        self.signal = signal
+        self.scaling = scaling
+        self.projector = projector or Projector()
+        self.detector = detector or SpikeDetector(self.projector.lag)
+        if self.detector.lag != self.projector.lag:
+            raise ValueError(
+                f"projector and detector must have one lag, got {self.projector.lag} and {self.detector.lag}"
+            )
+        self.metrics = metrics
+        self.evidence: Evidence | None = None
+        self.timestep = 0
+        self._shape: tuple[int] | None = None
+        self._adopted: Subspace | None = None
+        self._view: Subspace | None = None
+        self._seen_own: Subspace | None = None
+
+    def step(self, y: Array, *, ready: float = NAN, utilisation: float = NAN, time: float = NAN) -> Decision:
+        """Carry one telemetry vector all the way to a decision.
+
+        Parameters
+        ----------
+        y
+            All metrics now, `(d,)`; NaN where one is unknown. CPU Ready is not among
+            them: it would leak the answer into the question.
+        ready, utilisation, time
+            CPU Ready and CPU utilisation now, and the clock in seconds; NaN where unknown.
+        """
+        if getattr(y, "shape", None) != self._shape:
+            y = self._checked(y)
+        y = finite(y, IMPLAUSIBLE) if self.scaling is None else self.scaling.scale(y)
+        view = self.embedding.subspace if self._adopted is None else self.view
+        projector, spikes, samples = self.projector, None, 0.0
+        projections = projector.project(view, y)
+        if view is not None:
+            if projector.window is not None:
+                self.detector.refill(projector.window, projector.slot)
+            spikes = self.detector.detect(projections)
+            samples = self.embedding.samples or ADOPTED_SAMPLES
+        self.evidence = evidence = Evidence(
+            self.timestep,
+            ready,
+            utilisation,
+            time,
+            y,
+            projector.subspace,
+            projections,
+            spikes,
+            samples,
+            self.metrics,
+        )
+        decision = self.signal.decide(evidence)
+        self.embedding.learn_one(y)  # last: no vector has a say in its own verdict
+        self.timestep += 1
+        return decision
+
+    def _checked(self, y: Array) -> Array:
+        """Return a first vector, or one not given as an array, as numbers; refuse one of another length."""
+        y = np.asarray(y, dtype=np.float64)
+        features = self.features
+        if y.ndim != 1 or (features is not None and y.shape[0] != features):
+            expected = "one number per metric" if features is None else f"{features} numbers, one per metric"
+            raise ValueError(
+                f"a vector must have {expected}, got shape {y.shape}: metrics that change need a new node"
+            )
+        self._shape = (y.shape[0],)
+        return y
+
+    @property
+    def view(self) -> Subspace | None:
+        """The subspace projected on: the node's own, merged with an adopted one while that counts."""
+        own = self.embedding.subspace
+        if self._adopted is None:
+            return own
+        if own is not self._seen_own or self._view is None:
+            self._seen_own = own
+            self._view = self._merged(own)
+        return self._view
+
+    def _merged(self, own: Subspace | None) -> Subspace | None:
+        adopted = self._adopted
+        if own is None or adopted is None:
+            return adopted
+        weight = adopted_weight(float(self.timestep))
+        if weight < LEAST_WEIGHT:
+            self._adopted = None
+            return own
+        faded = Subspace(adopted.basis, adopted.singular_values * np.sqrt(weight))
+        return merge(faded, own, rank=own.rank)
+
+    def adopt(self, global_view: Subspace, *, samples: float) -> None:
+        """Project on the global view too, for as long as own vectors are few.
+
+        The node's own subspace stays apart and is the only thing it propagates, so
+        that its data never return to it as someone else's.
+
+        Parameters
+        ----------
+        global_view
+            The subspace at the root, over this node's metrics and in its scaled units.
+        samples
+            Vectors behind the global view's singular values.
+        """
+        if not samples > 0:
+            raise ValueError(f"samples must be positive, got {samples}")
+        features = self.features
+        if features is not None and global_view.features != features:
+            raise ValueError(
+                f"a global view must have {features} metrics as this node has, got {global_view.features}: "
+                "align it to the node's metrics first"
+            )
+        per_sample = global_view.singular_values / np.sqrt(samples)
+        self._adopted = Subspace(global_view.basis, per_sample)
+        self._view = None
+
+    @property
+    def features(self) -> int | None:
+        """Number of metrics, None before the first vector."""
+        if self._shape is None:
+            return len(self.metrics) if self.metrics else None
+        return self._shape[0]
+
+    def to_bytes(self) -> bytes:
+        """Return the whole state: a node made from it goes on bit for bit as if it had not stopped."""
+        fields: dict[str, Any] = {
+            "embedding": self.embedding.name,
+            "embedding_settings": self.embedding.settings(),
+            "signal": self.signal.name,
+            "signal_settings": self.signal.settings(),
+            "lag": self.projector.lag,
+            "orient": self.projector.orient,
+            "detector_settings": [self.detector.threshold, self.detector.influence, self.detector.floor],
+            "metrics": None if self.metrics is None else list(self.metrics),
+            "timestep": self.timestep,
+            "scaling_settings": None,
+        }
+        parts: dict[str, Mapping[str, Any]] = {
+            "embedding": self.embedding.state(),
+            "projector": self.projector.state(),
+            "detector": self.detector.state(),
+            "signal": self.signal.state(),
+        }
+        if self.scaling is not None:
+            fields["scaling_settings"] = [self.scaling.half_life, self.scaling.clip, self.scaling.block_size]
+            parts["scaling"] = self.scaling.state()
+        for name, subspace in (("adopted", self._adopted), ("view", self.view)):
+            if subspace is not None:
+                parts[name] = {
+                    "rows": np.ascontiguousarray(subspace.basis.T),
+                    "strengths": subspace.singular_values,
+                }
+        for part, values in parts.items():
+            fields.update({f"{part}.{name}": value for name, value in values.items()})
+        return encode(STATE_KIND, STATE_VERSION, fields)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, limit: int = MAX_BYTES) -> Node:
+        """Return the node that `to_bytes` was called on, or raise `StateError`."""
+        fields = decode(data, kind=STATE_KIND, version=STATE_VERSION, limit=limit)
+        try:
+            return cls._restored(fields)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise StateError(
+                f"node state must hold everything a node needs, got {error!r}: set it aside"
+            ) from error
+
+    @classmethod
+    def _restored(cls, fields: dict[str, Any]) -> Node:
+        parts: dict[str, dict[str, Any]] = {}
+        for key, value in fields.items():
+            part, dot, name = key.partition(".")
+            if dot:
+                parts.setdefault(part, {})[name] = value
+        settings = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in fields["embedding_settings"].items()
+        }
+        scaling = fields["scaling_settings"]
+        threshold, influence, floor = fields["detector_settings"]
+        node = cls(
+            EMBEDDINGS[fields["embedding"]](**settings),
+            find_signal(fields["signal"]).one(**fields["signal_settings"]),
+            scaling=None if scaling is None else Scaling(*scaling),
+            projector=Projector(fields["lag"], orient=fields["orient"]),
+            detector=SpikeDetector(fields["lag"], threshold, influence, floor=floor),
+            metrics=None if fields["metrics"] is None else tuple(fields["metrics"]),
+        )
+        node.timestep = int(fields["timestep"])
+        if (features := parts["projector"]["past"].shape[1]) > 0:
+            node._shape = (features,)
+        node.embedding.restore(parts["embedding"])
+        node.detector.restore(parts["detector"])
+        node.signal.restore(parts["signal"])
+        if node.scaling is not None:
+            node.scaling.restore(parts["scaling"])
+        if "adopted" in parts:
+            node._adopted = _subspace(parts["adopted"])
+            node._view = _subspace(parts["view"])
+            node._seen_own = node.embedding.subspace
+        node.projector.restore(parts["projector"], node.view if node.projector_used(parts) else None)
+        return node
+
+    @staticmethod
+    def projector_used(parts: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Tell whether the saved projector had already met the saved view."""
+        if "view" not in parts or not parts["projector"]["rows"].size:
+            return False
+        rows, used = parts["view"]["rows"], parts["projector"]["rows"]
+        return bool(rows.shape == used.shape and np.array_equal(np.abs(rows), np.abs(used)))
+
+
+def _subspace(part: Mapping[str, Any]) -> Subspace:
+    return Subspace(part["rows"].T, part["strengths"])

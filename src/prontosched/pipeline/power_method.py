@@ -1,0 +1,127 @@
+"""The block power method: multiply by the covariance of each block, orthonormalise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from prontosched.pipeline.embedding import check_rank, finite
+from prontosched.subspace import Array, Subspace
+
+
+class PowerMethod:
+    """Turn a basis towards the leading directions, one block at a time.
+
+    It yields no singular values: 1, 1/2, 1/3, … stand in for them. Until the first
+    block is finished there is only the starting basis, which knows nothing.
+
+    Parameters
+    ----------
+    rank
+        Directions to follow.
+    block_size
+        Vectors per update; the number of metrics when not given, as the method's
+        theory asks for at least that many.
+    initial_basis
+        Orthonormal start `(d, rank)`; a seeded random one when not given.
+    seed
+        Of the random start.
+
+    Notes
+    -----
+    Memory: `d * 2 * rank` floats.
+
+    Examples
+    --------
+    >>> power = PowerMethod(rank=1, block_size=2)
+    >>> power.learn_many(np.array([[3.0, 6.0], [4.0, 8.0]]))
+    >>> abs(power.subspace.basis[:, 0]).round(2)
+    array([0.6, 0.8])
+
+    References
+    ----------
+    Mitliagkas, Caramanis, Jain: Memory limited, streaming PCA, NeurIPS 2013.
+    """
+
+    name = "power-method"
+
+    def __init__(
+        self,
+        rank: int = 4,
+        block_size: int | None = None,
+        *,
+        initial_basis: Array | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.rank = check_rank(rank)
+        if block_size is not None and block_size < 1:
+            raise ValueError(f"block_size must be at least 1, got {block_size}")
+        if initial_basis is not None and (initial_basis.ndim != 2 or initial_basis.shape[1] != rank):
+            raise ValueError(f"initial_basis must be (d, {rank}), got {initial_basis.shape}")
+        self.block_size = block_size
+        self.seed = seed
+        self.seen = 0
+        self.subspace: Subspace | None = None
+        self._product = np.zeros((0, 0))
+        self._held = 0
+        if initial_basis is not None:
+            self._show(initial_basis.copy())
+
+    @property
+    def samples(self) -> float:
+        """One: the singular values are stand-ins, not sums over vectors."""
+        return 1.0
+
+    def _show(self, basis: Array) -> None:
+        self.subspace = Subspace(basis, 1.0 / np.arange(1, basis.shape[1] + 1))
+        self._product = np.zeros(basis.shape)
+        self._held = 0
+
+    @property
+    def kept(self) -> Subspace | None:
+        """The directions shown: there are no others."""
+        return self.subspace
+
+    def learn_one(self, y: Array) -> None:
+        """Take in one telemetry vector of shape `(d,)`."""
+        y = finite(y)
+        if self.subspace is None:
+            random = np.random.default_rng(self.seed).standard_normal(
+                (y.shape[0], min(self.rank, y.shape[0]))
+            )
+            self._show(np.linalg.qr(random)[0])
+        assert self.subspace is not None
+        self._product += np.outer(y, y @ self.subspace.basis)
+        self.seen += 1
+        self._held += 1
+        if self._held >= (self.block_size or y.shape[0]):
+            basis, strengths, _ = np.linalg.svd(self._product / self._held, full_matrices=False)
+            # An idle block says nothing of direction: keep what is known.
+            if strengths[0] > 0.0 and np.isfinite(strengths[0]):
+                self._show(basis)
+            else:
+                self._show(self.subspace.basis)
+
+    def learn_many(self, Y: Array) -> None:
+        """Take in the columns of `(d, n)`, in order."""
+        for y in np.ascontiguousarray(Y.T):
+            self.learn_one(y)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor arguments, by name; the starting basis is part of the state."""
+        return {"rank": self.rank, "block_size": self.block_size, "seed": self.seed}
+
+    def state(self) -> dict[str, Any]:
+        """Return everything learned, by name."""
+        basis = np.zeros((0, 0)) if self.subspace is None else self.subspace.basis
+        return {"basis": basis, "product": self._product, "held": self._held, "seen": self.seen}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned."""
+        if state["basis"].size:
+            self._show(state["basis"])
+        self._product = state["product"]
+        self._held = int(state["held"])
+        self.seen = int(state["seen"])

@@ -1,0 +1,181 @@
+"""SPIRIT: one direction after the other, vector by vector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from prontosched.pipeline.embedding import check_energy_bounds, check_forgetting, check_rank, finite
+from prontosched.subspace import Array, Subspace
+
+START_ENERGY = 0.01
+LEAST_ENERGY = 1e-200
+
+
+class Spirit:
+    """Follow directions one by one, each learning from what the ones before leave over.
+
+    The directions are not orthonormal while learning; `subspace` gives them made
+    so, with the square roots of their energies as singular values.
+
+    Parameters
+    ----------
+    rank
+        Directions to follow, the first guess where the rank adapts.
+    forgetting
+        Weight of the past at each vector, in (0, 1].
+    energy_bounds
+        `(low, high)`: the rank grows when the directions hold less than `low` of the
+        energy of the stream, and shrinks when they hold more than `high`. None keeps it.
+    holdoff
+        Vectors to wait after a change of rank before the next.
+
+    Notes
+    -----
+    Memory: `d * (d + rank)` floats where the rank adapts, `d * 2 * rank` where it does not.
+
+    Examples
+    --------
+    >>> spirit = Spirit(rank=1, forgetting=0.96)
+    >>> for load in [1.0, -2.0, 3.0, -4.0] * 10:
+    ...     spirit.learn_one(load * np.array([3.0, 4.0]))
+    >>> abs(spirit.subspace.basis[:, 0]).round(2)
+    array([0.6, 0.8])
+
+    References
+    ----------
+    Papadimitriou, Sun, Faloutsos: Streaming pattern discovery in multiple time-series, VLDB 2005.
+    """
+
+    name = "spirit"
+
+    def __init__(
+        self,
+        rank: int = 4,
+        forgetting: float = 0.96,
+        *,
+        energy_bounds: tuple[float, float] | None = None,
+        holdoff: int = 1,
+    ) -> None:
+        self.rank = check_rank(rank)
+        self.forgetting = check_forgetting(forgetting)
+        self.energy_bounds = check_energy_bounds(energy_bounds)
+        if holdoff < 0:
+            raise ValueError(f"holdoff must be at least 0 vectors, got {holdoff}")
+        self.holdoff = holdoff
+        self.seen = 0
+        self._directions = np.zeros((0, 0))
+        self._energies = np.zeros(0)
+        self._rank = rank
+        self._last_change = 1
+        self._inside = self._whole = 0.0
+        self._subspace: Subspace | None = None
+
+    @property
+    def samples(self) -> float:
+        """Vectors behind the singular values: all, or as many as are remembered."""
+        if self.forgetting == 1.0:
+            return float(self.seen)
+        return (1.0 - self.forgetting**self.seen) / (1.0 - self.forgetting)
+
+    @property
+    def subspace(self) -> Subspace | None:
+        """The directions made orthonormal, None before the first vector."""
+        if self._subspace is None and self.seen:
+            basis = _orthonormal(self._directions[: self._rank])
+            strengths = np.sqrt(self._energies[: self._rank])
+            order = np.argsort(-strengths, kind="stable")
+            self._subspace = Subspace(basis[order].T, strengths[order])
+        return self._subspace
+
+    @property
+    def kept(self) -> Subspace | None:
+        """The directions shown: there are no others."""
+        return self.subspace
+
+    def learn_one(self, y: Array) -> None:
+        """Take in one telemetry vector of shape `(d,)`."""
+        y = finite(y)
+        if not self._directions.size:
+            features = y.shape[0]
+            self._rank = min(self.rank, features)
+            self._directions = np.eye(features if self.energy_bounds else self._rank, features)
+            self._energies = np.full(len(self._directions), START_ENERGY)
+        self.seen += 1
+        rest = y.astype(float)
+        for j in range(self._rank):
+            w = self._directions[j]
+            along = float(w @ rest)
+            energy = max(self.forgetting * self._energies[j] + along * along, LEAST_ENERGY)
+            self._energies[j] = energy
+            w += (along / energy) * (rest - along * w)
+            rest -= along * w
+            w /= np.linalg.norm(w)
+        if self.energy_bounds is not None:
+            self._adapt(y)
+        self._subspace = None
+
+    def _adapt(self, y: Array) -> None:
+        assert self.energy_bounds is not None
+        low, high = self.energy_bounds
+        inside = self._directions[: self._rank] @ y
+        self._inside = self.forgetting * self._inside + float(inside @ inside)
+        self._whole = self.forgetting * self._whole + float(y @ y)
+        if self.seen <= self._last_change + self.holdoff or self._rank >= y.shape[0]:
+            return
+        if self._inside < low * self._whole:
+            axis = np.zeros(y.shape[0])
+            axis[self._rank] = 1.0
+            self._directions[self._rank] = axis
+            self._rank += 1
+            self._directions[: self._rank] = _orthonormal(self._directions[: self._rank])
+            self._last_change = self.seen
+        elif self._inside > high * self._whole and self._rank > 1:
+            self._rank -= 1
+            self._last_change = self.seen
+
+    def learn_many(self, Y: Array) -> None:
+        """Take in the columns of `(d, n)`, in order."""
+        for y in np.ascontiguousarray(Y.T):
+            self.learn_one(y)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor arguments, by name."""
+        return {
+            "rank": self.rank,
+            "forgetting": self.forgetting,
+            "energy_bounds": self.energy_bounds,
+            "holdoff": self.holdoff,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return everything learned, by name."""
+        return {
+            "directions": self._directions,
+            "energies": self._energies,
+            "current_rank": self._rank,
+            "last_change": self._last_change,
+            "inside": self._inside,
+            "whole": self._whole,
+            "seen": self.seen,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned."""
+        self._directions = state["directions"]
+        self._energies = state["energies"]
+        self._rank = int(state["current_rank"])
+        self._last_change = int(state["last_change"])
+        self._inside = float(state["inside"])
+        self._whole = float(state["whole"])
+        self.seen = int(state["seen"])
+        self._subspace = None
+
+
+def _orthonormal(directions: Array) -> Array:
+    """Return rows spanning the same, orthonormal, each on the side of the row it came from."""
+    q, r = np.linalg.qr(directions.T)
+    signs = np.where(np.diag(r) < 0, -1.0, 1.0)
+    return np.ascontiguousarray((q * signs).T)

@@ -1,0 +1,245 @@
+"""The capacity floor, by counting and by leases."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prontosched.federation.leases import RefusalLeases
+from prontosched.federation.link import Board, LocalLink
+from prontosched.gates.floor import CountedFloor, LeaseFloor, NoFloor, floor_for
+from prontosched.gates.gate import Verdict
+from prontosched.gates.keeper import Keeper
+from prontosched.gates.preference import HELD_MARGIN, closed_nodes, places
+from tests.gates.memory_gate import CountingMemoryGate, MemoryGate, RankingMemoryGate
+from tests.gates.verdicts import busy_at, eager, quiet_at
+
+NODES = ("n1", "n2", "n3", "n4")
+
+
+def busy(score: float, now: float = 0.0) -> Verdict:
+    return busy_at(now, score=score)
+
+
+def test_scheduler_that_can_count_holds_the_floor_without_leases() -> None:
+    floor = floor_for(CountingMemoryGate(*NODES), share=0.5, leases=None)
+
+    assert isinstance(floor, CountedFloor)
+    assert floor.how == "counted at memory, at most 50% of the nodes"
+
+
+def test_without_leases_and_counting_the_floor_says_that_it_is_off() -> None:
+    floor = floor_for(MemoryGate(*NODES), share=0.5, leases=None)
+
+    assert isinstance(floor, NoFloor)
+    assert floor.how.startswith("off")
+
+
+def shared_leases(share: float, nodes: int) -> RefusalLeases:
+    """Leases in this process, with the rule that an agent hands them."""
+    return RefusalLeases(
+        LocalLink(Board()), lambda words, count: closed_nodes(words, nodes=count, share=share), nodes=nodes
+    )
+
+
+def test_leases_come_before_counting() -> None:
+    leases = shared_leases(0.5, 4)
+
+    assert isinstance(floor_for(CountingMemoryGate(*NODES), share=0.5, leases=leases), LeaseFloor)
+
+
+def test_gate_that_cannot_count_is_no_counted_floor() -> None:
+    with pytest.raises(TypeError, match="memory: it has no census"):
+        CountedFloor(MemoryGate("n1"), 0.5)
+
+
+def test_lone_node_in_service_may_not_refuse() -> None:
+    gate = CountingMemoryGate("n1", "n2")
+    gate.reasons["n2"] = "disk is failing"
+
+    assert not CountedFloor(gate, 1.0 / 2).allow("n1", busy(0.9), 0.0)
+
+
+def test_calmer_node_gives_way_to_one_that_is_worse_off() -> None:
+    gate = RankingMemoryGate(*NODES, "n5", "n6", "n7", "n8")
+    weak, strong = (Keeper(gate, node, rules=eager(0.125)) for node in ("n1", "n2"))
+    weak.settle(busy(0.6), 0.0)
+    assert [node for node in NODES if gate.observe(node).ours] == ["n1"]
+    # The place is taken, and no agent touches another's node: the first gives way by itself.
+    strong.settle(busy(0.9), 1.0)
+    weak.settle(busy(0.6), 2.0)
+    strong.settle(busy(0.9), 3.0)
+
+    assert [node for node in NODES if gate.observe(node).ours] == ["n2"]
+
+
+def test_near_equals_do_not_take_turns() -> None:
+    gate = RankingMemoryGate(*NODES, "n5", "n6", "n7", "n8")
+    keepers = {node: Keeper(gate, node, rules=eager(0.125)) for node in ("n1", "n2")}
+    for now in range(20):
+        for number, (_, keeper) in enumerate(sorted(keepers.items())):
+            keeper.settle(busy(0.7 + 0.04 * ((now + number) % 2), float(now)), float(now))
+
+    assert sum(keeper.standing.refusals for keeper in keepers.values()) == 1
+
+
+def test_node_held_open_by_an_option_keeps_calmer_ones_open() -> None:
+    """It does not refuse, so it cannot be closed: then nothing calmer is."""
+    gate = RankingMemoryGate(*NODES, "n5", "n6", "n7", "n8")
+    Keeper(gate, "n1", rules=eager()).settle(Verdict(False, 0.9, "held open by a budget", 60.0), 0.0)
+    standing = Keeper(gate, "n2", rules=eager(0.5)).settle(busy(0.7, 1), 1.0)
+
+    assert (standing.state, standing.withheld) == ("open", 1)
+    assert gate.ranks["n1"].level == 4
+
+
+def test_fleet_that_is_contended_throughout_stays_open() -> None:
+    gate = RankingMemoryGate(*NODES)
+    keepers = [Keeper(gate, node, rules=eager(0.5)) for node in NODES]
+    for now in range(3):
+        for keeper in keepers:
+            keeper.settle(busy(0.8, float(now)), float(now))
+
+    assert [node for node in NODES if gate.observe(node).ours] == []
+
+
+def test_refusal_without_a_readable_score_keeps_no_place() -> None:
+    gate = RankingMemoryGate(*NODES)
+    gate.reasons["n1"] = "pronto: edited by hand"
+    standing = Keeper(gate, "n1", rules=eager(0.25)).settle(quiet_at(0.0), 0.0)
+
+    assert standing.state == "open"
+
+
+@given(
+    nodes=st.integers(1, 12),
+    share=st.floats(0.05, 1.0),
+    asks=st.lists(st.tuples(st.integers(0, 11), st.floats(0, 1), st.booleans()), max_size=60),
+)
+def test_counted_refusals_never_exceed_their_places(
+    nodes: int, share: float, asks: list[tuple[int, float, bool]]
+) -> None:
+    names = [f"n{i}" for i in range(nodes)]
+    gate = CountingMemoryGate(*names)
+    keepers = [Keeper(gate, name, rules=eager(share)) for name in names]
+    for now, (index, score, refuse) in enumerate(asks):
+        verdict = Verdict(refuse, score, "why", now + 1000.0)
+        keepers[index % nodes].settle(verdict, float(now))
+
+        assert len(gate.owned()) <= places(nodes, share)
+        assert nodes > 1 or gate.owned() == []
+
+
+words = st.tuples(st.booleans(), st.floats(0, 1))
+
+
+def settled(keepers: dict[str, Keeper], fleet: dict[str, tuple[bool, float]], now: float) -> None:
+    """Let every node hear what the others say, and act on it."""
+    for turn in range(3):
+        for name, keeper in keepers.items():
+            refuse, chance = fleet[name]
+            keeper.settle(Verdict(refuse, chance, "why", now + 60.0), now + turn / 10)
+
+
+@pytest.mark.parametrize("floor", ["counted", "leases"])
+@settings(max_examples=60, deadline=None)
+@given(
+    stream=st.lists(st.lists(words, min_size=6, max_size=6), min_size=1, max_size=5),
+    share=st.floats(0.1, 0.9),
+)
+def test_no_node_is_closed_that_is_calmer_than_one_left_open(
+    floor: str, stream: list[list[tuple[bool, float]]], share: float
+) -> None:
+    """By any floor; nodes that are closed already count a margin more, against taking turns."""
+    names = [f"n{i}" for i in range(6)]
+    gate = RankingMemoryGate(*names)
+    gate.level_seconds = 0.0
+    leases = shared_leases(share, 6) if floor == "leases" else None
+    keepers = {name: Keeper(gate, name, rules=eager(share), leases=leases) for name in names}
+    for now, said in enumerate(stream):
+        fleet = dict(zip(names, said, strict=True))
+        settled(keepers, fleet, 100.0 * now)
+        closed = [name for name in names if gate.observe(name).ours]
+
+        assert len(closed) <= places(6, share)
+        assert all(fleet[name][0] for name in closed)
+        # Chances are told to within the twentieth by which they must move to be told again.
+        calmest = min((fleet[name][1] for name in closed), default=1.0)
+        assert all(fleet[name][1] <= calmest + HELD_MARGIN + 0.1 for name in names if name not in closed)
+
+
+def test_two_nodes_that_close_at_the_same_moment_leave_the_one_that_is_worse_off() -> None:
+    """The scheduler cannot compare and set: both counted before either closed."""
+    gate = CountingMemoryGate(*NODES)
+    other = busy(0.8)
+
+    class Racing(CountingMemoryGate):
+        def refuse(self, node: str, verdict: Verdict) -> None:
+            super().refuse("n2", other)
+            super().refuse(node, verdict)
+
+    gate.__class__ = Racing
+    Keeper(gate, "n1", rules=eager(0.25)).settle(busy(0.5), 0.0)
+
+    assert gate.owned() == ["n2"]
+
+
+def test_keeper_gives_way_when_its_lease_goes_to_a_node_that_is_worse_off() -> None:
+    gate = MemoryGate(*NODES)
+    leases = shared_leases(0.25, 4)
+    weak, strong = (Keeper(gate, node, rules=eager(0.25), leases=leases) for node in ("n1", "n2"))
+    weak.settle(busy(0.4), 0.0)
+    assert gate.owned() == ["n1"]
+    strong.settle(busy(0.9), 1.0)
+    standing = weak.settle(busy(0.4, 2), 2.0)
+
+    assert gate.owned() == ["n2"]
+    assert (standing.state, standing.withheld) == ("open", 1)
+    assert "worse off" in standing.why
+
+
+def test_queue_that_starves_opens_the_node_before_any_minimum_time() -> None:
+    gate = RankingMemoryGate(*NODES)
+    keeper = Keeper(gate, "n1", rules=replace(eager(0.25), min_hold_seconds=1000))
+    assert keeper.settle(busy(0.9), 0.0).state == "closed-by-us"
+    gate.waiting = True
+    standing = keeper.settle(busy(0.9, 11), 11.0)
+
+    assert (standing.state, gate.observe("n1").state) == ("open", "open")
+    assert "jobs wait and no open node can take them" in standing.why
+    gate.waiting = False
+    assert keeper.settle(busy(0.9, 12), 12.0).state == "closed-by-us"
+
+
+def test_lease_is_given_back_when_the_node_opens() -> None:
+    gate = MemoryGate(*NODES)
+    leases = shared_leases(0.25, 4)
+    keeper = Keeper(gate, "n1", rules=eager(0.25), leases=leases)
+    keeper.settle(busy(0.4), 0.0)
+    assert list(leases.refusing()) == ["n1"]
+    keeper.settle(Verdict(False, 0.0, "nothing spikes", 61.0), 1.0)
+
+    assert leases.refusing() == {}
+
+
+def test_lease_is_given_back_when_someone_else_closes_the_node() -> None:
+    gate = MemoryGate(*NODES)
+    leases = shared_leases(0.25, 4)
+    keeper = Keeper(gate, "n1", rules=eager(0.25), leases=leases)
+    keeper.settle(busy(0.4), 0.0)
+    gate.reasons["n1"] = "disk is failing"
+    keeper.settle(busy(0.4), 1.0)
+
+    assert leases.refusing() == {}
+    assert gate.reasons["n1"] == "disk is failing"
+
+
+def test_unknown_score_counts_as_calm() -> None:
+    gate = CountingMemoryGate(*NODES)
+    gate.refuse("n2", busy(0.01))
+
+    assert not CountedFloor(gate, 0.25).allow("n1", busy(math.nan), 0.0)

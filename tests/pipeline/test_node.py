@@ -1,0 +1,227 @@
+"""A node: from a vector to a decision, and back from bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prontosched.errors import SettingsError, StateError
+from prontosched.pipeline import EMBEDDINGS, FPCAEdge
+from prontosched.pipeline.node import Node
+from prontosched.pipeline.presets import make_node
+from prontosched.signals import RejectJob
+from prontosched.subspace import Subspace, distance, summarise
+from prontosched.telemetry.synthetic import SyntheticFleet
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def stream(
+    steps: int, seed: int = 0, features: int = 24, **options: Any
+) -> list[tuple[np.ndarray, float, float]]:
+    fleet = SyntheticFleet(1, features, seed=seed, **options)
+    steps_seen = (fleet.step() for _ in range(steps))
+    return [(s.vectors[0], float(s.ready[0]), float(s.utilisation[0])) for s in steps_seen]
+
+
+def test_a_surge_raises_the_paper_signal_and_a_quiet_stream_does_not(rng: np.random.Generator) -> None:
+    node = make_node("paper", absolute=True)
+    factors = rng.standard_normal(20)
+    quiet = [node.step(factors * rng.standard_normal() + 0.1 * rng.standard_normal(20)) for _ in range(300)]
+    surge = node.step(factors * 40.0)
+
+    assert surge.raised
+    assert "direction" in surge.reason
+    assert sum(d.raised for d in quiet) < 0.1 * len(quiet)
+
+
+def test_no_vector_has_a_say_in_its_own_verdict() -> None:
+    """The subspace a vector is projected on must not have seen that vector."""
+    node = make_node("paper")
+    vectors = stream(60)
+    for t, (y, _, _) in enumerate(vectors):
+        before = node.embedding.subspace
+        node.step(y)
+        assert node.evidence is not None
+        assert (node.evidence.subspace is None) == (before is None)
+        if t and before is not None:
+            assert node.evidence.timestep == t
+
+
+def test_a_flat_stream_never_raises_the_signal() -> None:
+    node = make_node("paper", absolute=True)
+
+    assert not any(node.step(np.full(10, 3.3)).raised for _ in range(500))
+
+
+def test_warming_up_accepts_and_says_so() -> None:
+    decision = make_node("paper").step(np.ones(5))
+
+    assert decision.accept
+    assert "warming up" in decision.reason
+
+
+def test_the_paper_preset_has_the_papers_settings() -> None:
+    node = make_node("paper")
+    assert isinstance(node.embedding, FPCAEdge)
+    assert isinstance(node.signal, RejectJob)
+
+    assert (node.embedding.rank, node.embedding.block_size, node.embedding.forgetting) == (4, 10, 1.0)
+    assert (node.detector.lag, node.detector.threshold, node.detector.influence) == (10, 3.5, 0.5)
+    assert (node.signal.threshold, node.signal.absolute, node.signal.weights) == (1.0, False, "normalised")
+
+
+@pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))
+@pytest.mark.parametrize("preset", ["paper", "default"])
+def test_a_node_restored_in_mid_stream_goes_on_bit_for_bit(embedding: str, preset: str) -> None:
+    vectors = stream(140, features=16)
+    node = make_node(preset, embedding=embedding)
+    for t, (y, ready, busy) in enumerate(vectors):
+        restored = Node.from_bytes(node.to_bytes()) if t in (0, 1, 9, 10, 11, 37, 90) else None
+        if restored is not None:
+            twin = restored
+        elif t == 0:
+            continue
+        expected = node.step(y, ready=ready, utilisation=busy, time=float(t))
+        found = twin.step(y, ready=ready, utilisation=busy, time=float(t))
+        assert repr(found) == repr(expected), t
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12))
+def test_no_input_crashes_a_node_or_poisons_it_for_longer_than_it_lasts(seed: int, features: int) -> None:
+    rng = np.random.default_rng(seed)
+    node = make_node("paper", absolute=True)
+    odd = np.array([np.nan, np.inf, -np.inf, 1e308, -1e308, 0.0, 1e-308, 1e17])
+    for t in range(260):
+        y = rng.standard_normal(features)
+        if 100 <= t < 130:
+            y = rng.choice(odd, features)
+        decision = node.step(y, ready=rng.choice(odd), utilisation=rng.choice(odd), time=rng.choice(odd))
+        assert np.isfinite(decision.score)
+    subspace = node.embedding.subspace
+
+    assert subspace is not None
+    assert np.isfinite(subspace.basis).all()
+    assert np.abs(subspace.basis.T @ subspace.basis - np.eye(subspace.rank)).max() < 1e-7
+    assert node.step(np.full(features, 50.0)).score != 0.0
+
+
+def test_state_is_bounded_and_does_not_grow() -> None:
+    node = make_node("paper")
+    sizes = []
+    for t, (y, _, _) in enumerate(stream(1200, features=20)):
+        node.step(y)
+        if t > 100 and node.timestep % 320 == 0:
+            sizes.append(len(node.to_bytes()))
+
+    assert max(sizes) - min(sizes) < 200
+
+
+@pytest.mark.parametrize("cut", [0, 3, 50, -1])
+def test_truncated_state_is_refused(cut: int) -> None:
+    data = make_node("paper").to_bytes()
+
+    with pytest.raises(StateError, match=r"must|does not match"):
+        Node.from_bytes(data[:cut])
+
+
+def test_state_without_what_a_node_needs_is_refused() -> None:
+    from prontosched.codec import encode
+
+    with pytest.raises(StateError, match="node state must hold everything a node needs"):
+        Node.from_bytes(encode("node", 1, {"embedding": "fpca"}))
+
+
+def test_an_adopted_view_serves_from_the_first_vector_and_fades() -> None:
+    vectors = stream(3000, features=20)
+    teacher = make_node("paper")
+    for y, _, _ in vectors[:1000]:
+        teacher.step(y)
+    view = teacher.embedding.subspace
+    assert view is not None
+    node = make_node("paper")
+    node.adopt(view, samples=teacher.embedding.samples)
+    node.step(vectors[0][0])
+    assert node.evidence is not None
+
+    assert node.evidence.subspace is not None
+    for y, _, _ in vectors[1:]:
+        node.step(y)
+    assert distance(node.view, node.embedding.subspace) == 0.0
+
+
+def test_an_adopted_view_never_enters_what_the_node_propagates(rng: np.random.Generator) -> None:
+    vectors = stream(100, features=20)
+    alone, adopting = make_node("paper"), make_node("paper")
+    foreign = summarise(rng.standard_normal((20, 50)), rank=4)
+    assert foreign is not None
+    adopting.adopt(foreign, samples=50)
+    for y, _, _ in vectors:
+        alone.step(y)
+        adopting.step(y)
+    own = adopting.embedding.subspace
+    assert own is not None
+    assert alone.embedding.subspace is not None
+
+    np.testing.assert_array_equal(own.basis, alone.embedding.subspace.basis)
+
+
+@pytest.mark.parametrize("scaling", [True, False])
+@pytest.mark.parametrize("wrong", [np.ones(4), np.ones(1), np.ones((3, 1)), np.float64(1.0)])
+def test_a_vector_of_another_length_is_refused_and_changes_nothing(wrong: np.ndarray, scaling: bool) -> None:
+    node = make_node("paper", scaling=scaling)
+    node.step(np.ones(3))
+    before = node.to_bytes()
+    for one in (node, Node.from_bytes(before)):
+        with pytest.raises(ValueError, match="a vector must have 3 numbers, one per metric, got shape"):
+            one.step(wrong)
+        assert one.to_bytes() == before
+
+
+def test_a_vector_may_be_a_list_or_whole_numbers() -> None:
+    node, other = make_node("paper", scaling=False), make_node("paper", scaling=False)
+    for t in range(30):
+        given = [t % 7, (3 * t) % 5, t % 2]
+        plain = node.step(np.array(given, dtype=np.float64))
+        assert plain == other.step(given if t % 2 else np.array(given))  # type: ignore[arg-type]
+
+
+def test_a_view_over_other_metrics_is_refused() -> None:
+    node = make_node("paper")
+    node.step(np.ones(8))
+
+    with pytest.raises(ValueError, match="must have 8 metrics as this node has, got 5"):
+        node.adopt(Subspace(np.eye(5)[:, :1], np.ones(1)), samples=10)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"preset": "papr"}, "preset must be one of paper, default, got 'papr'"),
+        ({"embedding": "pca"}, "embedding must be one of"),
+        ({"signal": "psychic"}, "no signal is called 'psychic'"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_those_known(options: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        make_node(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.json")))
+def test_golden_traces_give_their_exact_decisions(name: str) -> None:
+    golden = json.loads((GOLDEN / f"{name}.json").read_text())
+    node = make_node(**golden["node"])
+    raised = [
+        t
+        for t, (y, ready, busy) in enumerate(stream(**golden["stream"]))
+        if node.step(y, ready=ready, utilisation=busy, time=float(t)).raised
+    ]
+
+    assert raised == golden["raised"]
