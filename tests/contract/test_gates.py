@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from prontosched.errors import IntegrationError
+from prontosched.gates.controller import Controller, release, sweep
 from prontosched.gates.gate import CountingGate, Gate, PreferringGate, QueueGate, Rank, Verdict
-from prontosched.gates.keeper import Keeper
 from prontosched.gates.policy import Rules
 from prontosched.gates.registry import BUILT_IN
-from prontosched.gates.sweep import release, sweep
 from tests.contract.gate_harness import HARNESSES, Harness, harness_of
 
 EAGER = Rules(
@@ -136,8 +135,8 @@ def test_administrator_who_closes_over_our_refusal_wins(harness: Harness) -> Non
     harness.gate.refuse(node, refusing())
     harness.close(node)
     before = harness.shown(node)
-    keeper = Keeper(harness.gate, node, rules=EAGER)
-    keeper.settle(Verdict(False, 0.0, "idle again", time.time() + 60), time.time())
+    controller = Controller(harness.gate, node, rules=EAGER)
+    controller.settle(Verdict(False, 0.0, "idle again", time.time() + 60), time.time())
     release(harness.gate)
 
     assert harness.shown(node) == before
@@ -186,24 +185,24 @@ def test_counting_gate_counts_what_it_refuses(harness: Harness) -> None:
     assert {name: seen.score for name, seen in after.refusals.items()} == {harness.nodes[0]: 0.5}
 
 
-def test_keeper_in_shadow_mode_changes_nothing(harness: Harness) -> None:
+def test_controller_in_shadow_mode_changes_nothing(harness: Harness) -> None:
     node = harness.nodes[0]
     before = harness.shown(node)
-    keeper = Keeper(harness.gate, node, rules=Rules(veto=True, min_accept_seconds=0))
-    standing = keeper.settle(refusing(), time.time())
+    controller = Controller(harness.gate, node, rules=Rules(veto=True, min_accept_seconds=0))
+    status = controller.settle(refusing(), time.time())
 
-    assert (standing.mode, standing.state, standing.refusals) == ("shadow", "closed-by-us", 1)
+    assert (status.mode, status.state, status.refusals) == ("shadow", "closed-by-us", 1)
     assert harness.shown(node) == before
     assert harness.gate.observe(node).state == "open"
 
 
-def test_keeper_refuses_and_opens_when_it_is_closed(harness: Harness) -> None:
+def test_controller_refuses_and_opens_when_it_is_closed(harness: Harness) -> None:
     node = harness.nodes[0]
-    keeper = Keeper(harness.gate, node, rules=EAGER)
-    standing = keeper.settle(refusing(), time.time())
+    controller = Controller(harness.gate, node, rules=EAGER)
+    status = controller.settle(refusing(), time.time())
 
-    assert (standing.state, standing.errors) == ("closed-by-us", 0)
-    assert keeper.close()
+    assert (status.state, status.errors) == ("closed-by-us", 0)
+    assert controller.close()
     assert harness.gate.observe(node).state == "open"
 
 
@@ -290,27 +289,27 @@ def test_counting_gate_counts_ranks_by_the_nodes_own_word(harness: Harness) -> N
     assert census.refusals == {}
 
 
-def test_keeper_without_a_veto_ranks_and_never_closes(harness: Harness) -> None:
+def test_controller_without_a_veto_ranks_and_never_closes(harness: Harness) -> None:
     ranking(harness.gate)
     node = harness.nodes[0]
-    keeper = Keeper(harness.gate, node, rules=Rules(enforce=True, observe_seconds=0))
-    standing = keeper.settle(refusing(), time.time())
+    controller = Controller(harness.gate, node, rules=Rules(enforce=True, observe_seconds=0))
+    status = controller.settle(refusing(), time.time())
     seen = harness.gate.observe(node)
 
-    assert (seen.state, standing.state, standing.level) == ("open", "open", 3)
+    assert (seen.state, status.state, status.level) == ("open", "open", 3)
     assert seen.rank is not None
-    assert keeper.close()
+    assert controller.close()
     assert harness.gate.observe(node).rank is None
 
 
-def test_keeper_in_shadow_mode_ranks_nothing(harness: Harness) -> None:
+def test_controller_in_shadow_mode_ranks_nothing(harness: Harness) -> None:
     ranking(harness.gate)
     assert harness.preference is not None
     before = harness.preference(harness.nodes[0])
-    keeper = Keeper(harness.gate, harness.nodes[0])
-    standing = keeper.settle(refusing(), time.time())
+    controller = Controller(harness.gate, harness.nodes[0])
+    status = controller.settle(refusing(), time.time())
 
-    assert (standing.mode, standing.level, standing.rankings) == ("shadow", 3, 1)
+    assert (status.mode, status.level, status.rankings) == ("shadow", 3, 1)
     assert harness.preference(harness.nodes[0]) == before
 
 
@@ -319,17 +318,17 @@ def test_no_veto_stands_while_jobs_wait_that_no_open_node_can_take(harness: Harn
         assert not isinstance(harness.gate, QueueGate)
         pytest.skip("this gate cannot tell who waits")
     node = harness.nodes[0]
-    keeper = Keeper(harness.gate, node, rules=EAGER)
-    assert keeper.settle(refusing(), time.time()).state == "closed-by-us"
+    controller = Controller(harness.gate, node, rules=EAGER)
+    assert controller.settle(refusing(), time.time()).state == "closed-by-us"
     relieve = harness.starve()
     try:
-        standing = keeper.settle(refusing(), time.time())
+        status = controller.settle(refusing(), time.time())
 
-        assert standing.state == "open"
-        assert "jobs wait" in standing.why
+        assert status.state == "open"
+        assert "jobs wait" in status.why
     finally:
         relieve()
-    keeper.close()
+    controller.close()
 
 
 def test_every_gate_of_ours_is_in_the_suite() -> None:

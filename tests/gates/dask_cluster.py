@@ -15,8 +15,7 @@ from distributed import Client, LocalCluster, get_worker
 from distributed.core import Status
 
 from prontosched.decision import Decision
-from prontosched.gates.dask import ProntoPlugin
-from prontosched.gates.dask_watch import Watch
+from prontosched.gates.dask import ProntoPlugin, WorkerMonitor
 from prontosched.gates.gate import Verdict
 from prontosched.gates.policy import Rules
 
@@ -61,8 +60,8 @@ class Running:
         self.workers = {worker.address: worker for worker in cluster.workers.values()}
         self.addresses = sorted(self.workers)
 
-    def watch(self, address: str) -> Watch:
-        found: Watch = self.workers[address].plugins["pronto"]._watch
+    def watch(self, address: str) -> WorkerMonitor:
+        found: WorkerMonitor = self.workers[address].plugins["pronto"]._watch
         return found
 
     def listed(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 
 from prontosched.errors import IntegrationError
-from prontosched.gates.gate import Census, Observed, Rank, Verdict, label, read_label
+from prontosched.gates.gate import GateCensus, Observed, Rank, Verdict, label, read_label
 
 
 class MemoryGate:
@@ -57,8 +57,8 @@ class MemoryGate:
 class CountingMemoryGate(MemoryGate):
     """The same, for a scheduler that can count."""
 
-    def census(self) -> Census:
-        return Census.of({node: self._observed(node) for node in self.reasons})
+    def census(self) -> GateCensus:
+        return GateCensus.of({node: self._observed(node) for node in self.reasons})
 
 
 class RankingMemoryGate(CountingMemoryGate):

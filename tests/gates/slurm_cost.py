@@ -67,7 +67,7 @@ def measure(cluster: SlurmCluster, pid: int) -> None:
         took, used = time.monotonic() - began, cpu_seconds(pid) - before
         costs[name] = used / len(cluster.nodes)
         print(f"{name:<34}{len(cluster.nodes) / took:>16.0f}{1000 * costs[name]:>28.2f}")
-    # The worst that the keeper allows: one change and one look a minute for every node.
+    # The worst that the controller allows: one change and one look a minute for every node.
     worst = len(cluster.nodes) * (costs[rows[0][0]] + costs[rows[1][0]]) / 60
     print(f"at one change and one look a minute for every node: {100 * worst:.2f} % of one core")
 

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from examples.slurm_cluster import SlurmCluster, running_cluster, wait_for
-from prontosched.gates.slurm import SlurmGate
-from prontosched.gates.slurm_feature import SlurmFeatureGate
+from prontosched.gates.slurm import SlurmFeatureGate, SlurmGate
 from tests.contract.gate_harness import Harness
 from tests.requirements import require_slurm
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prontosched.gates.dask_floor import WorkerView, may_pause, read_workers
-from prontosched.gates.preference import HELD_MARGIN, places
+from prontosched.gates.dask import WorkerView, may_pause, read_workers
+from prontosched.gates.floor import HELD_MARGIN, places
 
 
 def test_workers_that_are_closing_do_not_count() -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import dask
 import pytest
 
-from prontosched.gates.dask import install, uninstall
-from prontosched.gates.dask_preference import ProntoScheduler
+from prontosched.gates.dask import ProntoScheduler, install, uninstall
 from prontosched.gates.gate import Verdict
 from tests.gates.dask_cluster import WISHES, Running, cluster, place, shared, wished
 from tests.gates.verdicts import quiet

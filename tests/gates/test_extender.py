@@ -13,19 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prontosched.errors import IntegrationError, SettingsError
+from prontosched.gates.agent_client import Addresses, CalledDecisions, read_decision
 from prontosched.gates.extender import (
+    FORGET_SECONDS,
+    Ledger,
     filter_answer,
     prioritize_answer,
-    read_question,
+    read_request,
     suitability,
 )
-from prontosched.gates.extender_decisions import Addresses, CalledDecisions, read_decision
-from prontosched.gates.extender_ledger import FORGET_SECONDS, Ledger
+from prontosched.gates.floor import HELD_MARGIN, places
 from prontosched.gates.gate import Verdict
 from prontosched.gates.kubernetes import KEY
-from prontosched.gates.placement import LONGEST_SECONDS, Placements
 from prontosched.gates.policy import Rules
-from prontosched.gates.preference import HELD_MARGIN, places
+from prontosched.gates.preference import LONGEST_SECONDS, Placements
 from tests.gates.verdicts import recorded
 
 BUSY = Verdict(True, 0.8, "cpu_user is rising", valid_until=100.0)
@@ -43,7 +44,7 @@ def refuse_n1(node: str) -> Verdict | None:
 
 
 def test_names_come_back_without_those_that_refuse_and_with_the_reason() -> None:
-    answer = filter_answer(read_question(recorded("filter-names.json")), refuse_n1)
+    answer = filter_answer(read_request(recorded("filter-names.json")), refuse_n1)
 
     assert answer == {
         "NodeNames": ["n4"],
@@ -56,7 +57,7 @@ def test_names_come_back_without_those_that_refuse_and_with_the_reason() -> None
 
 def test_whole_nodes_come_back_as_whole_nodes_unchanged() -> None:
     request = recorded("filter-nodes.json")
-    answer = filter_answer(read_question(request), refuse_n1)
+    answer = filter_answer(read_request(request), refuse_n1)
 
     assert answer["NodeNames"] is None
     assert answer["Nodes"]["items"] == [n for n in request["Nodes"]["items"] if n["metadata"]["name"] != "n1"]
@@ -64,7 +65,7 @@ def test_whole_nodes_come_back_as_whole_nodes_unchanged() -> None:
 
 
 def test_older_scheduler_is_answered_in_its_own_keys() -> None:
-    question = read_question(old_style(recorded("filter-names.json")))
+    question = read_request(old_style(recorded("filter-names.json")))
 
     assert filter_answer(question, refuse_n1)["nodenames"] == ["n4"]
     assert filter_answer(question, refuse_n1)["failedNodes"] == {"n1": "pronto: cpu_user is rising"}
@@ -77,21 +78,21 @@ def test_older_scheduler_is_answered_in_its_own_keys() -> None:
 
 
 def test_older_scheduler_with_whole_nodes_is_answered_with_nodes() -> None:
-    answer = filter_answer(read_question(old_style(recorded("filter-nodes.json"))), refuse_n1)
+    answer = filter_answer(read_request(old_style(recorded("filter-nodes.json"))), refuse_n1)
 
     assert [node["metadata"]["name"] for node in answer["nodes"]["items"]] == ["n4"]
 
 
 def test_priorities_run_from_ten_for_a_calm_node_down_to_zero() -> None:
     chances = {"n4": 0.04, "n1": 0.96}
-    answer = prioritize_answer(read_question(recorded("prioritize-names.json")), chances.__getitem__)
+    answer = prioritize_answer(read_request(recorded("prioritize-names.json")), chances.__getitem__)
 
     assert answer == [{"Host": "n4", "Score": 10}, {"Host": "n1", "Score": 0}]
 
 
 def test_pod_is_never_left_pending_by_refusals_alone() -> None:
     """Where nothing else is open the gate opens, and preference decides."""
-    question = read_question(recorded("filter-names.json"))
+    question = read_request(recorded("filter-names.json"))
     answer = filter_answer(question, lambda node: BUSY)
 
     assert answer["NodeNames"] == ["n4", "n1"]
@@ -99,7 +100,7 @@ def test_pod_is_never_left_pending_by_refusals_alone() -> None:
 
 
 def test_node_nothing_is_known_of_passes_with_a_neutral_score() -> None:
-    question = read_question(recorded("filter-names.json"))
+    question = read_request(recorded("filter-names.json"))
 
     assert filter_answer(question, lambda node: None)["NodeNames"] == ["n4", "n1"]
     assert {row["Score"] for row in prioritize_answer(question, lambda node: math.nan)} == {5}
@@ -117,7 +118,7 @@ def test_pod_that_tolerates_the_taint_may_go_anywhere(toleration: dict[str, str]
     request = recorded("filter-names.json")
     request["Pod"]["spec"]["tolerations"] = [toleration]
 
-    assert filter_answer(read_question(request), refuse_n1)["NodeNames"] == ["n4", "n1"]
+    assert filter_answer(read_request(request), refuse_n1)["NodeNames"] == ["n4", "n1"]
 
 
 def test_pod_that_tolerates_other_taints_is_refused_like_any() -> None:
@@ -127,7 +128,7 @@ def test_pod_that_tolerates_other_taints_is_refused_like_any() -> None:
         {"key": KEY, "operator": "Exists", "effect": "NoExecute"},
     ]
 
-    assert filter_answer(read_question(request), refuse_n1)["NodeNames"] == ["n4"]
+    assert filter_answer(read_request(request), refuse_n1)["NodeNames"] == ["n4"]
 
 
 @pytest.mark.parametrize(
@@ -145,14 +146,14 @@ def test_pod_that_tolerates_other_taints_is_refused_like_any() -> None:
 )
 def test_request_that_no_scheduler_sends_is_refused(body: object, problem: str) -> None:
     with pytest.raises(IntegrationError, match=problem):
-        read_question(body)
+        read_request(body)
 
 
 @pytest.mark.parametrize(
     "body", [{"Pod": {}}, {"Pod": {}, "Nodes": {"items": None}}, {"Pod": {"spec": None}}]
 )
 def test_question_about_no_node_at_all_is_answered(body: dict[str, Any]) -> None:
-    assert filter_answer(read_question(body), refuse_n1)["FailedNodes"] == {}
+    assert filter_answer(read_request(body), refuse_n1)["FailedNodes"] == {}
 
 
 names = st.lists(st.text(min_size=1, max_size=20), max_size=30, unique=True)
@@ -168,7 +169,7 @@ def test_answer_never_holds_a_name_that_was_not_sent(
         "NodeNames": None if whole else sent,
         "Nodes": nodes if whole else None,
     }
-    question = read_question(old_style(request) if lower else request)
+    question = read_request(old_style(request) if lower else request)
     answer = {
         key.lower(): value
         for key, value in filter_answer(question, lambda n: BUSY if n in refusing else None).items()
@@ -382,10 +383,10 @@ def test_pod_is_known_by_its_uid_and_its_requests() -> None:
     request = recorded("filter-names.json")
     container = {"resources": {"requests": {"cpu": "1500m"}}}
     request["Pod"] = {"metadata": {"uid": "u-1"}, "spec": {"containers": [container, {}, "x", container]}}
-    question = read_question(request)
+    question = read_request(request)
     assert (question.job, question.cpus) == ("u-1", 3.0)
     request["Pod"] = {"metadata": {"namespace": "default", "name": "p"}, "spec": {"containers": [{}]}}
-    question = read_question(request)
+    question = read_request(request)
 
     assert (question.job, question.cpus) == ("default/p", 0.5)
 

@@ -17,12 +17,10 @@ from typing import Any
 
 from aiohttp import web
 
-from prontosched.gates.extender_decisions import CalledDecisions
-from prontosched.gates.extender_ledger import Ledger
-from prontosched.gates.extender_server import Extender
-from prontosched.gates.extender_wake import CONDITION, Waker
+from prontosched.gates.agent_client import CalledDecisions
+from prontosched.gates.extender import Extender, Ledger
 from prontosched.gates.gate import Verdict
-from prontosched.gates.kubernetes import KubernetesGate
+from prontosched.gates.kubernetes import ACCEPTING_CONDITION, ConditionWriter, KubernetesGate
 from prontosched.gates.policy import Rules
 from tests.gates.kubernetes_cluster import Cluster
 from tests.gates.verdicts import busy, quiet
@@ -38,7 +36,7 @@ def extending(
     ledger = Ledger(CalledDecisions(verdicts.get), rules)
     ledger.see([node["metadata"]["name"] for node in kubernetes.admin.nodes()], time.time())
     ledger.settle(time.time())
-    waker = Waker(kubernetes.api("extender-token"))
+    waker = ConditionWriter(kubernetes.api("extender-token"))
     extender = Extender(ledger, announce=waker.announce if wake else None)
     loop = asyncio.new_event_loop()
     runner = web.AppRunner(extender.application())
@@ -96,7 +94,10 @@ def test_node_that_refuses_and_opens_shows_so_in_its_condition(kubernetes: Clust
         verdicts["n1"] = quiet()
         wait_for(lambda: condition(kubernetes, "n1") == "True", what="n1 open again")
 
-    assert {c["type"] for c in kubernetes.admin.node("n1")["status"]["conditions"]} == {"Ready", CONDITION}
+    assert {c["type"] for c in kubernetes.admin.node("n1")["status"]["conditions"]} == {
+        "Ready",
+        ACCEPTING_CONDITION,
+    }
 
 
 def test_scheduler_places_pods_while_the_extender_is_away_or_in_shadow_mode(kubernetes: Cluster) -> None:
@@ -107,7 +108,7 @@ def test_scheduler_places_pods_while_the_extender_is_away_or_in_shadow_mode(kube
         kubernetes.add_pod("shadow")
         wait_for(lambda: kubernetes.placed("shadow") == "n1", what="a pod placed in shadow mode")
 
-    assert all(c["type"] != CONDITION for c in kubernetes.admin.node("n1")["status"]["conditions"])
+    assert all(c["type"] != ACCEPTING_CONDITION for c in kubernetes.admin.node("n1")["status"]["conditions"])
 
 
 def test_extender_command_hears_agents_refuses_and_leaves_nothing_behind(
@@ -138,7 +139,7 @@ def test_extender_command_hears_agents_refuses_and_leaves_nothing_behind(
 
 def condition(kubernetes: Cluster, node: str) -> str:
     found = {c["type"]: c["status"] for c in kubernetes.admin.node(node)["status"]["conditions"]}
-    return str(found.get(CONDITION, ""))
+    return str(found.get(ACCEPTING_CONDITION, ""))
 
 
 @contextmanager
@@ -178,13 +179,15 @@ def test_waker_undoes_what_dead_agents_and_extenders_left(kubernetes: Cluster) -
     gate = KubernetesGate(kubernetes.api("agent-token"))
     for name in ("n1", "n2"):
         kubernetes.add_node(name)
-    waker = Waker(kubernetes.api("extender-token"))
+    waker = ConditionWriter(kubernetes.api("extender-token"))
     waker._write("n1", refuse=True, message="left behind")
     waker._write("n2", refuse=True, message="still so")
     gate.refuse("n1", busy(-5.0))
-    in_service = Waker(kubernetes.api("extender-token")).refresh(lambda node: node == "n2")
+    in_service = ConditionWriter(kubernetes.api("extender-token")).refresh(lambda node: node == "n2")
     status = {
-        name: {c["type"]: c["status"] for c in kubernetes.admin.node(name)["status"]["conditions"]}[CONDITION]
+        name: {c["type"]: c["status"] for c in kubernetes.admin.node(name)["status"]["conditions"]}[
+            ACCEPTING_CONDITION
+        ]
         for name in ("n1", "n2")
     }
 

@@ -22,9 +22,8 @@ from click.testing import CliRunner
 
 from prontosched.cli.extender import command
 from prontosched.errors import IntegrationError, SettingsError
-from prontosched.gates.extender_decisions import Addresses, CalledDecisions, PolledDecisions
-from prontosched.gates.extender_ledger import Change, Ledger
-from prontosched.gates.extender_server import BODY_LIMIT, Extender
+from prontosched.gates.agent_client import Addresses, CalledDecisions, PolledDecisions
+from prontosched.gates.extender import BODY_LIMIT, Extender, Ledger, RefusalChange
 from prontosched.gates.gate import Verdict
 from prontosched.gates.policy import Rules
 from tests.gates.verdicts import RECORDED, busy
@@ -191,7 +190,7 @@ def test_body_beyond_the_limit_is_refused_before_it_is_read() -> None:
 
 
 def test_change_is_announced_and_a_failing_api_server_does_not_stop_the_answers() -> None:
-    told: list[Change] = []
+    told: list[RefusalChange] = []
 
     def announce(changes: Any) -> None:
         told.extend(changes)

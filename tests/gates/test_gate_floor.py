@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 
 from prontosched.federation.leases import RefusalLeases
 from prontosched.federation.link import Board, LocalLink
-from prontosched.gates.floor import CountedFloor, LeaseFloor, NoFloor, floor_for
+from prontosched.gates.controller import Controller
+from prontosched.gates.floor import (
+    HELD_MARGIN,
+    CountedFloor,
+    LeaseFloor,
+    NoFloor,
+    closed_nodes,
+    floor_for,
+    places,
+)
 from prontosched.gates.gate import Verdict
-from prontosched.gates.keeper import Keeper
-from prontosched.gates.preference import HELD_MARGIN, closed_nodes, places
 from tests.gates.memory_gate import CountingMemoryGate, MemoryGate, RankingMemoryGate
 from tests.gates.verdicts import busy_at, eager, quiet_at
 
@@ -66,7 +73,7 @@ def test_lone_node_in_service_may_not_refuse() -> None:
 
 def test_calmer_node_gives_way_to_one_that_is_worse_off() -> None:
     gate = RankingMemoryGate(*NODES, "n5", "n6", "n7", "n8")
-    weak, strong = (Keeper(gate, node, rules=eager(0.125)) for node in ("n1", "n2"))
+    weak, strong = (Controller(gate, node, rules=eager(0.125)) for node in ("n1", "n2"))
     weak.settle(busy(0.6), 0.0)
     assert [node for node in NODES if gate.observe(node).ours] == ["n1"]
     # The place is taken, and no agent touches another's node: the first gives way by itself.
@@ -79,30 +86,30 @@ def test_calmer_node_gives_way_to_one_that_is_worse_off() -> None:
 
 def test_near_equals_do_not_take_turns() -> None:
     gate = RankingMemoryGate(*NODES, "n5", "n6", "n7", "n8")
-    keepers = {node: Keeper(gate, node, rules=eager(0.125)) for node in ("n1", "n2")}
+    controllers = {node: Controller(gate, node, rules=eager(0.125)) for node in ("n1", "n2")}
     for now in range(20):
-        for number, (_, keeper) in enumerate(sorted(keepers.items())):
-            keeper.settle(busy(0.7 + 0.04 * ((now + number) % 2), float(now)), float(now))
+        for number, (_, controller) in enumerate(sorted(controllers.items())):
+            controller.settle(busy(0.7 + 0.04 * ((now + number) % 2), float(now)), float(now))
 
-    assert sum(keeper.standing.refusals for keeper in keepers.values()) == 1
+    assert sum(controller.status.refusals for controller in controllers.values()) == 1
 
 
 def test_node_held_open_by_an_option_keeps_calmer_ones_open() -> None:
     """It does not refuse, so it cannot be closed: then nothing calmer is."""
     gate = RankingMemoryGate(*NODES, "n5", "n6", "n7", "n8")
-    Keeper(gate, "n1", rules=eager()).settle(Verdict(False, 0.9, "held open by a budget", 60.0), 0.0)
-    standing = Keeper(gate, "n2", rules=eager(0.5)).settle(busy(0.7, 1), 1.0)
+    Controller(gate, "n1", rules=eager()).settle(Verdict(False, 0.9, "held open by a budget", 60.0), 0.0)
+    status = Controller(gate, "n2", rules=eager(0.5)).settle(busy(0.7, 1), 1.0)
 
-    assert (standing.state, standing.withheld) == ("open", 1)
+    assert (status.state, status.withheld) == ("open", 1)
     assert gate.ranks["n1"].level == 4
 
 
 def test_fleet_that_is_contended_throughout_stays_open() -> None:
     gate = RankingMemoryGate(*NODES)
-    keepers = [Keeper(gate, node, rules=eager(0.5)) for node in NODES]
+    controllers = [Controller(gate, node, rules=eager(0.5)) for node in NODES]
     for now in range(3):
-        for keeper in keepers:
-            keeper.settle(busy(0.8, float(now)), float(now))
+        for controller in controllers:
+            controller.settle(busy(0.8, float(now)), float(now))
 
     assert [node for node in NODES if gate.observe(node).ours] == []
 
@@ -110,11 +117,12 @@ def test_fleet_that_is_contended_throughout_stays_open() -> None:
 def test_refusal_without_a_readable_score_keeps_no_place() -> None:
     gate = RankingMemoryGate(*NODES)
     gate.reasons["n1"] = "pronto: edited by hand"
-    standing = Keeper(gate, "n1", rules=eager(0.25)).settle(quiet_at(0.0), 0.0)
+    status = Controller(gate, "n1", rules=eager(0.25)).settle(quiet_at(0.0), 0.0)
 
-    assert standing.state == "open"
+    assert status.state == "open"
 
 
+@settings(deadline=None)
 @given(
     nodes=st.integers(1, 12),
     share=st.floats(0.05, 1.0),
@@ -125,10 +133,10 @@ def test_counted_refusals_never_exceed_their_places(
 ) -> None:
     names = [f"n{i}" for i in range(nodes)]
     gate = CountingMemoryGate(*names)
-    keepers = [Keeper(gate, name, rules=eager(share)) for name in names]
+    controllers = [Controller(gate, name, rules=eager(share)) for name in names]
     for now, (index, score, refuse) in enumerate(asks):
         verdict = Verdict(refuse, score, "why", now + 1000.0)
-        keepers[index % nodes].settle(verdict, float(now))
+        controllers[index % nodes].settle(verdict, float(now))
 
         assert len(gate.owned()) <= places(nodes, share)
         assert nodes > 1 or gate.owned() == []
@@ -137,12 +145,12 @@ def test_counted_refusals_never_exceed_their_places(
 words = st.tuples(st.booleans(), st.floats(0, 1))
 
 
-def settled(keepers: dict[str, Keeper], fleet: dict[str, tuple[bool, float]], now: float) -> None:
+def settled(controllers: dict[str, Controller], fleet: dict[str, tuple[bool, float]], now: float) -> None:
     """Let every node hear what the others say, and act on it."""
     for turn in range(3):
-        for name, keeper in keepers.items():
+        for name, controller in controllers.items():
             refuse, chance = fleet[name]
-            keeper.settle(Verdict(refuse, chance, "why", now + 60.0), now + turn / 10)
+            controller.settle(Verdict(refuse, chance, "why", now + 60.0), now + turn / 10)
 
 
 @pytest.mark.parametrize("floor", ["counted", "leases"])
@@ -159,10 +167,10 @@ def test_no_node_is_closed_that_is_calmer_than_one_left_open(
     gate = RankingMemoryGate(*names)
     gate.level_seconds = 0.0
     leases = shared_leases(share, 6) if floor == "leases" else None
-    keepers = {name: Keeper(gate, name, rules=eager(share), leases=leases) for name in names}
+    controllers = {name: Controller(gate, name, rules=eager(share), leases=leases) for name in names}
     for now, said in enumerate(stream):
         fleet = dict(zip(names, said, strict=True))
-        settled(keepers, fleet, 100.0 * now)
+        settled(controllers, fleet, 100.0 * now)
         closed = [name for name in names if gate.observe(name).ours]
 
         assert len(closed) <= places(6, share)
@@ -183,45 +191,45 @@ def test_two_nodes_that_close_at_the_same_moment_leave_the_one_that_is_worse_off
             super().refuse(node, verdict)
 
     gate.__class__ = Racing
-    Keeper(gate, "n1", rules=eager(0.25)).settle(busy(0.5), 0.0)
+    Controller(gate, "n1", rules=eager(0.25)).settle(busy(0.5), 0.0)
 
     assert gate.owned() == ["n2"]
 
 
-def test_keeper_gives_way_when_its_lease_goes_to_a_node_that_is_worse_off() -> None:
+def test_controller_gives_way_when_its_lease_goes_to_a_node_that_is_worse_off() -> None:
     gate = MemoryGate(*NODES)
     leases = shared_leases(0.25, 4)
-    weak, strong = (Keeper(gate, node, rules=eager(0.25), leases=leases) for node in ("n1", "n2"))
+    weak, strong = (Controller(gate, node, rules=eager(0.25), leases=leases) for node in ("n1", "n2"))
     weak.settle(busy(0.4), 0.0)
     assert gate.owned() == ["n1"]
     strong.settle(busy(0.9), 1.0)
-    standing = weak.settle(busy(0.4, 2), 2.0)
+    status = weak.settle(busy(0.4, 2), 2.0)
 
     assert gate.owned() == ["n2"]
-    assert (standing.state, standing.withheld) == ("open", 1)
-    assert "worse off" in standing.why
+    assert (status.state, status.withheld) == ("open", 1)
+    assert "worse off" in status.why
 
 
 def test_queue_that_starves_opens_the_node_before_any_minimum_time() -> None:
     gate = RankingMemoryGate(*NODES)
-    keeper = Keeper(gate, "n1", rules=replace(eager(0.25), min_hold_seconds=1000))
-    assert keeper.settle(busy(0.9), 0.0).state == "closed-by-us"
+    controller = Controller(gate, "n1", rules=replace(eager(0.25), min_hold_seconds=1000))
+    assert controller.settle(busy(0.9), 0.0).state == "closed-by-us"
     gate.waiting = True
-    standing = keeper.settle(busy(0.9, 11), 11.0)
+    status = controller.settle(busy(0.9, 11), 11.0)
 
-    assert (standing.state, gate.observe("n1").state) == ("open", "open")
-    assert "jobs wait and no open node can take them" in standing.why
+    assert (status.state, gate.observe("n1").state) == ("open", "open")
+    assert "jobs wait and no open node can take them" in status.why
     gate.waiting = False
-    assert keeper.settle(busy(0.9, 12), 12.0).state == "closed-by-us"
+    assert controller.settle(busy(0.9, 12), 12.0).state == "closed-by-us"
 
 
 def test_lease_is_given_back_when_the_node_opens() -> None:
     gate = MemoryGate(*NODES)
     leases = shared_leases(0.25, 4)
-    keeper = Keeper(gate, "n1", rules=eager(0.25), leases=leases)
-    keeper.settle(busy(0.4), 0.0)
+    controller = Controller(gate, "n1", rules=eager(0.25), leases=leases)
+    controller.settle(busy(0.4), 0.0)
     assert list(leases.refusing()) == ["n1"]
-    keeper.settle(Verdict(False, 0.0, "nothing spikes", 61.0), 1.0)
+    controller.settle(Verdict(False, 0.0, "nothing spikes", 61.0), 1.0)
 
     assert leases.refusing() == {}
 
@@ -229,10 +237,10 @@ def test_lease_is_given_back_when_the_node_opens() -> None:
 def test_lease_is_given_back_when_someone_else_closes_the_node() -> None:
     gate = MemoryGate(*NODES)
     leases = shared_leases(0.25, 4)
-    keeper = Keeper(gate, "n1", rules=eager(0.25), leases=leases)
-    keeper.settle(busy(0.4), 0.0)
+    controller = Controller(gate, "n1", rules=eager(0.25), leases=leases)
+    controller.settle(busy(0.4), 0.0)
     gate.reasons["n1"] = "disk is failing"
-    keeper.settle(busy(0.4), 1.0)
+    controller.settle(busy(0.4), 1.0)
 
     assert leases.refusing() == {}
     assert gate.reasons["n1"] == "disk is failing"

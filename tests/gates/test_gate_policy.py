@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prontosched.errors import SettingsError
 from prontosched.gates.gate import Observed, Rank, Verdict
-from prontosched.gates.policy import LEVEL_BURST, LevelPolicy, Policy, Rules, take_rules
+from prontosched.gates.policy import LEVEL_BURST, LevelPolicy, Rules, VetoPolicy, take_rules
 from tests.gates.verdicts import busy_at, quiet_at
 
 OPEN = Observed("open")
@@ -21,17 +21,17 @@ def ours(until: float) -> Observed:
     return Observed("closed-by-us", "pronto: …", 0.5, until)
 
 
-def refused(policy: Policy, now: float) -> None:
+def refused(policy: VetoPolicy, now: float) -> None:
     assert policy.choose(busy_at(now), OPEN, now).action == "refuse"
     policy.done("refuse", now, now + 60)
 
 
 def test_first_refusal_needs_no_waiting() -> None:
-    assert Policy(Rules()).choose(busy_at(0), OPEN, 0.0).action == "refuse"
+    assert VetoPolicy(Rules()).choose(busy_at(0), OPEN, 0.0).action == "refuse"
 
 
 def test_accepting_verdict_waits_for_the_minimum_hold() -> None:
-    policy = Policy(Rules(min_hold_seconds=20))
+    policy = VetoPolicy(Rules(min_hold_seconds=20))
     refused(policy, 0.0)
 
     assert policy.choose(quiet_at(19.9), ours(60), 19.9).action == "leave"
@@ -39,7 +39,7 @@ def test_accepting_verdict_waits_for_the_minimum_hold() -> None:
 
 
 def test_refusing_verdict_waits_for_the_minimum_accept() -> None:
-    policy = Policy(Rules(min_hold_seconds=0, min_accept_seconds=20))
+    policy = VetoPolicy(Rules(min_hold_seconds=0, min_accept_seconds=20))
     refused(policy, 0.0)
     policy.done("accept", 5.0)
 
@@ -48,7 +48,7 @@ def test_refusing_verdict_waits_for_the_minimum_accept() -> None:
 
 
 def test_expired_verdict_opens_without_waiting_for_the_hold() -> None:
-    policy = Policy(Rules(min_hold_seconds=1000))
+    policy = VetoPolicy(Rules(min_hold_seconds=1000))
     refused(policy, 0.0)
 
     assert policy.choose(busy_at(0), ours(60), 60.0).action == "accept"
@@ -56,7 +56,7 @@ def test_expired_verdict_opens_without_waiting_for_the_hold() -> None:
 
 
 def test_mark_is_renewed_from_half_its_time_on() -> None:
-    policy = Policy(Rules())
+    policy = VetoPolicy(Rules())
     refused(policy, 0.0)
 
     assert policy.choose(busy_at(29), ours(60), 29.0).action == "leave"
@@ -65,7 +65,7 @@ def test_mark_is_renewed_from_half_its_time_on() -> None:
 
 def test_mark_that_outlives_its_verdict_is_renewed_at_once() -> None:
     """A clock that ran ahead made it, and nobody would open the node in time."""
-    policy = Policy(Rules())
+    policy = VetoPolicy(Rules())
     refused(policy, 3600.0)
 
     assert policy.choose(busy_at(0), ours(3660), 0.0).action == "renew"
@@ -73,7 +73,7 @@ def test_mark_that_outlives_its_verdict_is_renewed_at_once() -> None:
 
 @pytest.mark.parametrize("step", ["accepting", "refusing", "overridden"])
 def test_clock_set_back_stretches_no_time(step: str) -> None:
-    policy = Policy(Rules(min_hold_seconds=20, min_accept_seconds=20, override_seconds=300))
+    policy = VetoPolicy(Rules(min_hold_seconds=20, min_accept_seconds=20, override_seconds=300))
     refused(policy, 3600.0)
     if step == "accepting":
         assert policy.choose(quiet_at(0), ours(60), 0.0).action == "leave"
@@ -89,14 +89,14 @@ def test_clock_set_back_stretches_no_time(step: str) -> None:
 
 
 def test_damaged_mark_is_renewed_at_once() -> None:
-    policy = Policy(Rules())
+    policy = VetoPolicy(Rules())
     refused(policy, 0.0)
 
     assert policy.choose(busy_at(1), ours(math.nan), 1.0).action == "renew"
 
 
 def test_node_opened_by_someone_else_stays_open_for_a_while() -> None:
-    policy = Policy(Rules(override_seconds=300))
+    policy = VetoPolicy(Rules(override_seconds=300))
     refused(policy, 0.0)
 
     assert policy.choose(busy_at(10), OPEN, 10.0).action == "leave"
@@ -105,14 +105,14 @@ def test_node_opened_by_someone_else_stays_open_for_a_while() -> None:
 
 
 def test_mark_undone_by_a_watchdog_is_no_override() -> None:
-    policy = Policy(Rules(override_seconds=300))
+    policy = VetoPolicy(Rules(override_seconds=300))
     refused(policy, 0.0)
 
     assert policy.choose(busy_at(70), OPEN, 70.0).action == "refuse"
 
 
 def test_refusal_left_by_an_earlier_run_is_taken_over() -> None:
-    policy = Policy(Rules(min_hold_seconds=20))
+    policy = VetoPolicy(Rules(min_hold_seconds=20))
 
     assert policy.choose(busy_at(0), ours(50), 0.0).action == "leave"
     assert policy.holding
@@ -120,7 +120,7 @@ def test_refusal_left_by_an_earlier_run_is_taken_over() -> None:
 
 
 def test_refusal_left_by_an_earlier_run_opens_on_an_accepting_verdict() -> None:
-    assert Policy(Rules(min_hold_seconds=20)).choose(quiet_at(0), ours(50), 0.0).action == "accept"
+    assert VetoPolicy(Rules(min_hold_seconds=20)).choose(quiet_at(0), ours(50), 0.0).action == "accept"
 
 
 @given(
@@ -132,7 +132,7 @@ def test_no_sequence_touches_what_others_closed_or_breaks_a_minimum_time(
     events: list[tuple[float, bool, str]],
 ) -> None:
     rules = Rules(min_hold_seconds=15, min_accept_seconds=10)
-    policy, seen, now = Policy(rules), OPEN, 0.0
+    policy, seen, now = VetoPolicy(rules), OPEN, 0.0
     closed_at, opened_at = math.nan, -math.inf
     for wait, refuse, event in events:
         now += wait

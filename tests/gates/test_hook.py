@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prontosched.errors import IntegrationError, SettingsError
-from prontosched.gates.gate import Verdict
+from prontosched.gates.controller import Controller
+from prontosched.gates.gate import MarkFiles, Verdict, marks_folder
 from prontosched.gates.hook import HookGate
-from prontosched.gates.keeper import Keeper
-from prontosched.gates.marks import Marks, marks_folder
 from prontosched.gates.policy import Rules
 from tests.gates.verdicts import busy
 
@@ -67,12 +66,12 @@ def test_command_is_told_what_happened_in_three_ways(script: Path) -> None:
 
 
 def test_command_runs_once_per_change_and_not_on_renewal(script: Path) -> None:
-    keeper = Keeper(gate_for(script), "web-1", rules=Rules(enforce=True, min_hold_seconds=0))
+    controller = Controller(gate_for(script), "web-1", rules=Rules(enforce=True, min_hold_seconds=0))
     now = time.time()
     for step in range(100):
-        keeper.settle(Verdict(True, 0.8, "busy", now + step + 60), now + step)
+        controller.settle(Verdict(True, 0.8, "busy", now + step + 60), now + step)
     for step in range(100, 110):
-        keeper.settle(Verdict(False, 0.1, "idle", now + step + 60), now + step)
+        controller.settle(Verdict(False, 0.1, "idle", now + step + 60), now + step)
 
     assert [call["arguments"] for call in calls(script)] == [["refuse", "web-1"], ["accept", "web-1"]]
 
@@ -143,11 +142,11 @@ def test_marks_that_cannot_be_written_are_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(IntegrationError, match="must be writable for marks"):
-        Marks(tmp_path / "file" / "folder").write("n1", "x")
+        MarkFiles(tmp_path / "file" / "folder").write("n1", "x")
 
 
 def test_foreign_files_among_the_marks_are_no_nodes(tmp_path: Path) -> None:
-    marks = Marks(tmp_path)
+    marks = MarkFiles(tmp_path)
     marks.write("n1", "x")
     (tmp_path / ".hidden.mark").write_text("x")
     (tmp_path / "notes.txt").write_text("x")

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from prontosched.cli import cli
-from prontosched.gates.extender_decisions import Addresses
+from prontosched.gates.agent_client import Addresses
 from prontosched.gates.kubernetes import KEY
 from tests.requirements import require_program
 

@@ -17,12 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
+from prontosched.gates.controller import Controller, release, sweep
 from prontosched.gates.gate import Rank
-from prontosched.gates.keeper import Keeper
 from prontosched.gates.kubernetes import KEY, KubernetesGate
 from prontosched.gates.kubernetes_client import STRATEGIC, ApiError, ApiServer
 from prontosched.gates.policy import Rules
-from prontosched.gates.sweep import release, sweep
 from tests.gates.kubernetes_cluster import BINARIES, DEPLOY, Cluster, scheduler_header, version
 from tests.gates.verdicts import DEDICATED, busy, quiet
 from tests.processes import wait_for
@@ -151,8 +150,8 @@ def test_preference_keeps_pods_off_a_contended_node_while_others_are_there(
 ) -> None:
     kubernetes.add_node("n1")
     kubernetes.add_node("n2")
-    keeper = Keeper(gate, "n1", rules=Rules(enforce=True))
-    keeper.settle(busy(score=0.9), time.time())
+    controller = Controller(gate, "n1", rules=Rules(enforce=True))
+    controller.settle(busy(score=0.9), time.time())
     for i in range(4):
         kubernetes.add_pod(f"job{i}")
     names = [f"job{i}" for i in range(4)]
@@ -163,7 +162,7 @@ def test_preference_keeps_pods_off_a_contended_node_while_others_are_there(
     kubernetes.add_pod("last")
     wait_for(lambda: kubernetes.placed("last") == "n1", what="the last pod on n1")
 
-    assert keeper.close()
+    assert controller.close()
     assert taints(kubernetes, "n1") == []
 
 
@@ -176,12 +175,12 @@ def test_condition_tells_contention_and_leaves_everyone_elses_alone(
 ) -> None:
     kubernetes.add_node("n1")
     ready = conditions(kubernetes, "n1")["Ready"]
-    keeper = Keeper(gate, "n1", rules=Rules(enforce=True, observe_seconds=0))
+    controller = Controller(gate, "n1", rules=Rules(enforce=True, observe_seconds=0))
     now = time.time()
-    keeper.settle(quiet(), now)
+    controller.settle(quiet(), now)
     calm = conditions(kubernetes, "n1")["CPUContended"]
     assert (calm["status"], calm["reason"]) == ("False", "NoContentionExpected")
-    keeper.settle(busy(score=0.9, reason="CPU Ready 41 % expected within 5 s"), now)
+    controller.settle(busy(score=0.9, reason="CPU Ready 41 % expected within 5 s"), now)
     found = conditions(kubernetes, "n1")
 
     assert found["Ready"] == ready
@@ -190,18 +189,18 @@ def test_condition_tells_contention_and_leaves_everyone_elses_alone(
         "ContentionExpected",
     )
     assert found["CPUContended"]["message"] == "pronto: CPU Ready 41 % expected within 5 s"
-    assert keeper.close()
+    assert controller.close()
     assert set(conditions(kubernetes, "n1")) == {"Ready"}
 
 
 def test_heartbeat_of_a_calm_node_is_no_transition(kubernetes: Cluster, gate: KubernetesGate) -> None:
     kubernetes.add_node("n1")
-    keeper = Keeper(gate, "n1", rules=Rules(enforce=True, prefer_seconds=2.0, observe_seconds=0))
-    keeper.settle(quiet(), time.time())
+    controller = Controller(gate, "n1", rules=Rules(enforce=True, prefer_seconds=2.0, observe_seconds=0))
+    controller.settle(quiet(), time.time())
     first = conditions(kubernetes, "n1")["CPUContended"]
 
     def beaten() -> bool:
-        keeper.settle(quiet(), time.time())
+        controller.settle(quiet(), time.time())
         return conditions(kubernetes, "n1")["CPUContended"]["lastHeartbeatTime"] > first["lastHeartbeatTime"]
 
     wait_for(beaten, what="another heartbeat")
@@ -212,7 +211,7 @@ def test_rank_of_a_dead_agent_is_taken_off_with_its_condition(
     kubernetes: Cluster, gate: KubernetesGate
 ) -> None:
     kubernetes.add_node("n1")
-    Keeper(gate, "n1", rules=Rules(enforce=True, prefer_seconds=2.0)).settle(busy(), time.time())
+    Controller(gate, "n1", rules=Rules(enforce=True, prefer_seconds=2.0)).settle(busy(), time.time())
     swept = sweep(gate, now=time.time() + 3.0)
 
     assert swept.restored == ["n1"]

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prontosched.gates.preference import LEVELS, TYPICAL_TIMES, closable, level_of, places, typical
+from prontosched.gates.floor import TYPICAL_TIMES, closable, places, typical
+from prontosched.gates.preference import LEVELS, level_of
 
 chances = st.floats(0.0, 1.0)
 fleets = st.lists(st.tuples(st.booleans(), chances), min_size=1, max_size=40)

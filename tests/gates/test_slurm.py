@@ -15,12 +15,9 @@ import pytest
 
 from examples.slurm_cluster import SlurmCluster, running_cluster, wait_for
 from prontosched.errors import IntegrationError, SettingsError
+from prontosched.gates.controller import Controller, release, sweep
 from prontosched.gates.gate import Verdict
-from prontosched.gates.keeper import Keeper
-from prontosched.gates.slurm import SlurmGate
-from prontosched.gates.slurm_commands import read_node
-from prontosched.gates.slurm_feature import SlurmFeatureGate
-from prontosched.gates.sweep import release, sweep
+from prontosched.gates.slurm import SlurmFeatureGate, SlurmGate, read_node
 from tests.gates.verdicts import busy, eager, quiet
 from tests.requirements import require_program, require_root, require_slurm
 
@@ -99,10 +96,10 @@ def test_running_job_finishes_on_a_node_that_refuses(slurm: SlurmCluster) -> Non
 def test_administrators_drain_survives_everything_we_do(slurm: SlurmCluster) -> None:
     reason = admin_drains(slurm, "n1")
     gate = SlurmGate(conf=slurm.conf)
-    keeper = Keeper(gate, "n1", rules=eager())
+    controller = Controller(gate, "n1", rules=eager())
     for verdict in (busy(), quiet(), busy(score=1.0), quiet()):
-        assert keeper.settle(verdict, time.time()).state == "closed-by-other"
-    keeper.close()
+        assert controller.settle(verdict, time.time()).state == "closed-by-other"
+    controller.close()
     release(gate)
     sweep(gate, now=time.time() + 1e6)
 
@@ -113,31 +110,31 @@ def test_administrators_drain_survives_everything_we_do(slurm: SlurmCluster) -> 
 def test_at_most_the_set_share_of_nodes_refuses_and_the_calmest_give_way(slurm: SlurmCluster) -> None:
     gate = SlurmGate(conf=slurm.conf)
     scores = {"n1": 0.3, "n2": 0.9, "n3": 0.1, "n4": 0.7}
-    keepers = {node: Keeper(gate, node, rules=eager(0.5)) for node in scores}
+    controllers = {node: Controller(gate, node, rules=eager(0.5)) for node in scores}
     for _ in range(2):
-        for node, keeper in keepers.items():
-            keeper.settle(busy(score=scores[node]), time.time())
+        for node, controller in controllers.items():
+            controller.settle(busy(score=scores[node]), time.time())
 
             assert len(drained(slurm)) <= 2
     assert drained(slurm) == ["n2", "n4"]
-    assert "enough other nodes refuse" in keepers["n1"].standing.why
-    assert keepers["n2"].standing.floor == "counted at slurm, at most 50% of the nodes"
+    assert "enough other nodes refuse" in controllers["n1"].status.why
+    assert controllers["n2"].status.floor == "counted at slurm, at most 50% of the nodes"
 
 
 def test_nodes_that_close_at_the_same_time_end_within_their_places(slurm: SlurmCluster) -> None:
     """Slurm cannot compare and set, so all four may count before any has closed."""
     gate = SlurmGate(conf=slurm.conf)
-    keepers = [Keeper(gate, node, rules=eager(0.5)) for node in slurm.nodes]
+    controllers = [Controller(gate, node, rules=eager(0.5)) for node in slurm.nodes]
 
     def settled() -> bool:
-        for keeper, score in zip(keepers, (0.1, 0.2, 0.6, 0.9), strict=True):
-            keeper.apply(busy(score=score), time.time())
+        for controller, score in zip(controllers, (0.1, 0.2, 0.6, 0.9), strict=True):
+            controller.apply(busy(score=score), time.time())
         time.sleep(0.3)
         return drained(slurm) == ["n3", "n4"]
 
     wait_for(settled, 60, "the two nodes that are worst off alone to refuse", slurm.logs)
     assert settled()
-    assert all(keeper.close() for keeper in keepers)
+    assert all(controller.close() for controller in controllers)
     assert gate.owned() == []
 
 
@@ -163,7 +160,7 @@ def test_nodes_drained_by_administrators_leave_fewer_places(slurm: SlurmCluster)
     admin_drains(slurm, "n4")
     gate = SlurmGate(conf=slurm.conf)
     for node, score in (("n1", 0.9), ("n2", 0.3)):
-        Keeper(gate, node, rules=eager(0.5)).settle(busy(score=score), time.time())
+        Controller(gate, node, rules=eager(0.5)).settle(busy(score=score), time.time())
 
     assert len(drained(slurm)) == 1
 

@@ -12,12 +12,10 @@ import pytest
 
 from examples.slurm_cluster import SlurmCluster, wait_for
 from prontosched.errors import SettingsError
+from prontosched.gates.controller import Controller, release, sweep
 from prontosched.gates.gate import Rank, Verdict
-from prontosched.gates.keeper import Keeper
 from prontosched.gates.policy import Rules
-from prontosched.gates.slurm import SlurmGate
-from prontosched.gates.slurm_weight import base_weight, rank_of
-from prontosched.gates.sweep import release, sweep
+from prontosched.gates.slurm import SlurmGate, base_weight, rank_of
 from tests.gates.test_slurm import HEALTHCHECK, agent_to_kill, finished
 from tests.gates.verdicts import busy
 
@@ -32,17 +30,17 @@ def ranked(slurm: SlurmCluster, node: str, level: int = 3, seconds: float = 300.
 
 def set_by_administrator(slurm: SlurmCluster, node: str) -> tuple[int, str]:
     slurm.call("scontrol", "update", f"nodename={node}", "weight=40", "comment=rack 7, slot 2")
-    return standing(slurm, node)
+    return status(slurm, node)
 
 
-def standing(slurm: SlurmCluster, node: str) -> tuple[int, str]:
+def status(slurm: SlurmCluster, node: str) -> tuple[int, str]:
     found = SlurmGate(conf=slurm.conf).commands.node(node)
     return found.weight, found.comment
 
 
 def test_jobs_go_to_calm_nodes_first_and_to_the_contended_one_when_they_are_full(slurm: SlurmCluster) -> None:
-    keeper = Keeper(SlurmGate(conf=slurm.conf), "n1", rules=PREFER)
-    keeper.settle(busy(score=0.9), time.time())
+    controller = Controller(SlurmGate(conf=slurm.conf), "n1", rules=PREFER)
+    controller.settle(busy(score=0.9), time.time())
     few = [slurm.submit("sleep 3", "-n1") for _ in range(6)]
     wait_for(lambda: all(slurm.jobs()[n]["node"] for n in few), 30, "six jobs to start", slurm.logs)
     assert "n1" not in {slurm.jobs()[number]["node"] for number in few}
@@ -52,15 +50,15 @@ def test_jobs_go_to_calm_nodes_first_and_to_the_contended_one_when_they_are_full
     wait_for(lambda: finished(slurm, [*few, more]), 30, "the jobs to finish", slurm.logs)
 
     assert "DRAIN" not in slurm.state("n1")
-    assert keeper.close()
-    assert standing(slurm, "n1") == (1, "")
+    assert controller.close()
+    assert status(slurm, "n1") == (1, "")
 
 
 @pytest.mark.parametrize("way", ["restore", "level 0", "release", "sweep", "health check"])
 def test_administrators_weight_and_comment_are_put_back(slurm: SlurmCluster, way: str) -> None:
     before = set_by_administrator(slurm, "n2")
     gate = ranked(slurm, "n2", seconds=-1.0 if way in ("sweep", "health check") else 300.0)
-    assert standing(slurm, "n2")[0] == 43
+    assert status(slurm, "n2")[0] == 43
     if way == "restore":
         gate.restore("n2")
     elif way == "level 0":
@@ -72,7 +70,7 @@ def test_administrators_weight_and_comment_are_put_back(slurm: SlurmCluster, way
     else:
         check(slurm, "n2")
 
-    assert standing(slurm, "n2") == before
+    assert status(slurm, "n2") == before
 
 
 def check(slurm: SlurmCluster, node: str) -> None:
@@ -81,10 +79,10 @@ def check(slurm: SlurmCluster, node: str) -> None:
 
 def test_health_check_leaves_a_rank_alone_that_still_counts(slurm: SlurmCluster) -> None:
     ranked(slurm, "n2")
-    before = standing(slurm, "n2")
+    before = status(slurm, "n2")
     check(slurm, "n2")
 
-    assert standing(slurm, "n2") == before
+    assert status(slurm, "n2") == before
 
 
 @pytest.mark.parametrize("way", ["restore", "health check"])
@@ -95,32 +93,34 @@ def test_weight_that_an_administrator_set_over_ours_is_theirs(slurm: SlurmCluste
         gate.restore("n2")
     else:
         check(slurm, "n2")
-    assert standing(slurm, "n2") == (70, "")
+    assert status(slurm, "n2") == (70, "")
     gate.prefer("n2", Rank(2, 0.4, False, time.time() + 300), busy())
 
-    assert standing(slurm, "n2")[0] == 72
+    assert status(slurm, "n2")[0] == 72
 
 
 def test_weights_of_slurm_conf_after_a_reconfiguration_are_ranked_anew(slurm: SlurmCluster) -> None:
     gate = ranked(slurm, "n2", level=4)
     slurm.call("scontrol", "reconfigure")
-    wait_for(lambda: standing(slurm, "n2")[0] == 1, 20, "the weight of slurm.conf", slurm.logs)
+    wait_for(lambda: status(slurm, "n2")[0] == 1, 20, "the weight of slurm.conf", slurm.logs)
     found = gate.observe("n2").rank
     assert found is not None
     assert found.expired(time.time())
-    standing_now = Keeper(gate, "n2", rules=PREFER).settle(busy(score=0.9), time.time())
+    standing_now = Controller(gate, "n2", rules=PREFER).settle(busy(score=0.9), time.time())
 
-    assert (standing(slurm, "n2")[0], standing_now.level) == (5, 4)
+    assert (status(slurm, "n2")[0], standing_now.level) == (5, 4)
 
 
 def test_steady_contention_changes_a_weight_once_and_renews_it_rarely(slurm: SlurmCluster) -> None:
     gate, updates = SlurmGate(conf=slurm.conf), []
     update = gate.commands.update
     gate.commands.update = lambda node, **changes: (updates.append(changes), update(node, **changes))  # type: ignore
-    keeper = Keeper(gate, "n2", rules=Rules(enforce=True))
+    controller = Controller(gate, "n2", rules=Rules(enforce=True))
     began = time.time()
     for second in range(0, 600, 5):
-        keeper.settle(Verdict(True, 0.7 + 0.1 * (second % 2), "busy", began + second + 60), began + second)
+        controller.settle(
+            Verdict(True, 0.7 + 0.1 * (second % 2), "busy", began + second + 60), began + second
+        )
 
     assert len([changes for changes in updates if "weight" in changes]) == 1
     assert len(updates) <= 5
@@ -133,9 +133,9 @@ def test_killed_agent_leaves_no_weight_where_a_watch_runs(slurm: SlurmCluster) -
     with agent_to_kill(slurm, "n2", seconds=4) as agent:
         watch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
-            assert standing(slurm, "n2")[0] > 40
+            assert status(slurm, "n2")[0] > 40
             agent.send_signal(signal.SIGKILL)
-            wait_for(lambda: standing(slurm, "n2") == before, 15, "the weight to come back", slurm.logs)
+            wait_for(lambda: status(slurm, "n2") == before, 15, "the weight to come back", slurm.logs)
         finally:
             watch.terminate()
             out, err = watch.communicate(timeout=60)
@@ -158,7 +158,7 @@ def test_killed_agent_leaves_no_weight_where_a_watch_runs(slurm: SlurmCluster) -
 def test_only_a_mark_that_fits_its_weight_tells_the_administrators(
     comment: str, weight: int, base: int
 ) -> None:
-    from prontosched.gates.slurm_commands import SlurmNode
+    from prontosched.gates.slurm import SlurmNode
 
     node = SlurmNode("n1", frozenset({"IDLE"}), "", "", (), (), weight, comment)
     found = rank_of(node)

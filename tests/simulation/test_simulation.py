@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prontosched.gates.floor import places
 from prontosched.gates.policy import Rules
-from prontosched.gates.preference import places
 from prontosched.simulation.background import read_background, shipped_background
 from prontosched.simulation.cluster import Cluster
 from prontosched.simulation.gate import ClusterGate

@@ -218,7 +218,7 @@ def place_of(settings: AgentSettings, node: str) -> str:
 
 def _gate(settings: AgentSettings, link: Any) -> Follower:
     from prontosched.agent.gating import GateFollower
-    from prontosched.gates.preference import closed_nodes
+    from prontosched.gates.floor import closed_nodes
 
     at_scheduler = pairs(settings.gate_option, "--gate-option").get("node")
     gate, _, rules = _made_gate(settings)

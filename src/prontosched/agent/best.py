@@ -12,8 +12,7 @@ from typing import Any
 from prontosched.agent.answer import Answer, plain
 from prontosched.agent.loop import Agent
 from prontosched.gates.gate import chance
-from prontosched.gates.placement import crowded_chance
-from prontosched.gates.preference import Candidate, best_first
+from prontosched.gates.preference import Candidate, best_first, crowded_chance
 
 MAX_NODES = 1000
 

@@ -10,21 +10,21 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from prontosched.agent.answer import plain
-from prontosched.gates.gate import Gate, RefusalLeases, Verdict, chance
-from prontosched.gates.keeper import Keeper, vetoes
+from prontosched.gates.controller import Controller, vetoes
+from prontosched.gates.gate import Gate, LeaseTable, Verdict, chance
 from prontosched.gates.policy import Rules
 
 if TYPE_CHECKING:
     from prontosched.agent.loop import Agent
 
 LOG = logging.getLogger("prontosched.agent")
-# Each node has a keeper with a thread of its own.
+# Each node has a controller with a thread of its own.
 MOST = 4096
 SUMS = ("refusals", "withheld", "rankings", "errors", "refused_seconds")
 
 
 class GateFollower:
-    """Hand every answer to a keeper of its node; the keeper speaks to the scheduler in its own time.
+    """Hand every answer to a controller of its node; the controller speaks to the scheduler in its own time.
 
     Parameters
     ----------
@@ -46,13 +46,13 @@ class GateFollower:
         rules: Rules,
         *,
         name_of: Callable[[str], str] = lambda name: name.rpartition("/")[2],
-        leases: RefusalLeases | None = None,
+        leases: LeaseTable | None = None,
     ) -> None:
         self.gate = gate
         self.rules = rules
         self._name_of = name_of
         self._leases = leases
-        self._keepers: dict[str, Keeper] = {}
+        self._controllers: dict[str, Controller] = {}
         self._beyond = 0
         # Sums over nodes that have left.
         self._left = dict.fromkeys(SUMS, 0.0)
@@ -66,24 +66,24 @@ class GateFollower:
         self._beyond = beyond
         for name in names:
             found = agent.answer(name, own=True)
-            if name not in self._keepers:
-                self._keepers[name] = Keeper(
+            if name not in self._controllers:
+                self._controllers[name] = Controller(
                     self.gate, self._name_of(name), rules=self.rules, leases=self._leases
                 )
             # Old telemetry says nothing of the present: then only the stated policy counts.
             score = chance(None if found.stale else found.probability, refuse=not found.accept)
             verdict = Verdict(not found.accept, score, found.reason, now + self.rules.valid_seconds)
-            self._keepers[name].apply(verdict, now)
-        if len(self._keepers) > len(names):
+            self._controllers[name].apply(verdict, now)
+        if len(self._controllers) > len(names):
             self._part(set(names))
 
     def _part(self, staying: set[str]) -> None:
-        """Open the nodes that have left, each in its keeper's own time."""
-        for name in self._keepers.keys() - staying:
-            keeper = self._keepers.pop(name)
-            keeper.close(timeout=0.0)
+        """Open the nodes that have left, each in its controller's own time."""
+        for name in self._controllers.keys() - staying:
+            controller = self._controllers.pop(name)
+            controller.close(timeout=0.0)
             for what in SUMS:
-                self._left[what] += getattr(keeper.standing, what)
+                self._left[what] += getattr(controller.status, what)
 
     @property
     def enforcing(self) -> bool:
@@ -92,40 +92,42 @@ class GateFollower:
 
     def held_open(self, node: str) -> str:
         """Say why a node that refuses is left open at the scheduler; empty where it is not."""
-        keeper = self._keepers.get(node)
-        return "" if keeper is None else keeper.standing.held_open
+        controller = self._controllers.get(node)
+        return "" if controller is None else controller.status.held_open
 
     @property
     def errors(self) -> int:
         """Calls to the scheduler that failed, over all nodes."""
-        return int(self._left["errors"]) + sum(keeper.standing.errors for keeper in self._keepers.values())
+        return int(self._left["errors"]) + sum(
+            controller.status.errors for controller in self._controllers.values()
+        )
 
     @property
     def last_error(self) -> str:
         """What the scheduler last answered to a node that cannot reach it."""
-        return next((k.standing.last_error for k in self._keepers.values() if k.standing.last_error), "")
+        return next((k.status.last_error for k in self._controllers.values() if k.status.last_error), "")
 
     def status(self) -> dict[str, Any]:
         """Return where each node stands with the scheduler, and the sums over all."""
-        standings = [keeper.standing for keeper in self._keepers.values()]
+        statuses = [controller.status for controller in self._controllers.values()]
         found: dict[str, Any] = {
             "gate": self.gate.name,
             "mode": "enforce" if self.rules.enforce else "shadow",
             "veto": vetoes(self.gate, self.rules),
-            "refusing": sum(standing.state == "closed-by-us" for standing in standings),
-            "levels": dict(sorted(Counter(s.level for s in standings if s.level is not None).items())),
+            "refusing": sum(status.state == "closed-by-us" for status in statuses),
+            "levels": dict(sorted(Counter(s.level for s in statuses if s.level is not None).items())),
             "nodes_beyond": self._beyond,
         }
         for what in SUMS:
-            total = self._left[what] + sum(getattr(standing, what) for standing in standings)
+            total = self._left[what] + sum(getattr(status, what) for status in statuses)
             found[what] = plain(total) if what == "refused_seconds" else int(total)
-        if len(standings) <= 64:
-            found["nodes"] = [{k: plain(v) for k, v in asdict(s).items()} for s in standings]
+        if len(statuses) <= 64:
+            found["nodes"] = [{k: plain(v) for k, v in asdict(s).items()} for s in statuses]
         return found
 
     def close(self) -> None:
         """Open what is ours, and stop."""
-        if self._keepers:
+        if self._controllers:
             # Side by side: a scheduler that hangs is waited for once, not once per node.
-            with ThreadPoolExecutor(min(32, len(self._keepers))) as hands:
-                list(hands.map(lambda keeper: keeper.close(timeout=5.0), self._keepers.values()))
+            with ThreadPoolExecutor(min(32, len(self._controllers))) as hands:
+                list(hands.map(lambda controller: controller.close(timeout=5.0), self._controllers.values()))

@@ -15,10 +15,9 @@ from prontosched.errors import IntegrationError
 if TYPE_CHECKING:
     from prontosched.agent.access import Access
     from prontosched.cli.extender_bus import BusDecisions
-    from prontosched.gates.extender_decisions import PolledDecisions
-    from prontosched.gates.extender_ledger import Ledger
-    from prontosched.gates.extender_server import Background, Extender
-    from prontosched.gates.extender_wake import Waker
+    from prontosched.gates.agent_client import PolledDecisions
+    from prontosched.gates.extender import Background, Extender, Ledger
+    from prontosched.gates.kubernetes import ConditionWriter
 
 REFRESH_SECONDS = 15.0
 
@@ -143,10 +142,9 @@ def command(
             waker.release()
 
 
-def build(**options: Any) -> tuple[Extender, Waker | None]:
+def build(**options: Any) -> tuple[Extender, ConditionWriter | None]:
     """Make the extender that the options ask for, and the waker beside it where there is one."""
-    from prontosched.gates.extender_ledger import Ledger
-    from prontosched.gates.extender_server import Extender
+    from prontosched.gates.extender import Extender, Ledger
     from prontosched.gates.policy import Rules
 
     names = ("enforce", "veto", "valid_seconds", "min_hold_seconds", "min_accept_seconds", "max_refusing")
@@ -174,7 +172,7 @@ def build(**options: Any) -> tuple[Extender, Waker | None]:
 
 def _polled(options: dict[str, Any], internal: dict[str, str]) -> PolledDecisions:
     from prontosched.agent.access import read_token
-    from prontosched.gates.extender_decisions import Addresses, PolledDecisions
+    from prontosched.gates.agent_client import Addresses, PolledDecisions
 
     file, token_file = options["agents_file"], options["agents_token_file"]
     addresses = Addresses.read(file, options["agents"]) if file else Addresses(options["agents"])
@@ -207,7 +205,7 @@ def _bus(options: dict[str, Any], background: list[Background]) -> BusDecisions:
     return BusDecisions(link, valid_seconds=options["valid_seconds"])
 
 
-async def _refreshing(waker: Waker, ledger: Ledger, internal: dict[str, str]) -> None:
+async def _refreshing(waker: ConditionWriter, ledger: Ledger, internal: dict[str, str]) -> None:
     import asyncio
     import time
 
@@ -226,12 +224,12 @@ async def _refreshing(waker: Waker, ledger: Ledger, internal: dict[str, str]) ->
         await asyncio.sleep(REFRESH_SECONDS)
 
 
-def _waker(needed: str) -> Waker | None:
-    from prontosched.gates.extender_wake import Waker
+def _waker(needed: str) -> ConditionWriter | None:
+    from prontosched.gates.kubernetes import ConditionWriter
     from prontosched.gates.kubernetes_client import ApiServer
 
     try:
-        return Waker(ApiServer.find())
+        return ConditionWriter(ApiServer.find())
     except IntegrationError as error:
         if needed:
             raise IntegrationError(

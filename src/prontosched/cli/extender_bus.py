@@ -9,7 +9,7 @@ from prontosched.errors import ProntoError
 from prontosched.federation.link import DECISIONS, Link
 from prontosched.federation.message import DecisionMessage
 from prontosched.federation.tree import name_of
-from prontosched.gates.extender_ledger import MOST_KNOWN
+from prontosched.gates.extender import MOST_KNOWN
 from prontosched.gates.gate import Verdict, chance
 
 

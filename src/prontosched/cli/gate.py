@@ -21,8 +21,8 @@ from prontosched.errors import IntegrationError, SettingsError
 from prontosched.settings import pairs, with_durations
 
 if TYPE_CHECKING:
+    from prontosched.gates.controller import SweepResult
     from prontosched.gates.gate import Gate, Observed
-    from prontosched.gates.sweep import Swept
 
 _gate_options = together(
     click.option(
@@ -116,14 +116,14 @@ def release(names: tuple[str, ...], options: tuple[str, ...], as_json: bool) -> 
     Example:
         pronto gate release
     """
-    from prontosched.gates.sweep import release as release_all
+    from prontosched.gates.controller import release as release_all
 
     _report_each(_gates(names, options), release_all, as_json)
 
 
 @command.command()
 @_gate_options
-@click.option("--node", help="Watch only this node; without it, all that the gate reaches.")
+@click.option("--node", help="WorkerMonitor only this node; without it, all that the gate reaches.")
 @click.option(
     "--every",
     type=Duration(0.2),
@@ -148,11 +148,11 @@ def watch(
     Example:
         pronto gate watch --gate slurm --every 10s
     """
-    from prontosched.gates.sweep import sweep
+    from prontosched.gates.controller import sweep
 
     gates = _gates(names, options)
 
-    def look(gate: Gate) -> Swept:
+    def look(gate: Gate) -> SweepResult:
         return sweep(gate, now=time.time(), node=node)
 
     if once:
@@ -253,16 +253,16 @@ def _gates(names: tuple[str, ...], options: tuple[str, ...]) -> list[Gate]:
     return gates
 
 
-def _tried(gate: Gate, work: Callable[[Gate], Swept]) -> Swept:
-    from prontosched.gates.sweep import Swept
+def _tried(gate: Gate, work: Callable[[Gate], SweepResult]) -> SweepResult:
+    from prontosched.gates.controller import SweepResult
 
     try:
         return work(gate)
     except IntegrationError as error:
-        return Swept(failed={"*": str(error)})
+        return SweepResult(failed={"*": str(error)})
 
 
-def _report_each(gates: list[Gate], work: Callable[[Gate], Swept], as_json: bool) -> None:
+def _report_each(gates: list[Gate], work: Callable[[Gate], SweepResult], as_json: bool) -> None:
     failed = False
     for gate in gates:
         swept = _tried(gate, work)
@@ -272,7 +272,7 @@ def _report_each(gates: list[Gate], work: Callable[[Gate], Swept], as_json: bool
         raise click.exceptions.Exit(1)
 
 
-def _report(gate: str, swept: Swept, as_json: bool, *, only_changes: bool = False) -> None:
+def _report(gate: str, swept: SweepResult, as_json: bool, *, only_changes: bool = False) -> None:
     for node, words in swept.failed.items():
         click.echo(f"pronto: {gate}: {words}" if node == "*" else f"pronto: {gate} {node}: {words}", err=True)
     if only_changes and not (swept.opened or swept.restored):
@@ -284,7 +284,7 @@ def _report(gate: str, swept: Swept, as_json: bool, *, only_changes: bool = Fals
         click.echo(line)
 
 
-def _lines(gate: str, swept: Swept) -> Iterator[str]:
+def _lines(gate: str, swept: SweepResult) -> Iterator[str]:
     if swept.opened:
         yield f"{gate}: opened {', '.join(swept.opened)}"
     if swept.restored:

@@ -1,9 +1,9 @@
 """Stage 7: decision to schedulers.
 
-`gate` says what a scheduler must let us do, and the rules that every gate keeps.
-`preference` has the rules between nodes: which to prefer, and which may be closed.
-`keeper` carries one node's rank and verdicts there: `policy` decides when, `floor` whether
-others leave room, `shadow` stands in until enforcing is asked for. `sweep` undoes what is
-ours. The schedulers themselves are `slurm`, `slurm_feature`, `kubernetes` and its
-`extender`, `htcondor`, `lsf`, `dask` and `hook`; `registry` finds gates by name.
+`gate` has the protocol that every scheduler's gate implements, and the values it uses.
+`controller` carries one node's rank and verdicts to a gate: `policy` decides when,
+`preference` has the levels, `floor` bounds how many nodes are closed. The gates are `slurm`,
+`kubernetes` (client in `kubernetes_client`), `htcondor` and `hook`; `registry` finds them by
+name. `dask`, `lsf` and the Kubernetes scheduler `extender` are asked by their schedulers;
+`agent_client` fetches decisions for them.
 """

@@ -1,10 +1,12 @@
 """Dask: tasks go to workers whose node expects no contention.
 
-Covers: `install`, the worker plugin, and hearing the node's decision from its agent or any
-callable. Does not cover: choosing a worker, `prontosched.gates.dask_preference`;
-pausing, for those who ask for a veto, `prontosched.gates.dask_watch`.
+`install` registers two plugins. `ProntoPlugin` runs on each worker: it asks the node's
+agent, reports the chance of contention with each heartbeat, and pauses the worker where a
+veto is asked for. `ProntoScheduler` runs at the scheduler and prefers calm workers.
 
-Tried with the versions that `docs/integrations/dask.md` names.
+Both rely on more than Dask's public interface: `_give_back`, `_pause` and `_resume` of
+`WorkerMonitor`, and the scheduler methods that `ProntoScheduler` replaces. Tried with the
+versions that `docs/integrations/dask.md` names.
 """
 
 from __future__ import annotations
@@ -12,28 +14,451 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import math
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from prontosched.decision import Decision
 from prontosched.errors import IntegrationError, SettingsError
 from prontosched.extras import missing_extra
-from prontosched.gates.extender_decisions import ANSWER_LIMIT, read_decision
-from prontosched.gates.gate import Verdict
-from prontosched.gates.policy import Rules
+from prontosched.gates.agent_client import ANSWER_LIMIT, read_decision
+from prontosched.gates.floor import NodeReport, may_close
+from prontosched.gates.gate import Observed, Verdict
+from prontosched.gates.policy import Rules, VetoPolicy
+from prontosched.gates.preference import CONTENDED, LEVELS, level_of
 
 try:
-    from distributed import WorkerPlugin
-
-    from prontosched.gates.dask_preference import NAME, ProntoScheduler
-    from prontosched.gates.dask_watch import Watch
+    from distributed import Lock, SchedulerPlugin, WorkerPlugin
+    from distributed.core import Status
+    from distributed.worker_state_machine import FreeKeysEvent
 except ImportError as error:
     raise IntegrationError(missing_extra("the Dask gate", "dask")) from error
+
+METRIC = "pronto"
+
+
+class WorkerView(NamedTuple):
+    """What the scheduler knows of one worker.
+
+    Attributes
+    ----------
+    paused
+        True when it takes no tasks, whoever paused it.
+    wants
+        True when its node wants to refuse, as it last reported.
+    score
+        Its chance of contention; NaN where it did not report.
+    spare
+        True when it has a thread without a task.
+    """
+
+    paused: bool
+    wants: bool = False
+    score: float = math.nan
+    spare: bool = True
+
+
+def read_workers(identity: Mapping[str, Any]) -> dict[str, WorkerView]:
+    """Read the workers in service from the scheduler's description of itself."""
+    views = {}
+    for address, worker in identity["workers"].items():
+        if worker["status"] not in ("running", "paused"):
+            continue
+        metrics = worker.get("metrics") or {}
+        tasks = metrics.get("task_counts") or {}
+        report = metrics.get(METRIC) or {}
+        score = report.get("score")
+        views[address] = WorkerView(
+            paused=worker["status"] == "paused",
+            wants=bool(report.get("refuse")),
+            score=math.nan if score is None else float(score),
+            spare=tasks.get("executing", 0) + tasks.get("ready", 0) < worker.get("nthreads", 1),
+        )
+    return views
+
+
+def may_pause(me: str, score: float, workers: Mapping[str, WorkerView], share: float) -> bool:
+    """Tell whether `me` may be paused, or stay so: by `floor.may_close`.
+
+    Workers paused by others are not in service. One that must give way is told False and
+    resumes; whoever is worse off then finds the place free.
+
+    Parameters
+    ----------
+    share
+        Largest share of the workers that may be paused at once, in (0, 1].
+
+    Examples
+    --------
+    >>> may_pause("a", 0.9, {"a": WorkerView(False), "b": WorkerView(False)}, 0.25)
+    True
+    >>> may_pause("a", 0.9, {"a": WorkerView(False), "b": WorkerView(True)}, 0.25)
+    False
+    """
+    serving = {name: view for name, view in workers.items() if name == me or view.wants or not view.paused}
+    words = {name: NodeReport(view.wants, view.score, view.paused) for name, view in serving.items()}
+    words[me] = NodeReport(True, score, workers[me].paused)
+    return may_close(me, words, nodes=len(words), share=share)
+
+
+LOG = logging.getLogger("distributed.worker.pronto")
+SCHEDULER_SECONDS = 10.0
+
+
+class WorkerMonitor:
+    """One worker under watch: asks, decides by the rules of every gate, pauses and resumes.
+
+    Parameters
+    ----------
+    worker
+        A `distributed.Worker`.
+    ask
+        Returns the newest verdict for a worker's address.
+
+    Notes
+    -----
+    Memory: one verdict and one policy.
+    """
+
+    def __init__(
+        self,
+        worker: Any,
+        ask: Callable[[str], Awaitable[Verdict | None]],
+        rules: Rules,
+        interval_seconds: float,
+        *,
+        keep_capacity: bool = True,
+    ) -> None:
+        self.worker = worker
+        self.rules = rules
+        self.interval_seconds = interval_seconds
+        self.keep_capacity = keep_capacity
+        self.held = False
+        self.given_back = 0
+        self._ask = ask
+        self._policy = VetoPolicy(rules)
+        self._verdict: Verdict | None = None
+        self._held_until = math.nan
+        self._count_at = -math.inf
+        self._pause_fraction: Any = False
+        self._silent = ""
+        self._lock = Lock("pronto-floor", scheduler_rpc=worker.scheduler, loop=worker.loop)
+        self._asking: asyncio.Future[Verdict | None] | None = None
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to watch on the running loop."""
+        self.worker.metrics[METRIC] = lambda worker: self.report()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the watch and undo what is ours."""
+        self._stopping.set()
+        if self._task is not None:
+            # Not cancelled at once: a lock that is being taken would stay taken for half a minute.
+            await asyncio.wait({self._task}, timeout=10.0)
+            self._task.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+        self.worker.metrics.pop(METRIC, None)
+        if self.held:
+            self._release("the plugin is taken away")
+
+    def report(self) -> dict[str, Any]:
+        """Return where the worker stands; Dask carries it to the scheduler with each heartbeat."""
+        verdict = self._verdict
+        if verdict is None or verdict.expired(time.time()):
+            verdict = Verdict(False, math.nan, self._silent or "nothing is known of the node", math.nan)
+        return {
+            "mode": "enforce" if self.rules.enforce else "shadow",
+            "refuse": verdict.refuse,
+            "score": None if math.isnan(verdict.score) else verdict.score,
+            "reason": verdict.reason,
+            "paused": self.held,
+        }
+
+    async def settle(self, now: float) -> None:
+        """Bring the worker in line with the newest verdict; without a veto that is only reported."""
+        if not self.rules.veto:
+            return
+        step = self._policy.choose(self._verdict, self._observed(), now)
+        verdict = self._verdict
+        if step.action == "accept":
+            self._release(step.why)
+        elif verdict is not None and verdict.refuse and (step.action != "leave" or self.held):
+            await self._refuse(verdict, now)
+        if self.held and self.rules.enforce:
+            # What was on its way here when the worker paused, or came since.
+            self._give_back()
+
+    async def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                await self._listen()
+                await self.settle(time.time())
+            except Exception:
+                LOG.exception("the watch of %s broke: accepting, will try again", self.worker.address)
+                if self.held:
+                    self._release("the watch broke")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self.interval_seconds)
+
+    async def _listen(self) -> None:
+        """Ask for the newest verdict; while there is no answer the last one stays until it expires."""
+        if self._asking is None:
+            self._asking = asyncio.ensure_future(self._ask(self.worker.address))
+        # One question at a time: a callable that hangs must neither pile up nor keep us waiting.
+        await asyncio.wait({self._asking}, timeout=max(1.0, self.interval_seconds))
+        if not self._asking.done():
+            self._complain("no decision: the question is not answered")
+            return
+        asked, self._asking = self._asking, None
+        try:
+            heard = asked.result()
+            trouble = "" if heard is not None else "nothing is known of the node"
+        except (OSError, IntegrationError) as error:
+            heard, trouble = None, f"no decision: {error}"
+        except Exception as error:  # a decide callable of someone else's
+            heard, trouble = None, f"no decision: {type(error).__name__}: {error}"
+        self._complain(trouble)
+        if heard is not None:
+            self._verdict = heard
+
+    def _complain(self, trouble: str) -> None:
+        if trouble and trouble != self._silent:
+            LOG.info("%s: %s", self.worker.address, trouble)
+        self._silent = trouble
+
+    def _observed(self) -> Observed:
+        status = self.worker.status
+        if self.held and (status == Status.paused or not self.rules.enforce):
+            return Observed("closed-by-us", valid_until=self._held_until)
+        if self.held:
+            self._let_go()
+        if status == Status.running:
+            return Observed("open")
+        # Out of memory, retiring, or paused by hand: not ours.
+        return Observed("closed-by-other", f"the worker is {status.name}")
+
+    async def _refuse(self, verdict: Verdict, now: float) -> None:
+        """Pause, or stay paused, if the floor allows it."""
+        if not self.rules.enforce or (self.held and now < self._count_at):
+            self._hold(verdict, now)
+            return
+        self._count_at = now + self.rules.observe_seconds / 4
+        # A scheduler that hangs must not keep the worker paused beyond its verdict.
+        await asyncio.wait_for(self._count(verdict, now), SCHEDULER_SECONDS)
+
+    async def _count(self, verdict: Verdict, now: float) -> None:
+        """Ask the scheduler who is paused, one worker at a time, and act on it."""
+        if not await self._lock.acquire(timeout="5s"):
+            return
+        try:
+            workers = read_workers(await self.worker.scheduler.identity())
+            me = self.worker.address
+            if me not in workers:
+                return
+            spare = not self.keep_capacity or any(
+                view.spare and not view.paused for address, view in workers.items() if address != me
+            )
+            if not spare or not may_pause(me, verdict.score, workers, self.rules.max_refusing):
+                if self.held:
+                    self._release(
+                        "enough other workers are paused, or worse off"
+                        if spare
+                        else "no other worker has a thread to spare"
+                    )
+            elif self.held:
+                self._hold(verdict, now)
+            elif self.worker.status == Status.running:
+                self._hold(verdict, now)
+                await self._seen_paused(me)
+        finally:
+            await self._lock.release()
+
+    async def _seen_paused(self, me: str) -> None:
+        """Wait until the scheduler has taken note, so that the next worker counts us."""
+        for _ in range(100):
+            found = (await self.worker.scheduler.identity())["workers"].get(me)
+            if found is None or found["status"] != "running":
+                return
+            await asyncio.sleep(0.02)
+
+    def _hold(self, verdict: Verdict, now: float) -> None:
+        self._held_until = verdict.valid_until
+        self._policy.done("refuse", now, verdict.valid_until)
+        if self.held:
+            return
+        self.held = True
+        if self.rules.enforce:
+            self._pause()
+        self._tell("pauses", verdict.reason, verdict.score)
+
+    def _release(self, why: str) -> None:
+        self._policy.done("accept", time.time())
+        paused = self.worker.status == Status.paused
+        self._let_go()
+        if self.rules.enforce and paused:
+            self._resume()
+        self._tell("resumes", why, math.nan)
+
+    def _let_go(self) -> None:
+        """Forget our hold; the memory monitor is in charge again."""
+        self.held = False
+        if self.rules.enforce:
+            self.worker.memory_manager.memory_pause_fraction = self._pause_fraction
+
+    def _pause(self) -> None:
+        manager = self.worker.memory_manager
+        # The monitor resumes any paused worker whose memory is low, unless it is off.
+        self._pause_fraction = manager.memory_pause_fraction
+        manager.memory_pause_fraction = False
+        self.worker.status = Status.paused
+        self._give_back()
+
+    def _resume(self) -> None:
+        manager = self.worker.memory_manager
+        limit, fraction = manager.memory_limit, self._pause_fraction
+        if limit and fraction and self.worker.monitor.get_process_memory() > fraction * limit:
+            return  # out of memory meanwhile: the monitor resumes it in its own time
+        self.worker.status = Status.running
+
+    def _give_back(self) -> None:
+        """Return the tasks that have not begun; the scheduler then places them elsewhere."""
+        state = self.worker.state
+        keys = [task.key for queue in (state.ready, state.constrained, state.waiting) for task in list(queue)]
+        if not keys:
+            return
+        stimulus = f"pronto-give-back-{time.time()}"
+        self.worker.handle_stimulus(FreeKeysEvent(keys=keys, stimulus_id=stimulus))
+        # On the same stream as the change of status and after it, so that none comes back.
+        for key in keys:
+            self.worker.batched_send({"op": "reschedule", "key": key, "stimulus_id": stimulus})
+        self.given_back += len(keys)
+
+    def _tell(self, what: str, why: str, score: float) -> None:
+        would = "" if self.rules.enforce else "shadow mode, enforcing nothing: "
+        LOG.info("%s%s %s: %s", would, self.worker.address, what, why)
+        told = {
+            "worker": self.worker.address,
+            "action": what,
+            "reason": why,
+            "score": None if math.isnan(score) else score,
+            "enforced": self.rules.enforce,
+        }
+        self.worker.log_event(METRIC, told)
+
+
+SCHEDULER_LOG = logging.getLogger("distributed.scheduler.pronto")
+NAME = "pronto-preference"
+# Dask's fast path looks at every worker only in clusters smaller than this.
+MOST_WORKERS = 20
+
+
+class ProntoScheduler(SchedulerPlugin):  # type: ignore[misc]
+    """Choose workers by the soonest expected end of a task, contention included.
+
+    A task on a worker that is sure to meet contention is taken to run twice as long. A
+    worker that expects contention is given no task beyond its threads; the last tasks of a
+    queue are left to calm workers where those will be free soon.
+
+    Notes
+    -----
+    Memory: none of its own; reports lie with Dask's workers.
+    """
+
+    name = NAME
+
+    def __init__(self) -> None:
+        self._scheduler: Any = None
+
+    async def start(self, scheduler: Any) -> None:
+        """Take the three choices over; called by Dask."""
+        self._scheduler = scheduler
+        for method, ours in (
+            ("worker_objective", self.objective),
+            ("decide_worker_rootish_queuing_enabled", self.from_queue),
+            ("decide_worker_non_rootish", self.without_dependencies),
+        ):
+            setattr(scheduler, method, self._or_dasks_own(method, ours))
+
+    def objective(self, ts: Any, ws: Any) -> Any:
+        """Return when a task is expected to end on a worker; the soonest wins."""
+        own = type(self._scheduler).worker_objective(self._scheduler, ts, ws)
+        if ts.actor:
+            return own
+        duration = self._scheduler._get_prefix_duration(ts.prefix)
+        return ((own[0] + duration) * (1.0 + chance_of(ws)), *own[1:])
+
+    def from_queue(self) -> Any:
+        """Return the worker for the next task of the queue; None leaves it there."""
+        scheduler = self._scheduler
+        if not scheduler.idle_task_count:
+            return None
+        best = min(scheduler.idle_task_count, key=lambda ws: (not _free(ws), level(ws), _load(ws)))
+        if chance_of(best) < CONTENDED:
+            return best
+        # It has a task that will end, and this is asked again then: nothing waits for ever.
+        waits = self._calm_soon() and level(best) == LEVELS - 1
+        return best if _free(best) and not waits else None
+
+    def without_dependencies(self, ts: Any) -> Any:
+        """Return the worker for a task that is not of a large bag."""
+        scheduler = self._scheduler
+        own = type(scheduler).decide_worker_non_rootish
+        pool = list((scheduler.idle or scheduler.workers).values())
+        free_choice = not ts.dependencies and scheduler.valid_workers(ts) is None
+        if not free_choice or len(pool) >= MOST_WORKERS or len(scheduler.running) < len(scheduler.workers):
+            return own(scheduler, ts)
+        if len({level(ws) for ws in pool}) <= 1:
+            return own(scheduler, ts)
+        return min(pool, key=lambda ws: (self.objective(ts, ws), _load(ws)))
+
+    def _calm_soon(self) -> bool:
+        """Tell whether calm workers can take all that is queued as soon as they are free."""
+        scheduler = self._scheduler
+        calm = sum(ws.nthreads for ws in scheduler.running if chance_of(ws) < CONTENDED)
+        return bool(0 < len(scheduler.queued) <= calm)
+
+    def _or_dasks_own(self, method: str, ours: Callable[..., Any]) -> Callable[..., Any]:
+        scheduler = self._scheduler
+
+        def choose(*arguments: Any) -> Any:
+            if scheduler.plugins.get(self.name) is self:
+                try:
+                    return ours(*arguments)
+                except Exception:
+                    SCHEDULER_LOG.exception("preference between workers broke: Dask's own choice counts")
+            return getattr(type(scheduler), method)(scheduler, *arguments)
+
+        return choose
+
+
+def chance_of(ws: Any) -> float:
+    """Return the chance of contention that a worker last reported; 0 where it reports none."""
+    report = ws.metrics.get(METRIC) or {}
+    score = report.get("score") if report.get("mode") == "enforce" else None
+    return 0.0 if score is None else min(1.0, max(0.0, float(score)))
+
+
+def level(ws: Any) -> int:
+    """Return the level of preference of a worker."""
+    return level_of(chance_of(ws))
+
+
+def _free(ws: Any) -> bool:
+    return bool(len(ws.processing) - len(ws.long_running) < ws.nthreads)
+
+
+def _load(ws: Any) -> float:
+    return float(len(ws.processing) / ws.nthreads)
+
 
 Decide = Callable[[str], Verdict | Decision | None]
 
@@ -106,11 +531,11 @@ class ProntoPlugin(WorkerPlugin):  # type: ignore[misc]
             raise SettingsError(f"interval_seconds must be above 0, got {interval_seconds}")
         self.interval_seconds = interval_seconds
         self.keep_capacity = keep_capacity
-        self._watch: Watch | None = None
+        self._watch: WorkerMonitor | None = None
 
     async def setup(self, worker: Any) -> None:
         """Begin to watch; called by Dask on each worker."""
-        self._watch = Watch(
+        self._watch = WorkerMonitor(
             worker, self.ask, self.rules, self.interval_seconds, keep_capacity=self.keep_capacity
         )
         self._watch.start()

@@ -1,21 +1,33 @@
-"""What a Kubernetes scheduler asks of an extender, and the answers: no clock, no socket.
+"""The Kubernetes scheduler extender: kube-scheduler asks which nodes to prefer and which may take a pod.
 
-Covers: reading `filter` and `prioritize` requests of old and new schedulers, answering
-in the form that was asked for, never with a name that was not sent. Does not cover: who
-is refused at present, `prontosched.gates.extender_ledger`; the server,
-`prontosched.gates.extender_server`.
+`read_request`, `filter_answer` and `prioritize_answer` are the protocol, for old and new
+schedulers. `Ledger` decides for all nodes at once which refuse. `Extender` is the server.
+Whatever goes wrong in here, a pod is placed as if Pronto were not there: the scheduler is
+told to ignore an extender that fails.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import logging
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prontosched.errors import IntegrationError
-from prontosched.gates.gate import Verdict
-from prontosched.gates.kubernetes import KEY
+from prontosched.gates.floor import NodeReport, closed_nodes
+from prontosched.gates.gate import Observed, Verdict
+from prontosched.gates.kubernetes import KEY, RefusalChange, cpu_quantity
+from prontosched.gates.policy import Rules, VetoPolicy
+from prontosched.gates.preference import CONTENDED, Candidate, Placements, best_first, crowded_chance
+
+if TYPE_CHECKING:
+    from aiohttp import web
+    from aiohttp.typedefs import Handler
 
 BEST = 10
 # For a node nothing is known of: neither better nor worse than the others.
@@ -27,7 +39,7 @@ MOST_CPUS = 10_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ExtenderRequest:
     """Where the scheduler could put one pod, as it asks.
 
     Attributes
@@ -70,7 +82,7 @@ class Question:
         return any(_tolerates(one) for one in (tolerations if isinstance(tolerations, list) else []))
 
 
-def read_question(body: object) -> Question:
+def read_request(body: object) -> ExtenderRequest:
     """Read a request; keys may come as `NodeNames`, `nodeNames` or `nodenames`.
 
     Raises
@@ -86,14 +98,14 @@ def read_question(body: object) -> Question:
     if not isinstance(pod, Mapping):
         raise IntegrationError(f"Pod must be an object, got {type(pod).__name__}")
     if names is not None:
-        return Question(pod, _names(names), None, lower)
+        return ExtenderRequest(pod, _names(names), None, lower)
     if nodes is None:
-        return Question(pod, (), None, lower)
+        return ExtenderRequest(pod, (), None, lower)
     items = _items(nodes)
-    return Question(pod, _names([_name_of(node) for node in items]), tuple(items), lower)
+    return ExtenderRequest(pod, _names([_name_of(node) for node in items]), tuple(items), lower)
 
 
-def filter_answer(question: Question, refusal: Callable[[str], Verdict | None]) -> dict[str, Any]:
+def filter_answer(question: ExtenderRequest, refusal: Callable[[str], Verdict | None]) -> dict[str, Any]:
     """Answer which of the nodes may take the pod, and why the others may not.
 
     Parameters
@@ -126,7 +138,7 @@ def filter_answer(question: Question, refusal: Callable[[str], Verdict | None]) 
     return {"NodeNames": names, "Nodes": nodes, "FailedNodes": failed, **unresolvable, "Error": ""}
 
 
-def prioritize_answer(question: Question, chance: Callable[[str], float]) -> list[dict[str, Any]]:
+def prioritize_answer(question: ExtenderRequest, chance: Callable[[str], float]) -> list[dict[str, Any]]:
     """Answer how well each node suits, from 0 to 10: the lower its chance of contention, the better.
 
     Parameters
@@ -163,22 +175,6 @@ def probable_places(answer: list[dict[str, Any]], cpus: float) -> dict[str, floa
     return {name: cpus / len(best) for name in best}
 
 
-def cpu_quantity(text: object) -> float:
-    """Read CPUs as Kubernetes writes them; 0 where that cannot be read.
-
-    Examples
-    --------
-    >>> cpu_quantity("500m"), cpu_quantity("2"), cpu_quantity(None)
-    (0.5, 2.0, 0.0)
-    """
-    words = str(text or "0")
-    try:
-        found = float(words[:-1]) / 1000.0 if words.endswith("m") else float(words)
-    except ValueError:
-        return 0.0
-    return found if math.isfinite(found) else 0.0
-
-
 def _tolerates(toleration: object) -> bool:
     if not isinstance(toleration, Mapping) or toleration.get("operator") != "Exists":
         return False
@@ -213,3 +209,347 @@ def _items(nodes: object) -> list[Mapping[str, Any]]:
 def _name_of(node: Mapping[str, Any]) -> object:
     metadata = node.get("metadata")
     return metadata.get("name") if isinstance(metadata, Mapping) else None
+
+
+# A node whose size is not known is taken to have so many CPUs.
+USUAL_NODE_CPUS = 8.0
+MOST_KNOWN = 50_000
+FORGET_SECONDS = 3600.0
+
+
+class DecisionSource(Protocol):
+    """Where an extender learns what each node has decided."""
+
+    def verdict(self, node: str) -> Verdict | None:
+        """Return the newest verdict of `node`, however old; None when nothing was heard."""
+        ...
+
+
+@dataclass(slots=True)
+class _Entry:
+    policy: VetoPolicy
+    seen_at: float
+    refusal: Verdict | None = None
+    cpus: float = USUAL_NODE_CPUS
+
+
+class Ledger:
+    """Decide for a whole cluster which nodes to prefer, and which of those that refuse may do so.
+
+    Parameters
+    ----------
+    decisions
+        Where verdicts come from.
+    rules
+        Minimum times, and the share of the nodes that may refuse at once. Nodes refuse
+        only with `veto`; without, they are only preferred less.
+
+    Notes
+    -----
+    Memory: one entry for each node seen within the last hour, at most 50,000.
+    A node beyond that, like any node nothing is known of, accepts.
+    """
+
+    def __init__(self, decisions: DecisionSource, rules: Rules) -> None:
+        self.decisions = decisions
+        self.rules = rules
+        self.placements = Placements()
+        self._known: dict[str, _Entry] = {}
+
+    @property
+    def known(self) -> list[str]:
+        """The nodes in service, as far as heard of."""
+        return list(self._known)
+
+    def see(self, names: Iterable[str], now: float) -> None:
+        """Take note of nodes that are in service."""
+        for name in names:
+            entry = self._known.get(name)
+            if entry is not None:
+                entry.seen_at = now
+            elif len(self._known) < MOST_KNOWN:
+                self._known[name] = _Entry(VetoPolicy(self.rules), now)
+
+    def size(self, node: str, cpus: float) -> None:
+        """Take note of how many CPUs a node has."""
+        if node in self._known and cpus > 0.0:
+            self._known[node].cpus = cpus
+
+    def refusal(self, node: str, now: float) -> Verdict | None:
+        """Return the verdict by which `node` refuses now, or None: it accepts."""
+        entry = self._known.get(node)
+        if entry is None or entry.refusal is None or entry.refusal.expired(now):
+            return None
+        return entry.refusal
+
+    def verdict(self, node: str, now: float) -> Verdict | None:
+        """Return the node's own word; None when nothing valid is known."""
+        heard = self.decisions.verdict(node)
+        return None if heard is None or heard.expired(now) else heard
+
+    def chance(self, node: str, now: float) -> float:
+        """Return the chance of contention on `node`, jobs just placed there counted; NaN when unknown."""
+        heard = self.verdict(node, now)
+        if heard is None:
+            return math.nan
+        entry = self._known.get(node)
+        cpus = USUAL_NODE_CPUS if entry is None else entry.cpus
+        return crowded_chance(heard.score, self.placements.cpus(node, now), cpus)
+
+    def best(self, now: float) -> list[Candidate]:
+        """Return the nodes in service, the one to prefer first."""
+        return best_first(self._candidate(name, now) for name in self._known)
+
+    def _candidate(self, name: str, now: float) -> Candidate:
+        heard, placed = self.verdict(name, now), self.placements.cpus(name, now)
+        if heard is None:
+            return Candidate(name, math.nan, "unknown", "nothing valid is known of the node", placed)
+        state = "refusing" if heard.refuse else "contended" if heard.score >= CONTENDED else "accepting"
+        return Candidate(name, self.chance(name, now), state, heard.reason, placed)
+
+    def settle(self, now: float) -> list[RefusalChange]:
+        """Bring the refusals up to date with what was heard, and return what changed."""
+        for name in [name for name, entry in self._known.items() if now - entry.seen_at > FORGET_SECONDS]:
+            del self._known[name]
+        wanted = {
+            name: verdict
+            for name, entry in self._known.items()
+            if self.rules.veto and (verdict := self._wanted(name, entry, now))
+        }
+        words = {
+            name: NodeReport(name in wanted, heard.score, entry.refusal is not None)
+            for name, entry in self._known.items()
+            if (heard := self.verdict(name, now)) is not None
+        }
+        granted = closed_nodes(words, nodes=len(self._known), share=self.rules.max_refusing)
+        return [
+            change
+            for name, entry in self._known.items()
+            if (change := _apply(name, entry, wanted[name] if name in granted else None, now))
+        ]
+
+    def _wanted(self, name: str, entry: _Entry, now: float) -> Verdict | None:
+        """Return the verdict by which the node would refuse if there were room."""
+        heard = self.decisions.verdict(name)
+        held = entry.refusal
+        seen = Observed("open")
+        if held is not None:
+            seen = Observed("closed-by-us", held.reason, score=held.score, valid_until=held.valid_until)
+        step = entry.policy.choose(heard, seen, now)
+        if step.action in ("refuse", "renew"):
+            return heard
+        if step.action == "leave" and held is not None and heard is not None:
+            # Closed for the minimum time although the node accepts: it is alive and says so.
+            return heard if heard.refuse else replace(held, valid_until=heard.valid_until)
+        return None
+
+
+def _apply(name: str, entry: _Entry, refusal: Verdict | None, now: float) -> RefusalChange | None:
+    before, entry.refusal = entry.refusal, refusal
+    if refusal is not None:
+        entry.policy.done("refuse", now, refusal.valid_until)
+        if before is not None:
+            return None
+        return RefusalChange(name, True, refusal.reason, refusal.valid_until)
+    if before is not None:
+        entry.policy.done("accept", now)
+        return RefusalChange(name, False, "the node accepts again", math.nan)
+    return None
+
+
+log = logging.getLogger(__name__)
+
+BODY_LIMIT = 64 * 1024 * 1024
+SETTLE_SECONDS = 0.5
+
+Announce = Callable[[Iterable[RefusalChange]], None]
+Background = Callable[[], Awaitable[None]]
+Middleware = Callable[..., Awaitable[Any]]
+
+
+class Extender:
+    """Answer a scheduler from a ledger of refusals.
+
+    Parameters
+    ----------
+    ledger
+        Who refuses, and which nodes to prefer. In shadow mode (`rules.enforce` False) its
+        refusals are logged and counted, and every node is answered to be fit.
+    announce
+        Told of every change while enforcing; wakes pods that wait. Runs in a thread.
+    background
+        Runs beside the server and is stopped with it, such as the polling of agents.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        announce: Announce | None = None,
+        background: Iterable[Background] = (),
+    ) -> None:
+        self.ledger = ledger
+        self.counts = {"filter": 0, "prioritize": 0, "malformed": 0, "refused": 0, "wake_errors": 0}
+        self._announce = announce
+        self._background = tuple(background)
+
+    def application(self, middlewares: Iterable[Middleware] = ()) -> web.Application:
+        """Return the server's routes behind `middlewares`, with the loops that run beside them."""
+        from aiohttp import web
+
+        @web.middleware
+        async def excuse(request: web.Request, handler: Handler) -> web.StreamResponse:
+            """Turn what cannot be read into a plain refusal, which the scheduler then ignores."""
+            try:
+                return await handler(request)
+            except IntegrationError as error:
+                self.counts["malformed"] += 1
+                return web.json_response({"Error": str(error)}, status=400)
+
+        layers: list[Any] = [*middlewares, excuse]
+        application = web.Application(client_max_size=BODY_LIMIT, middlewares=layers)
+        application.router.add_post("/filter", self._filter)
+        application.router.add_post("/prioritize", self._prioritize)
+        application.router.add_get("/healthz", self._health)
+        application.router.add_get("/v1/nodes", self._nodes)
+        application.router.add_get("/v1/best", self._best)
+        application.router.add_post("/v1/jobs", self._jobs)
+        application.cleanup_ctx.append(self._loops)
+        return application
+
+    async def settle(self) -> None:
+        """Bring the refusals up to date and announce what changed."""
+        changes = self.ledger.settle(time.time())
+        enforce = self.ledger.rules.enforce
+        for change in changes:
+            would = "" if enforce else "shadow mode, enforcing nothing: "
+            log.info(
+                "%snode %s %s: %s", would, change.node, "refuses" if change.refuse else "opens", change.reason
+            )
+        if changes and enforce and self._announce is not None:
+            try:
+                await asyncio.to_thread(self._announce, changes)
+            except IntegrationError as error:
+                self.counts["wake_errors"] += 1
+                log.warning("pods that wait may wait on for a while: %s", error)
+
+    async def _filter(self, request: web.Request) -> web.Response:
+        from aiohttp import web
+
+        question = read_request(await _body(request))
+        now = time.time()
+        self.ledger.see(question.names, now)
+        enforce = self.ledger.rules.enforce
+        answer = filter_answer(question, lambda node: self.ledger.refusal(node, now) if enforce else None)
+        self.counts["filter"] += 1
+        self.counts["refused"] += len(answer["failedNodes" if question.lower else "FailedNodes"])
+        return web.json_response(answer)
+
+    async def _prioritize(self, request: web.Request) -> web.Response:
+        from aiohttp import web
+
+        question = read_request(await _body(request))
+        now = time.time()
+        self.ledger.see(question.names, now)
+        enforce = self.ledger.rules.enforce
+        self.counts["prioritize"] += 1
+        answer = prioritize_answer(
+            question, lambda node: self.ledger.chance(node, now) if enforce else math.nan
+        )
+        if enforce:
+            # Where it goes is not told to an extender: most likely to one of the best.
+            self.ledger.placements.add(question.job, probable_places(answer, question.cpus), now)
+        return web.json_response(answer)
+
+    async def _best(self, request: web.Request) -> web.Response:
+        """Answer which nodes to prefer, best first."""
+        from aiohttp import web
+
+        limit = _number(request.query.get("limit", "10"), "limit", 1, 10_000)
+        best = self.ledger.best(time.time())[: int(limit)]
+        return web.json_response({"nodes": [one.as_json() for one in best]})
+
+    async def _jobs(self, request: web.Request) -> web.Response:
+        """Count a job that someone has just sent to a node."""
+        from aiohttp import web
+
+        body = await _body(request)
+        if not isinstance(body, dict) or not all(isinstance(body.get(key), str) for key in ("id", "node")):
+            raise IntegrationError('a placed job must be {"id": …, "node": …, "cpus": …}')
+        cpus = _number(body.get("cpus", 1.0), "cpus", 0.0, 10_000)
+        self.ledger.placements.add(body["id"][:300], {body["node"][:300]: cpus}, time.time())
+        return web.json_response({"counted": True})
+
+    async def _health(self, request: web.Request) -> web.Response:
+        from aiohttp import web
+
+        return web.json_response({"ok": True})
+
+    async def _nodes(self, request: web.Request) -> web.Response:
+        from aiohttp import web
+
+        now = time.time()
+        nodes = {
+            name: None
+            if (verdict := self.ledger.verdict(name, now)) is None
+            else {**_shown(verdict), "closed": self.ledger.refusal(name, now) is not None}
+            for name in self.ledger.known
+        }
+        mode = "enforce" if self.ledger.rules.enforce else "shadow"
+        return web.json_response({"mode": mode, "counts": self.counts, "nodes": nodes})
+
+    async def _loops(self, application: web.Application) -> AsyncIterator[None]:
+        tasks = [asyncio.ensure_future(_lasting(job)) for job in (self._settling, *self._background)]
+        yield
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _settling(self) -> None:
+        while True:
+            await self.settle()
+            await asyncio.sleep(SETTLE_SECONDS)
+
+
+async def _lasting(job: Background) -> None:
+    """Run `job` again when it breaks: an extender that stopped listening would answer from memory."""
+    while True:
+        try:
+            await job()
+            return
+        except Exception:
+            log.exception("a background loop of the extender broke: starting it again in 5 s")
+            await asyncio.sleep(5.0)
+
+
+async def _body(request: web.Request) -> Any:
+    from aiohttp import web
+
+    try:
+        return json.loads(await request.read())
+    except web.HTTPRequestEntityTooLarge:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise IntegrationError(f"a scheduler's request must be JSON, got {error}") from error
+
+
+def _number(value: object, name: str, least: float, most: float) -> float:
+    try:
+        found = float(str(value))
+    except ValueError:
+        found = math.nan
+    if not least <= found <= most:
+        raise IntegrationError(f"{name} must be a number from {least:g} to {most:g}, got {str(value)[:40]!r}")
+    return found
+
+
+def _shown(verdict: Any) -> dict[str, Any]:
+    score = verdict.score if verdict.score == verdict.score else None
+    return {
+        "refuse": verdict.refuse,
+        "score": score,
+        "reason": verdict.reason,
+        "valid_until": verdict.valid_until,
+    }

@@ -1,21 +1,158 @@
-"""The capacity floor: never more than a set share of the nodes refuse at once.
+"""The capacity floor: which nodes may be closed at once. Every gate, the simulator and the extender use this rule.
 
-Covers: asking for leave to refuse, by leases on the bus or by counting at the
-scheduler. Who may be closed is one rule, `preference.closable`: where all places are
-taken, the calmest gives way. The leases themselves live with the transport that all
-agents share.
+A node may be closed if all of this holds:
+
+1. Its own decision is to refuse.
+2. Its chance of contention is at least `TYPICAL_TIMES` the fleet's typical one.
+3. No node that stays open has a higher chance.
+4. At most `places` nodes are closed.
+5. No job waits that no open node can take.
+
+A lone node is never closed: there is no other node that could take the job.
+
+`closable` is the rule over arrays, `closed_nodes` over names and `may_close` for one node.
+A `Floor` applies it for one controller: with leases on the bus (`LeaseFloor`) or with the
+marks at the scheduler (`CountedFloor`).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
-from prontosched.gates.gate import CountingGate, Gate, RefusalLeases, Verdict
-from prontosched.gates.preference import Word, closed_nodes, places
+import numpy as np
+from numpy.typing import NDArray
+
+from prontosched.gates.gate import CountingGate, Gate, LeaseTable, Verdict
+from prontosched.gates.preference import LEVEL_EDGES
+from prontosched.subspace import Array
+
+TYPICAL_TIMES = 2.0
+# A closed node's chance counts for this much more, so that near equals do not take turns.
+HELD_MARGIN = 0.1
+
+
+def places(nodes: int, share: float) -> int:
+    """Return how many of `nodes` may be closed at once: the share rounded down, at least one of two or more.
+
+    Examples
+    --------
+    >>> [places(nodes, 0.25) for nodes in (1, 2, 8, 11, 12)]
+    [0, 1, 2, 2, 3]
+    >>> places(1, 1.0)
+    0
+    """
+    return 0 if nodes < 2 else max(1, math.floor(share * nodes + 1e-9))
+
+
+def typical(chance: Array) -> float:
+    """Return the fleet's typical chance of contention: the median, of two in the middle the lower.
+
+    Examples
+    --------
+    >>> typical(np.array([0.1, 0.9])), typical(np.array([0.3, 0.1, 0.9]))
+    (0.1, 0.3)
+    """
+    return float(np.quantile(chance, 0.5, method="lower"))
+
+
+def closable(
+    refusing: NDArray[np.bool_],
+    probability: Array,
+    *,
+    share: float,
+    starved: bool = False,
+    held: NDArray[np.bool_] | None = None,
+) -> NDArray[np.bool_]:
+    """Return which nodes may be closed now.
+
+    Parameters
+    ----------
+    refusing
+        Each node's own decision, `(M,)`, for the nodes in service.
+    probability
+        Their chances of contention, `(M,)`; NaN counts as 0.
+    share
+        Largest share of the nodes that may be closed, in (0, 1].
+    starved
+        Whether jobs wait that no open node can take.
+    held
+        Which nodes are closed already, `(M,)`. Their chances count `HELD_MARGIN` more.
+
+    Examples
+    --------
+    >>> refusing, chance = np.array([True, True, False, False]), np.array([0.9, 0.6, 0.1, 0.2])
+    >>> closable(refusing, chance, share=0.25).tolist()
+    [True, False, False, False]
+    """
+    chance = np.nan_to_num(probability, nan=0.0)
+    closed = np.zeros(chance.shape, np.bool_)
+    room = places(chance.size, share)
+    if starved or room == 0:
+        return closed
+    weighed = chance if held is None else chance + HELD_MARGIN * held
+    order = np.argsort(-weighed, kind="stable")[:room]
+    drowning = refusing & (weighed >= TYPICAL_TIMES * typical(chance))
+    # From the worst down to the first that stays open: nothing calmer than that one is closed.
+    closed[order] = np.logical_and.accumulate(drowning[order])
+    return closed
+
+
+class NodeReport(NamedTuple):
+    """What others know of one node: whether it refuses, its chance, and whether we hold it closed."""
+
+    refuse: bool
+    chance: float
+    held: bool = False
+
+
+def closed_nodes(
+    reports: Mapping[str, tuple[bool, float, bool]], *, nodes: int, share: float
+) -> frozenset[str]:
+    """Return the names that may be closed now, by `closable`.
+
+    Parameters
+    ----------
+    reports
+        A `NodeReport` for each known node in service, by name.
+    nodes
+        How many nodes are in service. Nodes report from level 1 on, so the chance of one
+        without a report counts as the first edge.
+
+    Examples
+    --------
+    >>> reports = {"n1": NodeReport(True, 0.9), "n2": NodeReport(True, 0.7), "n3": NodeReport(False, 0.8)}
+    >>> sorted(closed_nodes(reports, nodes=8, share=0.25))
+    ['n1']
+    """
+    names = sorted(reports)
+    calm = max(0, nodes - len(names))
+    rows = [*(reports[name] for name in names), *[NodeReport(False, LEVEL_EDGES[0])] * calm]
+    if not rows:
+        return frozenset()
+    refuse, chance, held = (np.array(column) for column in zip(*rows, strict=True))
+    closed = closable(refuse, chance, share=share, held=held)
+    return frozenset(name for name, shut in zip(names, closed, strict=False) if shut)
+
+
+def may_close(node: str, reports: Mapping[str, NodeReport], *, nodes: int, share: float) -> bool:
+    """Tell whether `node` may be closed now, or stay so.
+
+    One that must open for it, and has not yet, still takes a place.
+
+    Examples
+    --------
+    >>> may_close("a", {"a": NodeReport(True, 0.9), "b": NodeReport(True, 0.3, held=True)}, nodes=2, share=0.25)
+    False
+    """
+    if node not in closed_nodes(reports, nodes=nodes, share=share):
+        return False
+    return reports[node].held or sum(one.held for one in reports.values()) < places(nodes, share)
 
 
 class Floor(Protocol):
-    """Leave to refuse, one node at a time.
+    """Permission to refuse, one node at a time.
 
     Attributes
     ----------
@@ -29,16 +166,16 @@ class Floor(Protocol):
     costly: bool
 
     def allow(self, node: str, verdict: Verdict, now: float) -> bool:
-        """Take or renew leave for `node` to refuse; False when there is no room for it."""
+        """Take or renew the permission of `node` to refuse; False when there is no place."""
         ...
 
     def release(self, node: str) -> None:
-        """Give leave back; nothing happens where there is none."""
+        """Give the permission back; nothing happens where there is none."""
         ...
 
 
 class NoFloor:
-    """No floor at all: every node may refuse at the same time."""
+    """No floor: every node may refuse at the same time."""
 
     costly = False
 
@@ -46,7 +183,7 @@ class NoFloor:
         self.how = f"off ({why})"
 
     def allow(self, node: str, verdict: Verdict, now: float) -> bool:
-        """Always give leave."""
+        """Always give permission."""
         return True
 
     def release(self, node: str) -> None:
@@ -59,7 +196,7 @@ class LeaseFloor:
     how = "leases on the bus"
     costly = False
 
-    def __init__(self, leases: RefusalLeases) -> None:
+    def __init__(self, leases: LeaseTable) -> None:
         self.leases = leases
 
     def allow(self, node: str, verdict: Verdict, now: float) -> bool:
@@ -76,17 +213,9 @@ class LeaseFloor:
 class CountedFloor:
     """The floor held by counting our own marks at the scheduler: refusals and ranks.
 
-    A scheduler that cannot compare and set lets two nodes count at the same moment
-    and both close. So a node counts again right after it has closed, and by the same
-    order on both sides (chance, then name) the calmer one opens. A node that must give
-    way does so by itself: no agent touches another's node.
-
-    Parameters
-    ----------
-    gate
-        Where to count.
-    share
-        Largest share of the nodes in service that may refuse, in (0, 1].
+    A scheduler without compare-and-set lets two nodes count at the same moment and both
+    close. So a node counts again right after it has closed, and by the same order on both
+    sides (chance, then name) the calmer one opens. No agent touches another's node.
     """
 
     costly = True
@@ -94,34 +223,27 @@ class CountedFloor:
     def __init__(self, gate: Gate, share: float) -> None:
         if not isinstance(gate, CountingGate):
             raise TypeError(f"gate must be able to count its nodes, got {gate.name}: it has no census")
-        self.gate = gate
         self.share = share
         self._count = gate.census
         self.how = f"counted at {gate.name}, at most {share:.0%} of the nodes"
 
     def allow(self, node: str, verdict: Verdict, now: float) -> bool:
-        """Count, and return whether `node` is among those that may be closed and there is room."""
+        """Count, and return whether `node` may be closed."""
         census = self._count()
-        words = {
-            name: Word(rank.refuse, rank.chance)
+        reports = {
+            name: NodeReport(rank.refuse, rank.chance)
             for name, rank in census.ranks.items()
             if not rank.expired(now)
         }
-        words.update((name, Word(True, seen.score, True)) for name, seen in census.refusals.items())
-        words[node] = Word(True, verdict.score, node in census.refusals)
-        closed = closed_nodes(words, nodes=census.in_service, share=self.share)
-        if node not in closed:
-            return False
-        if node in census.refusals:
-            return True
-        # One that must give way has not done so yet: wait for it.
-        return len(census.refusals) < places(census.in_service, self.share)
+        reports.update((name, NodeReport(True, seen.score, True)) for name, seen in census.refusals.items())
+        reports[node] = NodeReport(True, verdict.score, node in census.refusals)
+        return may_close(node, reports, nodes=census.in_service, share=self.share)
 
     def release(self, node: str) -> None:
         """Do nothing: opening the node gives its place back."""
 
 
-def floor_for(gate: Gate, *, share: float, leases: RefusalLeases | None) -> Floor:
+def floor_for(gate: Gate, *, share: float, leases: LeaseTable | None) -> Floor:
     """Choose how to hold the floor: leases, else counting, else off and saying so."""
     if leases is not None:
         return LeaseFloor(leases)

@@ -4,7 +4,7 @@ Covers: the verdict and the rank handed to a scheduler, what was found there, an
 text by which we know our own mark again. A gate closes nodes (the veto); one that can
 also ranks them (the preference, `PreferringGate`). When to do either (minimum times,
 capacity floor, shadow mode, expiry) is the same for every scheduler and lives in
-`prontosched.gates.keeper`; finding a gate by its name in `registry`.
+`prontosched.gates.controller`; finding a gate by its name in `registry`.
 
 Rules for every gate
 --------------------
@@ -19,19 +19,23 @@ Rules for every gate
    is an `IntegrationError`. No call may block without end.
 5. Every refusal carries its reason where the scheduler's users look for it.
 
-Calls are synchronous. The keeper runs them in a thread of its own, one at a time.
+Calls are synchronous. The controller runs them in a thread of its own, one at a time.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from prontosched.decision import Decision
+from prontosched.errors import IntegrationError
 
 PREFIX = "pronto:"
 REASON_LIMIT = 160
@@ -158,7 +162,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class GateCensus:
     """How many nodes a scheduler has in service, and which of them we hold closed.
 
     Attributes
@@ -176,7 +180,7 @@ class Census:
     ranks: Mapping[str, Rank] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, seen: Mapping[str, Observed]) -> Census:
+    def of(cls, seen: Mapping[str, Observed]) -> GateCensus:
         """Count what was observed of all nodes."""
         serving = {name: one for name, one in seen.items() if one.state != "closed-by-other"}
         return cls(
@@ -268,16 +272,16 @@ class QueueGate(Protocol):
 class CountingGate(Protocol):
     """A gate whose scheduler knows all its nodes, so that the floor can be counted there."""
 
-    def census(self) -> Census:
+    def census(self) -> GateCensus:
         """Count the nodes in service and name those that we hold, in one call."""
         ...
 
 
-class RefusalLeases(Protocol):
+class LeaseTable(Protocol):
     """Leave to refuse, taken by compare-and-set on something that all agents share.
 
     A row belongs to one node, holds its word and ends by itself at `valid_until`. Nodes
-    tell their word from level 1 on; the keeper asks again with every refusing verdict,
+    tell their word from level 1 on; the controller asks again with every refusing verdict,
     which renews the row.
     """
 
@@ -377,3 +381,80 @@ def read_label(text: str) -> Observed | None:
 def _printable(text: str) -> str:
     """Blank out what could end a line, a string or a `name=value` field where a reason is stored."""
     return "".join(c if c.isprintable() and c not in "\"'`\\=" else " " for c in text)
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,200}")
+_LIMIT = 8192
+
+
+def marks_folder(gate: str) -> Path:
+    """Return where the marks of `gate` lie unless told otherwise.
+
+    Root, and a service with a RuntimeDirectory, keep them where a reboot clears them;
+    everyone else in their own state folder.
+    """
+    if runtime := os.environ.get("RUNTIME_DIRECTORY", ""):
+        return Path(runtime.split(":")[0]) / gate
+    if os.geteuid() == 0:
+        return Path("/run/pronto") / gate
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "pronto" / gate
+
+
+class MarkFiles:
+    """The marks of one gate.
+
+    Parameters
+    ----------
+    folder
+        Made at the first write.
+    suffix
+        End of every file name.
+    """
+
+    def __init__(self, folder: Path, *, suffix: str = ".mark") -> None:
+        self.folder = folder
+        self.suffix = suffix
+
+    def path(self, node: str) -> Path:
+        """Return the file of `node`."""
+        if not _NAME.fullmatch(node):
+            raise IntegrationError(f"a node must be one plain name, got {node[:80]!r}")
+        return self.folder / f"{node}{self.suffix}"
+
+    def read(self, node: str) -> str | None:
+        """Return the mark of `node`, None where there is none."""
+        path = self.path(node)
+        try:
+            with path.open(encoding="utf-8", errors="replace") as file:
+                return file.read(_LIMIT)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise IntegrationError(f"{path} must be readable: {error.strerror}") from error
+
+    def write(self, node: str, text: str) -> None:
+        """Put `text` as the mark of `node`, all of it or nothing."""
+        path = self.path(node)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.folder, prefix=".new-")
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except OSError as error:
+            raise IntegrationError(f"{self.folder} must be writable for marks: {error.strerror}") from error
+
+    def remove(self, node: str) -> None:
+        """Take the mark of `node` away; nothing happens where there is none."""
+        path = self.path(node)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise IntegrationError(f"{path} must be removable: {error.strerror}") from error
+
+    def nodes(self) -> list[str]:
+        """Return the nodes that have a mark."""
+        names = (path.name.removesuffix(self.suffix) for path in self.folder.glob(f"*{self.suffix}"))
+        return sorted(name for name in names if _NAME.fullmatch(name))

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from prontosched.errors import IntegrationError, SettingsError
-from prontosched.gates.gate import Observed, Verdict, label, read_label
-from prontosched.gates.marks import Marks, marks_folder
+from prontosched.gates.gate import MarkFiles, Observed, Verdict, label, marks_folder, read_label
 from prontosched.threads import given_environment
 
 Event = Literal["refuse", "renew", "accept"]
@@ -60,7 +59,7 @@ class HookGate:
             raise SettingsError("command must name a program to run on every change, got nothing")
         self.renew = renew
         self.timeout = timeout
-        self.marks = Marks(marks_folder(self.name) if folder is None else Path(folder))
+        self.marks = MarkFiles(marks_folder(self.name) if folder is None else Path(folder))
 
     @staticmethod
     def present() -> bool:

@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from prontosched.gates.gate import (
+    MarkFiles,
     Observed,
     Rank,
     Verdict,
     label,
+    marks_folder,
     rank_text,
     read_label,
     read_rank,
 )
-from prontosched.gates.marks import Marks, marks_folder
 
 ACCEPTING = "ProntoReject = false\n-\n"
 # What an administrator adds to START, with jobs that may opt out.
@@ -100,7 +101,7 @@ class HTCondorGate:
     marks_calm = True
 
     def __init__(self, *, folder: str | Path | None = None) -> None:
-        self.marks = Marks(marks_folder(self.name) if folder is None else Path(folder), suffix=".ad")
+        self.marks = MarkFiles(marks_folder(self.name) if folder is None else Path(folder), suffix=".ad")
 
     @staticmethod
     def present() -> bool:
@@ -129,7 +130,7 @@ class HTCondorGate:
 
     def refuse(self, node: str, verdict: Verdict) -> None:
         """Publish the refusal at the cron job's next turn."""
-        # As given: the keeper has looked at the time, and START looks again.
+        # As given: the controller has looked at the time, and START looks again.
         self._write(node, refusal=refusal_attributes(verdict))
 
     def accept(self, node: str) -> None:

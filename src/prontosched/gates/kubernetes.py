@@ -1,31 +1,32 @@
 """The taint gate: nodes that expect contention bear `pronto.io/reject`, and new pods go elsewhere.
 
-Covers: what is written to a Node object and how it is told from what others wrote: the
-taint `PreferNoSchedule` from a middle level on (the preference), `NoSchedule` (the veto),
-and the node condition `CPUContended`. Pods that tolerate the taint, and pods that already
-run, are not affected. Does not cover: the central way through the scheduler,
-`prontosched.gates.extender`; speaking HTTP, `prontosched.gates.kubernetes_client`.
+`KubernetesGate` writes the taint `PreferNoSchedule` from a middle level on (the preference),
+`NoSchedule` (the veto) and the node condition `CPUContended`. `ConditionWriter` writes the
+condition `ProntoAccepting` for the extender. Pods that tolerate the taint, and pods that
+already run, are not affected.
 
 The taint's value is a short form of the reason, because that is what `kubectl describe
-pod` shows; the whole reason, the score and the expiry are annotations of the node. So is
-its rank, by which agents compare their nodes.
+pod` shows; the whole reason, the score, the expiry and the rank are annotations.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from prontosched.errors import IntegrationError
+from prontosched.gates.controller import sweep
 from prontosched.gates.gate import (
-    Census,
+    GateCensus,
     Observed,
     Rank,
     Verdict,
@@ -51,7 +52,7 @@ CONTENDED_LEVEL = 3
 ATTEMPTS = 6
 
 Node = Mapping[str, Any]
-Change = dict[str, Any]
+Patch = dict[str, Any]
 
 # Set by Kubernetes itself when a node is cordoned or ill. Other taints (`dedicated=gpu`)
 # only say for whom a node is; such a node is open, and may refuse like any other.
@@ -156,14 +157,14 @@ class KubernetesGate:
         seen = self._all()
         return sorted(name for name, one in seen.items() if one.ours or one.rank is not None)
 
-    def census(self) -> Census:
+    def census(self) -> GateCensus:
         """Count the nodes in service and name those that bear our marks."""
-        return Census.of(self._all())
+        return GateCensus.of(self._all())
 
     def _all(self) -> dict[str, Observed]:
         return {str(node["metadata"]["name"]): observed(node) for node in self.api.nodes()}
 
-    def _change(self, node: str, change: Callable[[Node], Change | None]) -> Node:
+    def _change(self, node: str, change: Callable[[Node], Patch | None]) -> Node:
         """Read, change and write back, again whenever someone else wrote in between; return the node."""
         for attempt in range(ATTEMPTS):
             found = self.api.node(node)
@@ -196,7 +197,7 @@ def observed(node: Node) -> Observed:
     return replace(_closed(node), rank=_rank(node))
 
 
-def refusing(node: Node, verdict: Verdict) -> Change | None:
+def refusing(node: Node, verdict: Verdict) -> Patch | None:
     """Return the patch that closes `node`, or renews our mark; None to leave it alone."""
     if observed(node).state == "closed-by-other":
         return None
@@ -214,7 +215,7 @@ def refusing(node: Node, verdict: Verdict) -> Change | None:
     return _guarded(node, notes, [*taints, ours])
 
 
-def accepting(node: Node) -> Change | None:
+def accepting(node: Node) -> Patch | None:
     """Return the patch that takes our veto off `node`; None when there is none."""
     taints = _taints(node)
     kept = [taint for taint in taints if not _is_ours(taint, "NoSchedule")]
@@ -224,7 +225,7 @@ def accepting(node: Node) -> Change | None:
     return _guarded(node, notes, kept if len(kept) < len(taints) else None)
 
 
-def preferring(node: Node, rank: Rank | None, reason: str) -> Change | None:
+def preferring(node: Node, rank: Rank | None, reason: str) -> Patch | None:
     """Return the patch that puts the taint of a rank on `node`, or takes it off; None where it is so."""
     taints = _taints(node)
     wanted = rank is not None and rank.level >= PREFER_LEVEL
@@ -235,7 +236,7 @@ def preferring(node: Node, rank: Rank | None, reason: str) -> Change | None:
     return _guarded(node, {}, [*others, ours] if wanted else others)
 
 
-def contention(node: Node, rank: Rank, verdict: Verdict) -> Change:
+def contention(node: Node, rank: Rank, verdict: Verdict) -> Patch:
     """Return the patch of a node's status that tells whether its CPUs are contended, and its rank.
 
     True means that another pod is expected to wait for CPUs that others use. Unlike CPU
@@ -306,9 +307,9 @@ def _condition(node: Node) -> Mapping[str, Any] | None:
     return next((one for one in conditions if one.get("type") == CONDITION), None)
 
 
-def _guarded(node: Node, notes: Mapping[str, str | None], taints: list[Any] | None = None) -> Change:
+def _guarded(node: Node, notes: Mapping[str, str | None], taints: list[Any] | None = None) -> Patch:
     version = node["metadata"]["resourceVersion"]
-    change: Change = {"metadata": {"resourceVersion": version, "annotations": dict(notes)}}
+    change: Patch = {"metadata": {"resourceVersion": version, "annotations": dict(notes)}}
     if taints is not None:
         change["spec"] = {"taints": taints}
     return change
@@ -336,3 +337,136 @@ def _taints(node: Node) -> list[Any]:
 
 def _annotations(node: Node) -> Mapping[str, Any]:
     return (node.get("metadata") or {}).get("annotations") or {}
+
+
+log = logging.getLogger(__name__)
+
+ACCEPTING_CONDITION = "ProntoAccepting"
+
+
+class RefusalChange(NamedTuple):
+    """A node began to refuse, or opened again."""
+
+    node: str
+    refuse: bool
+    reason: str
+    valid_until: float
+
+
+def cpu_quantity(text: object) -> float:
+    """Read CPUs as Kubernetes writes them; 0 where that cannot be read.
+
+    Examples
+    --------
+    >>> cpu_quantity("500m"), cpu_quantity("2"), cpu_quantity(None)
+    (0.5, 2.0, 0.0)
+    """
+    words = str(text or "0")
+    try:
+        found = float(words[:-1]) / 1000.0 if words.endswith("m") else float(words)
+    except ValueError:
+        return 0.0
+    return found if math.isfinite(found) else 0.0
+
+
+class ConditionWriter:
+    """Write changes of the ledger to the nodes' conditions.
+
+    Needs the rights `list` on `nodes` and `patch` on `nodes/status`; to take off lapsed
+    taints also `get` and `patch` on `nodes`.
+
+    Parameters
+    ----------
+    api
+        The API server.
+    """
+
+    def __init__(self, api: ApiServer) -> None:
+        self.api = api
+        self.cpus: dict[str, float] = {}
+        self._closed: set[str] = set()
+
+    def announce(self, changes: Iterable[RefusalChange]) -> None:
+        """Write each change; one node that fails does not keep the others waiting.
+
+        Raises
+        ------
+        IntegrationError
+            At least one change could not be written; tried again with the next `refresh`.
+        """
+        failed = []
+        for change in changes:
+            try:
+                self._write(change.node, refuse=change.refuse, message=change.reason)
+            except IntegrationError as error:
+                failed.append(f"{change.node}: {error}")
+        if failed:
+            raise IntegrationError(f"{len(failed)} nodes could not be told, first {failed[0]}")
+
+    def refresh(self, refusing: Callable[[str], bool]) -> dict[str, str]:
+        """Bring left-over marks in line, and return the nodes in service with their addresses.
+
+        A condition that says False on a node that does not refuse was left by an extender
+        that is gone, or could not be undone before. Taints and ranks of agents that have
+        lapsed are taken off. How many CPUs each node has is kept in `cpus`.
+
+        Parameters
+        ----------
+        refusing
+            Tells whether a node refuses now.
+        """
+        gate = KubernetesGate(self.api, timeout_seconds=self.api.timeout_seconds)
+        addresses, left, lapsed = {}, [], []
+        self.cpus.clear()
+        for node in self.api.nodes():
+            name = str(node["metadata"]["name"])
+            seen = observed(node)
+            if seen.lapsed(time.time()) or (seen.rank is not None and seen.rank.expired(time.time())):
+                lapsed.append(name)
+            if seen.state != "closed-by-other":
+                addresses[name] = _internal(node)
+                self.cpus[name] = cpu_quantity(_allocatable(node))
+            if _says_closed(node) and not refusing(name):
+                left.append(name)
+        for name in lapsed:
+            log.info("node %s: taking off what an agent left and what has lapsed", name)
+            try:
+                sweep(gate, now=time.time(), node=name)
+            except IntegrationError as error:
+                log.warning("node %s stays tainted for now: %s", name, error)
+        self.announce([RefusalChange(name, False, "nothing refuses any longer", 0.0) for name in left])
+        return addresses
+
+    def release(self) -> None:
+        """Undo every condition that this waker wrote and has not undone yet."""
+        self.announce(
+            [RefusalChange(name, False, "the extender has stopped", 0.0) for name in sorted(self._closed)]
+        )
+
+    def _write(self, node: str, *, refuse: bool, message: str) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {
+            "type": ACCEPTING_CONDITION,
+            "status": "False" if refuse else "True",
+            "reason": "Refusing" if refuse else "Accepting",
+            "message": f"pronto: {message}"[:1000],
+            "lastTransitionTime": now,
+            "lastHeartbeatTime": now,
+        }
+        # Conditions merge by their type: nobody else's are touched, and no version is needed.
+        self.api.patch_node(node, {"status": {"conditions": [condition]}}, kind=STRATEGIC, status=True)
+        (self._closed.add if refuse else self._closed.discard)(node)
+
+
+def _says_closed(node: Mapping[str, Any]) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or []
+    return any(one.get("type") == ACCEPTING_CONDITION and one.get("status") == "False" for one in conditions)
+
+
+def _allocatable(node: Mapping[str, Any]) -> object:
+    return ((node.get("status") or {}).get("allocatable") or {}).get("cpu")
+
+
+def _internal(node: Mapping[str, Any]) -> str:
+    addresses = (node.get("status") or {}).get("addresses") or []
+    return next((str(one["address"]) for one in addresses if one.get("type") == "InternalIP"), "")

@@ -141,7 +141,7 @@ class ApiServer:
     def patch_node(
         self, name: str, change: Mapping[str, Any], *, kind: str = MERGE, status: bool = False
     ) -> dict[str, Any]:
-        """Change one Node, or its status; with a `resourceVersion` in `change` only if nobody else has."""
+        """RefusalChange one Node, or its status; with a `resourceVersion` in `change` only if nobody else has."""
         return self.call("PATCH", _path(name) + ("/status" if status else ""), change, kind=kind)
 
     def call(

@@ -2,7 +2,7 @@
 
 Covers: minimum hold and accept times, expiry, respect for what others did, how often a
 level may change. Pure: time arrives as a number, and nothing here speaks to a scheduler;
-that is `prontosched.gates.keeper`. How many nodes may refuse at once is `floor`;
+that is `prontosched.gates.controller`. How many nodes may refuse at once is `floor`;
 what the levels are is `preference`.
 """
 
@@ -14,12 +14,10 @@ from typing import Literal, NamedTuple
 
 from prontosched.errors import SettingsError
 from prontosched.gates.gate import Observed, Rank, Verdict
-from prontosched.gates.preference import LEVEL_EDGES, level_of
+from prontosched.gates.preference import CONTENDED, level_of
 
 # So many changes of level may follow each other before their long-run rate binds.
 LEVEL_BURST = 3.0
-# From here on another job is expected to meet contention: a node that refuses is not ranked below.
-CONTENDED = LEVEL_EDGES[2]
 
 Action = Literal["refuse", "renew", "accept", "leave"]
 # Options that hold for every gate, in seconds.
@@ -35,7 +33,7 @@ RULE_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How a keeper treats its node.
+    """How a controller treats its node.
 
     Attributes
     ----------
@@ -122,7 +120,7 @@ def take_veto(options: dict[str, str]) -> bool | None:
     return None if text is None else text.lower() == "true"
 
 
-class Step(NamedTuple):
+class PolicyStep(NamedTuple):
     """What to do next at the scheduler, and why; `held` says what keeps a refusal from being carried out."""
 
     action: Action
@@ -130,7 +128,7 @@ class Step(NamedTuple):
     held: str = ""
 
 
-class Policy:
+class VetoPolicy:
     """Choose, for one node, what to do about a verdict given what the scheduler shows.
 
     Notes
@@ -139,7 +137,7 @@ class Policy:
 
     Examples
     --------
-    >>> policy = Policy(Rules(min_accept_seconds=0))
+    >>> policy = VetoPolicy(Rules(min_accept_seconds=0))
     >>> busy = Verdict(True, 0.9, "cpu_user is rising", valid_until=60.0)
     >>> policy.choose(busy, Observed("open"), now=0.0).action
     'refuse'
@@ -157,7 +155,7 @@ class Policy:
         """True while we believe that the node is closed by us."""
         return not math.isnan(self._closed_at)
 
-    def choose(self, verdict: Verdict | None, observed: Observed, now: float) -> Step:
+    def choose(self, verdict: Verdict | None, observed: Observed, now: float) -> PolicyStep:
         """Return the next step; `done` then tells whether it was taken."""
         # A clock that was set back must not stretch what has begun.
         self._closed_at = min(self._closed_at, now)
@@ -165,13 +163,13 @@ class Policy:
         self._overridden_until = min(self._overridden_until, now + self.rules.override_seconds)
         if observed.state == "closed-by-other":
             self._closed_at = math.nan
-            return Step("leave", f"closed by someone else: {observed.detail or 'no reason given'}")
+            return PolicyStep("leave", f"closed by someone else: {observed.detail or 'no reason given'}")
         if verdict is None or verdict.expired(now):
             return self._open(observed, "no valid verdict: accepting, as nothing is known")
         if verdict.refuse:
             return self._refuse(verdict, observed, now)
         if observed.ours and (left := self._closed_at + self.rules.min_hold_seconds - now) > 0:
-            return Step("leave", f"accepting again in {left:.0f} s: refusals hold for a minimum time")
+            return PolicyStep("leave", f"accepting again in {left:.0f} s: refusals hold for a minimum time")
         return self._open(observed, verdict.reason)
 
     def done(self, action: Action, now: float, marked_until: float = math.nan) -> None:
@@ -184,13 +182,13 @@ class Policy:
             if not self.holding:
                 self._closed_at = now
 
-    def _open(self, observed: Observed, why: str) -> Step:
+    def _open(self, observed: Observed, why: str) -> PolicyStep:
         if observed.ours:
-            return Step("accept", why)
+            return PolicyStep("accept", why)
         self._closed_at = math.nan
-        return Step("leave", why)
+        return PolicyStep("leave", why)
 
-    def _refuse(self, verdict: Verdict, observed: Observed, now: float) -> Step:
+    def _refuse(self, verdict: Verdict, observed: Observed, now: float) -> PolicyStep:
         if observed.ours:
             # Half-way through, so that one lost call does not let the mark lapse. A mark that
             # outlives its verdict was made by a clock that ran ahead.
@@ -198,7 +196,7 @@ class Policy:
             due = not now + half < observed.valid_until <= verdict.valid_until + 1.0
             if not self.holding:  # left by an earlier run of this agent
                 self._closed_at, self._marked_until = now, observed.valid_until
-            return Step("renew" if due else "leave", verdict.reason)
+            return PolicyStep("renew" if due else "leave", verdict.reason)
         if self.holding:
             self._closed_at = math.nan
             # A mark that lapsed while we stalled was undone by a watchdog, as it should be.
@@ -206,11 +204,11 @@ class Policy:
                 self._overridden_until = now + self.rules.override_seconds
         if (left := self._overridden_until - now) > 0:
             why = f"someone opened the node over our refusal: leaving it open for {left:.0f} s"
-            return Step("leave", why, f"someone who opened it at its scheduler, for {left:.0f} s more")
+            return PolicyStep("leave", why, f"someone who opened it at its scheduler, for {left:.0f} s more")
         if (left := self._opened_at + self.rules.min_accept_seconds - now) > 0:
             why = f"refusing in {left:.0f} s: nodes accept for a minimum time"
-            return Step("leave", why, f"the minimum time of its gate, for {left:.0f} s more")
-        return Step("refuse", verdict.reason)
+            return PolicyStep("leave", why, f"the minimum time of its gate, for {left:.0f} s more")
+        return PolicyStep("refuse", verdict.reason)
 
 
 class LevelPolicy:

@@ -1,35 +1,29 @@
-"""Which nodes to prefer, and which of those that refuse may be closed: the same rules everywhere.
+"""Preference between nodes: levels, the order of candidates, and jobs that telemetry does not show yet.
 
-Covers: a few levels of preference between nodes, changed with hysteresis, and the bound
-on vetoes. Pure, over one node or arrays of nodes, so that gates, the scheduler extender
-and the simulator apply one and the same rule. Carrying it out is `keeper`; how often a
-node may change its level is `policy`.
-
-A veto is for a node that drowns while others do not. It is closed if its own word is
-*refusing*, its chance of contention is at least twice the fleet's typical one, no node that
-stays open is worse off, and no more than a share of the nodes is closed. Where jobs wait
-and nothing else is open, none is.
+Pure: time arrives as a number. How often a node may change its level is `policy`; which
+nodes may be closed is `floor`.
 """
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
-
-from prontosched.subspace import Array
 
 # Chances of contention at which a node moves to the next level of preference; level 0 is calm.
 LEVEL_EDGES = (0.1, 0.3, 0.5, 0.8)
 LEVELS = len(LEVEL_EDGES) + 1
 # How far below an edge the chance must fall before the level goes down again.
 LEVEL_MARGIN = 0.35
-TYPICAL_TIMES = 2.0
-# How much a node that is closed already counts for more, so that near equals do not take turns.
-HELD_MARGIN = 0.1
+# From here on another job is expected to meet contention: a node that refuses is not ranked below.
+CONTENDED = LEVEL_EDGES[2]
+
+# After so many seconds half of a placed job is taken to be seen by telemetry.
+HALF_SECONDS = 10.0
+# A job counts for so long at most: then less than a twentieth of it is left.
+LONGEST_SECONDS = 45.0
+MOST_JOBS = 20_000
 
 
 def level_of(probability: float, previous: int | None = None) -> int:
@@ -57,73 +51,6 @@ def level_of(probability: float, previous: int | None = None) -> int:
     return min(previous, low)
 
 
-def places(nodes: int, share: float) -> int:
-    """Return how many of `nodes` may be closed at once: the share, rounded down.
-
-    In a small cluster that would be none, so one may wherever another stays open. A lone
-    node is never closed: whoever asks it decides how long to wait.
-
-    Examples
-    --------
-    >>> [places(nodes, 0.25) for nodes in (1, 2, 8, 11, 12)]
-    [0, 1, 2, 2, 3]
-    """
-    return max(1 if nodes >= 2 else 0, math.floor(share * nodes + 1e-9))
-
-
-def typical(chance: Array) -> float:
-    """Return the fleet's typical chance of contention: the median, of two in the middle the lower.
-
-    Examples
-    --------
-    >>> typical(np.array([0.1, 0.9])), typical(np.array([0.3, 0.1, 0.9]))
-    (0.1, 0.3)
-    """
-    return float(np.quantile(chance, 0.5, method="lower"))
-
-
-def closable(
-    refusing: NDArray[np.bool_],
-    probability: Array,
-    *,
-    share: float,
-    starved: bool = False,
-    held: NDArray[np.bool_] | None = None,
-) -> NDArray[np.bool_]:
-    """Return which nodes may be closed now.
-
-    Parameters
-    ----------
-    refusing
-        Each node's own word, `(M,)`, for the nodes in service.
-    probability
-        Their chances of contention, `(M,)`; NaN counts as 0.
-    share
-        Largest share of the nodes that may be closed, in (0, 1].
-    starved
-        Whether jobs wait that no open node can take.
-    held
-        Which nodes are closed already, `(M,)`. Their chances count `HELD_MARGIN` more.
-
-    Examples
-    --------
-    >>> refusing, chance = np.array([True, True, False, False]), np.array([0.9, 0.6, 0.1, 0.2])
-    >>> closable(refusing, chance, share=0.25).tolist()
-    [True, False, False, False]
-    """
-    chance = np.nan_to_num(probability, nan=0.0)
-    closed = np.zeros(chance.shape, np.bool_)
-    room = places(chance.size, share)
-    if starved or room == 0:
-        return closed
-    weighed = chance if held is None else chance + HELD_MARGIN * held
-    order = np.argsort(-weighed, kind="stable")[:room]
-    drowning = refusing & (weighed >= TYPICAL_TIMES * typical(chance))
-    # From the worst down to the first that stays open: nothing calmer than that one is closed.
-    closed[order] = np.logical_and.accumulate(drowning[order])
-    return closed
-
-
 class Candidate(NamedTuple):
     """One node that a job could go to.
 
@@ -132,7 +59,7 @@ class Candidate(NamedTuple):
     chance
         Chance of contention, jobs just placed there counted; NaN where nothing is known.
     state
-        Its own word: `accepting`, `contended`, `refusing`, or `unknown`.
+        Its own decision: `accepting`, `contended`, `refusing`, or `unknown`.
     why
         One sentence.
     placed_cpus
@@ -163,53 +90,74 @@ def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
     """
 
     def key(one: Candidate) -> tuple[bool, float, str]:
-        return one.state == "refusing", LEVEL_EDGES[2] if math.isnan(one.chance) else one.chance, one.node
+        return one.state == "refusing", CONTENDED if math.isnan(one.chance) else one.chance, one.node
 
     return sorted(candidates, key=key)
 
 
-class Word(NamedTuple):
-    """What one node says of itself, as far as others know it.
-
-    Attributes
-    ----------
-    refuse
-        Its own word is refusing.
-    chance
-        Its chance of contention.
-    held
-        It is closed by us already.
-    """
-
-    refuse: bool
-    chance: float
-    held: bool = False
+class _Placed(NamedTuple):
+    nodes: Mapping[str, float]
+    at: float
 
 
-def closed_nodes(
-    words: Mapping[str, tuple[bool, float, bool]], *, nodes: int, share: float, starved: bool = False
-) -> frozenset[str]:
-    """Return the names that may be closed now, by `closable`.
+class Placements:
+    """Jobs sent to nodes of late, so that many jobs at once do not all go to the calmest node.
 
-    Parameters
-    ----------
-    words
-        What is known of nodes in service, by name: a `Word` each.
-    nodes
-        How many nodes are in service. Those without a word are calm: nodes tell their
-        word from level 1 on, so their chance counts as the first edge.
+    Notes
+    -----
+    Memory: at most `MOST_JOBS` jobs, each for at most `LONGEST_SECONDS`.
 
     Examples
     --------
-    >>> words = {"n1": Word(True, 0.9), "n2": Word(True, 0.7), "n3": Word(False, 0.8)}
-    >>> sorted(closed_nodes(words, nodes=8, share=0.25))
-    ['n1']
+    >>> placements = Placements()
+    >>> placements.add("job-1", {"n1": 2.0}, now=0.0)
+    >>> placements.cpus("n1", now=0.0), placements.cpus("n1", now=10.0), placements.cpus("n2", now=0.0)
+    (2.0, 1.0, 0.0)
     """
-    names = sorted(words)
-    untold = max(0, nodes - len(names))
-    rows = [*(words[name] for name in names), *[Word(False, LEVEL_EDGES[0])] * untold]
-    if not rows:
-        return frozenset()
-    refuse, chance, held = (np.array(column) for column in zip(*rows, strict=True))
-    closed = closable(refuse, chance, share=share, starved=starved, held=held)
-    return frozenset(name for name, shut in zip(names, closed, strict=False) if shut)
+
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[str, _Placed] = OrderedDict()
+        self._on: dict[str, dict[str, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: str, nodes: Mapping[str, float], now: float) -> None:
+        """Count CPUs of `job` on `nodes` from now on; a job that is placed again replaces itself."""
+        self._remove(job)
+        while self._jobs and (
+            len(self._jobs) >= MOST_JOBS or self._left(next(iter(self._jobs.values())), now) == 0.0
+        ):
+            self._remove(next(iter(self._jobs)))
+        self._jobs[job] = _Placed(dict(nodes), now)
+        for node in nodes:
+            self._on.setdefault(node, {})[job] = None
+
+    def cpus(self, node: str, now: float) -> float:
+        """Return the CPUs sent to `node` that telemetry may not show yet."""
+        jobs = (self._jobs[job] for job in self._on.get(node, ()))
+        return math.fsum(placed.nodes[node] * self._left(placed, now) for placed in jobs)
+
+    def _remove(self, job: str) -> None:
+        placed = self._jobs.pop(job, None)
+        for node in placed.nodes if placed is not None else ():
+            self._on[node].pop(job)
+            if not self._on[node]:
+                del self._on[node]
+
+    @staticmethod
+    def _left(placed: _Placed, now: float) -> float:
+        # A clock that was set back makes nothing younger than new.
+        age = max(0.0, now - placed.at)
+        return 0.0 if age > LONGEST_SECONDS else float(2.0 ** (-age / HALF_SECONDS))
+
+
+def crowded_chance(chance: float, placed: float, cpus: float) -> float:
+    """Return a node's chance of contention with CPUs on their way that it does not show yet.
+
+    Examples
+    --------
+    >>> crowded_chance(0.5, placed=0.0, cpus=8), crowded_chance(0.5, placed=4.0, cpus=8)
+    (0.5, 0.75)
+    """
+    return chance + (1.0 - chance) * min(1.0, placed / cpus)

@@ -21,7 +21,7 @@ GROUP = "prontosched.gates"
 # Imported only when asked for: some need an extra to be installed.
 BUILT_IN: dict[str, str] = {
     "slurm": "prontosched.gates.slurm:SlurmGate",
-    "slurm-feature": "prontosched.gates.slurm_feature:SlurmFeatureGate",
+    "slurm-feature": "prontosched.gates.slurm:SlurmFeatureGate",
     "kubernetes": "prontosched.gates.kubernetes:KubernetesGate",
     "htcondor": "prontosched.gates.htcondor:HTCondorGate",
     "hook": "prontosched.gates.hook:HookGate",

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from prontosched.gates.floor import closable, places
 from prontosched.gates.policy import Rules
-from prontosched.gates.preference import closable, level_of, places
+from prontosched.gates.preference import level_of
 from prontosched.subspace import Array
 
 Mask = NDArray[np.bool_]

@@ -1,8 +1,7 @@
-"""The keeper: carries one node's verdicts to its scheduler, outside the agent's loop.
+"""The controller carries one node's verdicts to its scheduler, outside the agent's loop.
 
-Covers: shadow mode, preference and veto, the capacity floor, expiry, retries after
-errors, and the standing that status pages show. When to close, open and rank is decided
-in `policy`; what a scheduler must offer is `gate`.
+Also here: `ShadowGate`, which only remembers what would be done, and `release` and
+`sweep`, which undo our marks. When to close, open and rank is decided in `policy`.
 """
 
 from __future__ import annotations
@@ -10,24 +9,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from prontosched.decision import Decision
 from prontosched.errors import IntegrationError
 from prontosched.gates.floor import Floor, NoFloor, floor_for
 from prontosched.gates.gate import (
     Gate,
+    LeaseTable,
     Observed,
     PreferringGate,
     QueueGate,
     Rank,
-    RefusalLeases,
     State,
     Verdict,
+    label,
+    read_label,
 )
-from prontosched.gates.policy import LevelPolicy, Policy, Rules, Step
+from prontosched.gates.policy import LevelPolicy, PolicyStep, Rules, VetoPolicy
 from prontosched.gates.preference import LEVEL_EDGES
-from prontosched.gates.shadow import ShadowGate
 
 LOG = logging.getLogger("prontosched.gate")
 _LONGEST_RETRY_SECONDS = 60.0
@@ -38,7 +38,7 @@ _FINE_CHANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GateStatus:
     """Where a node stands with its scheduler, for status pages and metrics.
 
     Attributes
@@ -87,10 +87,10 @@ class Standing:
     refused_seconds: float = 0.0
 
 
-class Keeper:
+class Controller:
     """Carry verdicts of one node to one gate.
 
-    `apply` hands the newest verdict over and returns at once; a thread of the keeper's
+    `apply` hands the newest verdict over and returns at once; a thread of the controller's
     own speaks to the scheduler, and opens the node by itself when no newer verdict has
     come before the last one ends. `settle` does the same work in the caller's thread.
 
@@ -104,15 +104,15 @@ class Keeper:
         The defaults are shadow mode.
     leases
         Leave to refuse from the bus. Without it the floor is counted at the scheduler
-        where that can count, and is off elsewhere, which `standing.floor` says.
+        where that can count, and is off elsewhere, which `status.floor` says.
 
     Notes
     -----
-    Memory: one verdict, one observation and one standing.
+    Memory: one verdict, one observation and one status.
     """
 
     def __init__(
-        self, gate: Gate, node: str, *, rules: Rules | None = None, leases: RefusalLeases | None = None
+        self, gate: Gate, node: str, *, rules: Rules | None = None, leases: LeaseTable | None = None
     ) -> None:
         self.rules = Rules() if rules is None else rules
         self.node = node
@@ -121,12 +121,12 @@ class Keeper:
         self._ranking = self._gate if isinstance(gate, PreferringGate) else None
         self._leases = leases if self._veto and self.rules.enforce else None
         self._floor = self._floor_of(gate)
-        self._policy = Policy(self.rules)
+        self._policy = VetoPolicy(self.rules)
         self._levels = LevelPolicy(gate.level_seconds if isinstance(gate, PreferringGate) else 0.0)
         self._marks_calm = isinstance(gate, PreferringGate) and gate.marks_calm and self.rules.enforce
         mode = "enforce" if self.rules.enforce else "shadow"
         level = None if self._ranking is None else 0
-        self._standing = Standing(node, gate.name, mode, self._floor.how, self._veto, level)
+        self._status = GateStatus(node, gate.name, mode, self._floor.how, self._veto, level)
         self._seen: Observed | None = None
         self._seen_at = 0.0
         self._failures = 0
@@ -141,15 +141,15 @@ class Keeper:
         self._thread: threading.Thread | None = None
 
     @property
-    def standing(self) -> Standing:
+    def status(self) -> GateStatus:
         """Where the node stands now."""
-        return self._standing
+        return self._status
 
-    def decide(self, decision: Decision, now: float) -> Standing:
+    def decide(self, decision: Decision, now: float) -> GateStatus:
         """Hand over a decision, valid for `rules.valid_seconds` from `now`."""
         return self.apply(Verdict.of(decision, now=now, valid_seconds=self.rules.valid_seconds), now)
 
-    def apply(self, verdict: Verdict, now: float) -> Standing:
+    def apply(self, verdict: Verdict, now: float) -> GateStatus:
         """Hand over a verdict; returns at once and raises nothing that a scheduler did.
 
         Only the newest verdict counts: while the scheduler is slow, older ones are
@@ -158,7 +158,7 @@ class Keeper:
         with self._wake:
             seen = self._seen
             # A node that goes on accepting needs no one: its thread looks up by itself.
-            idle = not (verdict.refuse or self._standing.wanted or seen is None or seen.ours)
+            idle = not (verdict.refuse or self._status.wanted or seen is None or seen.ours)
             idle = idle and not self._rank_due(verdict, seen, now)
             idle = idle and (self._leases is None or (_calm(verdict) and not self._told))
             self._verdict, self._fresh = verdict, not idle
@@ -167,31 +167,31 @@ class Keeper:
                 self._start()
             if not idle:
                 self._wake.notify()
-        return self._standing
+        return self._status
 
-    def settle(self, verdict: Verdict | None, now: float) -> Standing:
-        """Carry one verdict to the scheduler, waiting for it; errors end in the standing."""
+    def settle(self, verdict: Verdict | None, now: float) -> GateStatus:
+        """Carry one verdict to the scheduler, waiting for it; errors end in the status."""
         self._count_time(now)
         wanted = verdict is not None and verdict.refuse and not verdict.expired(now)
-        self._standing = replace(self._standing, wanted=wanted)
+        self._status = replace(self._status, wanted=wanted)
         if now < self._retry_at <= now + _LONGEST_RETRY_SECONDS:
-            return self._standing
+            return self._status
         try:
             self._carry(verdict, now)
         except IntegrationError as error:
             self._failed(str(error), now)
-        except Exception as error:  # a third party's gate must not end the keeper
-            LOG.exception("gate %s broke on node %s", self._standing.gate, self.node)
+        except Exception as error:  # a third party's gate must not end the controller
+            LOG.exception("gate %s broke on node %s", self._status.gate, self.node)
             self._failed(f"{type(error).__name__}: {error}", now)
         else:
             self._failures = 0
-        return self._standing
+        return self._status
 
     def close(self, *, release: bool = True, timeout: float = 10.0) -> bool:
         """Stop, and open the node if it is ours; True when that was done in time.
 
         A scheduler that does not answer is left after `timeout` seconds; the node then
-        opens when its verdict ends, by the watchdog. With 0 the keeper goes on by itself.
+        opens when its verdict ends, by the watchdog. With 0 the controller goes on by itself.
         """
         with self._wake:
             self._closing, self._release = True, release
@@ -204,12 +204,12 @@ class Keeper:
         thread.join(timeout)
         if thread.is_alive():
             if timeout:
-                LOG.warning("gate %s did not answer for %g s: leaving", self._standing.gate, timeout)
+                LOG.warning("gate %s did not answer for %g s: leaving", self._status.gate, timeout)
             return False
         return not (release and self._failures)
 
     def _start(self) -> None:
-        name = f"pronto-gate-{self._standing.gate}"
+        name = f"pronto-gate-{self._status.gate}"
         self._thread = threading.Thread(target=self._attend, name=name, daemon=True)
         self._thread.start()
 
@@ -262,7 +262,7 @@ class Keeper:
         seen = self._take(step, word, seen, now)
         self._tell(verdict, seen, now)
         held = step.held if self.rules.enforce and seen.state == "open" else ""
-        self._standing = replace(self._standing, state=seen.state, why=step.why, held_open=held)
+        self._status = replace(self._status, state=seen.state, why=step.why, held_open=held)
 
     def _rank_due(self, verdict: Verdict | None, seen: Observed | None, now: float) -> bool:
         """Tell whether the scheduler must hear of the node's level, or hear of it again."""
@@ -297,11 +297,11 @@ class Keeper:
             self._ranking.prefer(self.node, rank, verdict)
         if level != before:
             self._levels.done(now)
-            self._standing = replace(self._standing, rankings=self._standing.rankings + 1)
+            self._status = replace(self._status, rankings=self._status.rankings + 1)
             would = "" if self.rules.enforce else "shadow mode, enforcing nothing: "
             why = "no valid verdict" if verdict is None else verdict.reason
             LOG.info("%snode %s goes from level %d to %d: %s", would, self.node, before, level, why)
-        self._standing = replace(self._standing, level=level)
+        self._status = replace(self._status, level=level)
         return self._look(now)
 
     def _tell(self, verdict: Verdict | None, seen: Observed, now: float) -> None:
@@ -328,7 +328,9 @@ class Keeper:
             return NoFloor("no node is closed: nodes are only ranked")
         return floor_for(gate, share=self.rules.max_refusing, leases=self._leases)
 
-    def _ask_floor(self, step: Step, verdict: Verdict, seen: Observed, now: float, *, fresh: bool) -> Step:
+    def _ask_floor(
+        self, step: PolicyStep, verdict: Verdict, seen: Observed, now: float, *, fresh: bool
+    ) -> PolicyStep:
         """Ask for leave before closing, and again while closed; give way where there is none."""
         holding = step.action == "leave" and seen.ours
         if step.action not in ("refuse", "renew") and not holding:
@@ -343,11 +345,13 @@ class Keeper:
             why = "enough other nodes refuse, or one that stays open is worse off"
         if self._leave:
             return step
-        self._standing = replace(self._standing, withheld=self._standing.withheld + 1)
+        self._status = replace(self._status, withheld=self._status.withheld + 1)
         held = f"the capacity floor of its gate: {why}"
-        return Step("accept" if seen.ours else "leave", f"accepting although {verdict.reason}: {why}", held)
+        return PolicyStep(
+            "accept" if seen.ours else "leave", f"accepting although {verdict.reason}: {why}", held
+        )
 
-    def _take(self, step: Step, verdict: Verdict | None, seen: Observed, now: float) -> Observed:
+    def _take(self, step: PolicyStep, verdict: Verdict | None, seen: Observed, now: float) -> Observed:
         """Do what was chosen, and return what the scheduler shows then."""
         if step.action == "leave":
             return seen
@@ -371,34 +375,34 @@ class Keeper:
         self._seen, self._seen_at = self._gate.observe(self.node), now
         return self._seen
 
-    def _changed(self, step: Step, now: float) -> None:
+    def _changed(self, step: PolicyStep, now: float) -> None:
         if step.action == "renew":
             return
         refused = step.action == "refuse"
-        self._standing = replace(
-            self._standing,
+        self._status = replace(
+            self._status,
             changed_at=now,
-            refusals=self._standing.refusals + refused,
-            accepts=self._standing.accepts + (not refused),
+            refusals=self._status.refusals + refused,
+            accepts=self._status.accepts + (not refused),
         )
         would = "" if self.rules.enforce else "shadow mode, enforcing nothing: "
         LOG.info("%snode %s %ss: %s", would, self.node, step.action, step.why)
 
     def _count_time(self, now: float) -> None:
         if self._seen is not None and self._seen.ours and now > self._settled_at:
-            spent = self._standing.refused_seconds + now - self._settled_at
-            self._standing = replace(self._standing, refused_seconds=spent)
+            spent = self._status.refused_seconds + now - self._settled_at
+            self._status = replace(self._status, refused_seconds=spent)
         self._settled_at = now
 
     def _failed(self, message: str, now: float) -> None:
-        if message != self._standing.last_error:
-            LOG.warning("gate %s, node %s: %s", self._standing.gate, self.node, message)
+        if message != self._status.last_error:
+            LOG.warning("gate %s, node %s: %s", self._status.gate, self.node, message)
         self._seen = None
         self._retry_at = now + min(2.0**self._failures, _LONGEST_RETRY_SECONDS)
         self._failures += 1
-        errors = self._standing.errors + 1
-        self._standing = replace(
-            self._standing, state="unknown", why=message, held_open="", errors=errors, last_error=message
+        errors = self._status.errors + 1
+        self._status = replace(
+            self._status, state="unknown", why=message, held_open="", errors=errors, last_error=message
         )
 
 
@@ -409,3 +413,116 @@ def _calm(verdict: Verdict) -> bool:
 def vetoes(gate: Gate, rules: Rules) -> bool:
     """Tell whether nodes may be closed: where that was asked for, or is all that the gate can do."""
     return not isinstance(gate, PreferringGate) if rules.veto is None else rules.veto
+
+
+class ShadowGate:
+    """A gate that reads the real one and keeps refusals and ranks to itself.
+
+    A node that someone else has closed shows as such. What an earlier, enforcing run
+    left closed or ranked is undone by the first look: in shadow mode nothing of ours may stand.
+
+    Notes
+    -----
+    Memory: one line and one rank for each node refused or ranked.
+    """
+
+    level_seconds = 0.0
+    marks_calm = False
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.name = gate.name
+        self._refusals: dict[str, str] = {}
+        self._ranks: dict[str, Rank] = {}
+
+    def observe(self, node: str) -> Observed:
+        """Return the scheduler's word on others' doings, and our own memory on ours."""
+        observed = self.gate.observe(node)
+        if observed.rank is not None and isinstance(self.gate, PreferringGate):
+            self.gate.restore(node)
+        rank = self._ranks.get(node)
+        if observed.state == "closed-by-other":
+            self._refusals.pop(node, None)
+            return replace(observed, rank=rank)
+        if observed.ours:
+            self.gate.accept(node)
+        mark = self._refusals.get(node)
+        seen = None if mark is None else read_label(mark)
+        return replace(seen or Observed("open"), rank=rank)
+
+    def refuse(self, node: str, verdict: Verdict) -> None:
+        """Remember that `node` would be closed."""
+        self._refusals[node] = label(verdict)
+
+    def accept(self, node: str) -> None:
+        """Remember that `node` would be open."""
+        self._refusals.pop(node, None)
+
+    def prefer(self, node: str, rank: Rank, verdict: Verdict) -> None:
+        """Remember the rank that `node` would have."""
+        if rank.level:
+            self._ranks[node] = rank
+        else:
+            self._ranks.pop(node, None)
+
+    def restore(self, node: str) -> None:
+        """Remember that `node` would have no rank."""
+        self._ranks.pop(node, None)
+
+    def owned(self) -> list[str]:
+        """Return the nodes that would be closed or ranked."""
+        return sorted(self._refusals.keys() | self._ranks)
+
+
+@dataclass(slots=True)
+class SweepResult:
+    """What a sweep did.
+
+    Attributes
+    ----------
+    opened
+        Nodes of ours that now take jobs again.
+    restored
+        Nodes that have lost our rank and are again as their administrator set them.
+    kept
+        Nodes of ours whose verdict or rank still counts.
+    failed
+        Nodes that could not be undone, with the scheduler's words.
+    """
+
+    opened: list[str] = field(default_factory=list)
+    restored: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def release(gate: Gate) -> SweepResult:
+    """Open every node that we closed and take off every rank, whether or not it still counts."""
+    return _sweep(gate, gate.owned(), now=None)
+
+
+def sweep(gate: Gate, *, now: float, node: str | None = None) -> SweepResult:
+    """Undo what of ours is over, or cannot be read: on all nodes, or only on `node`."""
+    return _sweep(gate, gate.owned() if node is None else [node], now=now)
+
+
+def _sweep(gate: Gate, nodes: list[str], *, now: float | None) -> SweepResult:
+    swept = SweepResult()
+    for node in nodes:
+        try:
+            observed = gate.observe(node)
+            rank, over = observed.rank, now is None
+            if rank is not None and isinstance(gate, PreferringGate) and (over or rank.expired(now or 0.0)):
+                gate.restore(node)
+                swept.restored.append(node)
+            elif rank is not None and not observed.ours:
+                swept.kept.append(node)
+            if observed.ours and (over or observed.lapsed(now or 0.0)):
+                gate.accept(node)
+                swept.opened.append(node)
+            elif observed.ours:
+                swept.kept.append(node)
+        except IntegrationError as error:
+            # One node that the scheduler refuses to open must not keep the others from being undone.
+            swept.failed[node] = str(error)
+    return swept

@@ -1,8 +1,7 @@
-"""Where an extender hears the nodes' decisions: their agents' HTTP answer, or any callable.
+"""Ask agents for the decisions of their nodes, for the extender and for Dask.
 
-Covers: `CalledDecisions` (fed by whoever has the verdicts, such as the federation's bus)
-and `PolledDecisions`, which asks each agent for `GET /v1/decision` in turn. Does not
-cover: what is made of the verdicts, `prontosched.gates.extender_ledger`.
+`PolledDecisions` asks each agent for `GET /v1/decision` in turn; `read_decision` makes a
+verdict of the answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The keeper: verdicts reach the scheduler, and trouble never reaches the loop."""
+"""The controller: verdicts reach the scheduler, and trouble never reaches the loop."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from examples.slurm_cluster import wait_for
 from prontosched.decision import Decision
 from prontosched.errors import IntegrationError
+from prontosched.gates.controller import Controller, GateStatus
 from prontosched.gates.gate import Verdict
-from prontosched.gates.keeper import Keeper, Standing
 from prontosched.gates.policy import Rules
 from tests.gates.memory_gate import MemoryGate
 from tests.gates.verdicts import busy_at, quiet_at
@@ -25,16 +25,16 @@ def attending() -> list[str]:
 
 def test_first_use_is_shadow_mode_and_changes_nothing() -> None:
     gate = MemoryGate("n1")
-    standing = Keeper(gate, "n1").settle(busy_at(0), 0.0)
+    status = Controller(gate, "n1").settle(busy_at(0), 0.0)
 
-    assert (standing.mode, standing.state, standing.refusals) == ("shadow", "closed-by-us", 1)
+    assert (status.mode, status.state, status.refusals) == ("shadow", "closed-by-us", 1)
     assert gate.changes() == []
 
 
 def test_shadow_mode_opens_what_an_enforcing_run_left_closed() -> None:
     gate = MemoryGate("n1")
     gate.refuse("n1", busy_at(0))
-    Keeper(gate, "n1").settle(busy_at(0), 0.0)
+    Controller(gate, "n1").settle(busy_at(0), 0.0)
 
     assert gate.owned() == []
 
@@ -42,36 +42,36 @@ def test_shadow_mode_opens_what_an_enforcing_run_left_closed() -> None:
 def test_shadow_mode_lives_the_same_rules_as_enforcing() -> None:
     gate = MemoryGate("n1")
     gate.reasons["n1"] = "disk is failing"
-    standing = Keeper(gate, "n1").settle(busy_at(0), 0.0)
+    status = Controller(gate, "n1").settle(busy_at(0), 0.0)
 
-    assert (standing.state, standing.refusals) == ("closed-by-other", 0)
+    assert (status.state, status.refusals) == ("closed-by-other", 0)
 
 
 def test_standing_counts_the_time_spent_refusing() -> None:
-    keeper = Keeper(MemoryGate("n1"), "n1", rules=EAGER)
-    keeper.settle(busy_at(100), 100.0)
-    keeper.settle(busy_at(110), 110.0)
-    keeper.settle(quiet_at(115), 115.0)
-    standing = keeper.settle(quiet_at(130), 130.0)
+    controller = Controller(MemoryGate("n1"), "n1", rules=EAGER)
+    controller.settle(busy_at(100), 100.0)
+    controller.settle(busy_at(110), 110.0)
+    controller.settle(quiet_at(115), 115.0)
+    status = controller.settle(quiet_at(130), 130.0)
 
-    assert standing.refused_seconds == pytest.approx(15.0)
-    assert (standing.refusals, standing.accepts, standing.state) == (1, 1, "open")
+    assert status.refused_seconds == pytest.approx(15.0)
+    assert (status.refusals, status.accepts, status.state) == (1, 1, "open")
 
 
 def test_steady_verdicts_leave_the_scheduler_in_peace() -> None:
     gate = MemoryGate("n1")
-    keeper = Keeper(gate, "n1", rules=Rules(enforce=True, observe_seconds=20))
+    controller = Controller(gate, "n1", rules=Rules(enforce=True, observe_seconds=20))
     for now in range(100):
-        keeper.settle(quiet_at(now), float(now))
+        controller.settle(quiet_at(now), float(now))
 
     assert len(gate.calls) == 5
 
 
 def test_steady_refusal_is_renewed_long_before_it_lapses() -> None:
     gate = MemoryGate("n1")
-    keeper = Keeper(gate, "n1", rules=Rules(enforce=True, observe_seconds=20))
+    controller = Controller(gate, "n1", rules=Rules(enforce=True, observe_seconds=20))
     for now in range(600):
-        keeper.settle(busy_at(now), float(now))
+        controller.settle(busy_at(now), float(now))
 
         assert not gate.observe("n1").lapsed(now + 15.0)
     assert len(gate.changes()) <= 25
@@ -79,29 +79,29 @@ def test_steady_refusal_is_renewed_long_before_it_lapses() -> None:
 
 def test_administrators_drain_between_two_looks_is_left_alone() -> None:
     gate = MemoryGate("n1")
-    keeper = Keeper(gate, "n1", rules=EAGER)
-    keeper.settle(quiet_at(0), 0.0)
+    controller = Controller(gate, "n1", rules=EAGER)
+    controller.settle(quiet_at(0), 0.0)
     gate.reasons["n1"] = "disk is failing"
-    standing = keeper.settle(busy_at(1), 1.0)
+    status = controller.settle(busy_at(1), 1.0)
 
-    assert standing.state == "closed-by-other"
+    assert status.state == "closed-by-other"
     assert gate.changes() == []
 
 
 def test_error_is_never_read_as_open() -> None:
     gate = MemoryGate("n1")
     gate.broken = IntegrationError("slurmctld is away")
-    standing = Keeper(gate, "n1", rules=EAGER).settle(quiet_at(0), 0.0)
+    status = Controller(gate, "n1", rules=EAGER).settle(quiet_at(0), 0.0)
 
-    assert (standing.state, standing.errors, standing.last_error) == ("unknown", 1, "slurmctld is away")
+    assert (status.state, status.errors, status.last_error) == ("unknown", 1, "slurmctld is away")
 
 
 def test_scheduler_that_is_away_is_asked_less_and_less_often() -> None:
     gate = MemoryGate("n1")
     gate.broken = IntegrationError("slurmctld is away")
-    keeper = Keeper(gate, "n1", rules=EAGER)
+    controller = Controller(gate, "n1", rules=EAGER)
     for now in range(300):
-        keeper.settle(busy_at(now), float(now))
+        controller.settle(busy_at(now), float(now))
 
     assert 6 <= len(gate.calls) <= 12
 
@@ -109,110 +109,110 @@ def test_scheduler_that_is_away_is_asked_less_and_less_often() -> None:
 def test_clock_set_back_does_not_put_off_the_next_try() -> None:
     gate = MemoryGate("n1")
     gate.broken = IntegrationError("slurmctld is away")
-    keeper = Keeper(gate, "n1", rules=EAGER)
-    keeper.settle(busy_at(3600), 3600.0)
+    controller = Controller(gate, "n1", rules=EAGER)
+    controller.settle(busy_at(3600), 3600.0)
     gate.broken = None
 
-    assert keeper.settle(busy_at(0), 0.0).state == "closed-by-us"
+    assert controller.settle(busy_at(0), 0.0).state == "closed-by-us"
 
 
 def test_scheduler_that_comes_back_is_used_again() -> None:
     gate = MemoryGate("n1")
     gate.broken = IntegrationError("slurmctld is away")
-    keeper = Keeper(gate, "n1", rules=EAGER)
-    keeper.settle(busy_at(0), 0.0)
+    controller = Controller(gate, "n1", rules=EAGER)
+    controller.settle(busy_at(0), 0.0)
     gate.broken = None
-    standing = keeper.settle(busy_at(5), 5.0)
+    status = controller.settle(busy_at(5), 5.0)
 
-    assert (standing.state, gate.owned()) == ("closed-by-us", ["n1"])
+    assert (status.state, gate.owned()) == ("closed-by-us", ["n1"])
 
 
 @pytest.mark.parametrize("error", [IntegrationError("away"), RuntimeError("bug"), KeyError("n1")])
 def test_no_error_of_a_gate_reaches_the_loop(error: Exception) -> None:
     gate = MemoryGate("n1")
     gate.broken = error
-    keeper = Keeper(gate, "n1", rules=EAGER)
-    keeper.apply(busy_at(time.time()), time.time())
-    wait_for(lambda: keeper.standing.errors == 1, 5, "the error to be counted")
+    controller = Controller(gate, "n1", rules=EAGER)
+    controller.apply(busy_at(time.time()), time.time())
+    wait_for(lambda: controller.status.errors == 1, 5, "the error to be counted")
 
-    assert not keeper.close()
+    assert not controller.close()
 
 
 def test_slow_scheduler_does_not_hold_up_the_loop() -> None:
     gate = MemoryGate("n1")
     gate.stuck.clear()
-    keeper = Keeper(gate, "n1", rules=EAGER)
+    controller = Controller(gate, "n1", rules=EAGER)
     for _ in range(2000):
-        standing = keeper.apply(busy_at(time.time()), time.time())
-    assert (standing.state, gate.calls) == ("unknown", [])
-    keeper.apply(quiet_at(time.time()), time.time())
+        status = controller.apply(busy_at(time.time()), time.time())
+    assert (status.state, gate.calls) == ("unknown", [])
+    controller.apply(quiet_at(time.time()), time.time())
     gate.stuck.set()
 
-    wait_for(lambda: keeper.standing.state == "open", 5, "an answer")
+    wait_for(lambda: controller.status.state == "open", 5, "an answer")
     assert len(gate.calls) < 12
-    assert keeper.close()
+    assert controller.close()
 
 
 def test_node_that_goes_on_accepting_wakes_nobody() -> None:
     settled = []
 
-    class Counting(Keeper):
-        def settle(self, verdict: Verdict | None, now: float) -> Standing:
+    class Counting(Controller):
+        def settle(self, verdict: Verdict | None, now: float) -> GateStatus:
             settled.append(now)
             return super().settle(verdict, now)
 
-    keeper = Counting(MemoryGate("n1"), "n1", rules=EAGER)
-    keeper.apply(quiet_at(time.time()), time.time())
-    wait_for(lambda: keeper.standing.state == "open", 5, "the first look")
+    controller = Counting(MemoryGate("n1"), "n1", rules=EAGER)
+    controller.apply(quiet_at(time.time()), time.time())
+    wait_for(lambda: controller.status.state == "open", 5, "the first look")
     for _ in range(500):
-        keeper.apply(quiet_at(time.time()), time.time())
+        controller.apply(quiet_at(time.time()), time.time())
     time.sleep(0.05)
     assert len(settled) <= 2
 
-    keeper.apply(busy_at(time.time()), time.time())
-    wait_for(lambda: keeper.standing.state == "closed-by-us", 5, "the refusal")
-    assert keeper.close()
+    controller.apply(busy_at(time.time()), time.time())
+    wait_for(lambda: controller.status.state == "closed-by-us", 5, "the refusal")
+    assert controller.close()
 
 
-def test_closing_a_stuck_keeper_gives_up_in_time() -> None:
+def test_closing_a_stuck_controller_gives_up_in_time() -> None:
     gate = MemoryGate("n1")
     gate.stuck.clear()
-    keeper = Keeper(gate, "n1", rules=EAGER)
-    keeper.apply(busy_at(time.time()), time.time())
+    controller = Controller(gate, "n1", rules=EAGER)
+    controller.apply(busy_at(time.time()), time.time())
 
-    assert not keeper.close(timeout=0.2)
+    assert not controller.close(timeout=0.2)
     gate.stuck.set()
     wait_for(lambda: not attending(), 5, "the thread to end")
 
 
 def test_silent_loop_leaves_the_node_closed_no_longer_than_its_verdict() -> None:
     gate = MemoryGate("n1")
-    keeper = Keeper(gate, "n1", rules=Rules(enforce=True, min_hold_seconds=60))
-    keeper.apply(busy_at(time.time(), seconds=1.5), time.time())
+    controller = Controller(gate, "n1", rules=Rules(enforce=True, min_hold_seconds=60))
+    controller.apply(busy_at(time.time(), seconds=1.5), time.time())
     wait_for(lambda: gate.owned() == ["n1"], 5, "the refusal")
     waited = wait_for(lambda: gate.owned() == [], 5, "the node to open by itself")
 
     assert waited < 2.5
-    assert keeper.close()
+    assert controller.close()
 
 
 def test_closing_opens_the_node_and_ends_the_thread() -> None:
     gate = MemoryGate("n1")
-    keeper = Keeper(gate, "n1", rules=EAGER)
-    keeper.decide(Decision(True, 2.0, 1.0, "cpu_user spikes"), time.time())
+    controller = Controller(gate, "n1", rules=EAGER)
+    controller.decide(Decision(True, 2.0, 1.0, "cpu_user spikes"), time.time())
     wait_for(lambda: gate.owned() == ["n1"], 5, "the refusal")
 
-    assert keeper.close()
+    assert controller.close()
     assert gate.owned() == []
     assert not attending()
 
 
 def test_verdict_after_closing_starts_nothing() -> None:
     gate = MemoryGate("n1")
-    keeper = Keeper(gate, "n1", rules=EAGER)
-    keeper.close()
+    controller = Controller(gate, "n1", rules=EAGER)
+    controller.close()
     calls = len(gate.calls)
-    keeper.apply(busy_at(time.time()), time.time())
+    controller.apply(busy_at(time.time()), time.time())
 
     assert len(gate.calls) == calls
     assert not attending()
@@ -225,8 +225,8 @@ def test_node_closed_by_another_tool_just_before_our_call_is_not_counted_as_ours
             super().refuse(node, verdict)
 
     gate = Late("n1")
-    standing = Keeper(gate, "n1", rules=EAGER).settle(busy_at(0), 0.0)
+    status = Controller(gate, "n1", rules=EAGER).settle(busy_at(0), 0.0)
 
-    assert (standing.state, standing.refusals) == ("closed-by-other", 0)
+    assert (status.state, status.refusals) == ("closed-by-other", 0)
     seen = gate.observe("n1")
     assert (seen.state, seen.detail) == ("closed-by-other", "disk is failing")
