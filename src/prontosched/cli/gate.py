@@ -123,7 +123,7 @@ def release(names: tuple[str, ...], options: tuple[str, ...], as_json: bool) -> 
 
 @command.command()
 @_gate_options
-@click.option("--node", help="WorkerMonitor only this node; without it, all that the gate reaches.")
+@click.option("--node", help="Watch only this node; without it, all that the gate reaches.")
 @click.option(
     "--every",
     type=Duration(0.2),
