@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 DAEMONS ?= 1
 
-.PHONY: run demo test install uninstall daemons bench lint soak docs demo-slurm clean
+.PHONY: run demo test install uninstall daemons bench load lint soak docs demo-slurm clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -28,8 +28,13 @@ install uninstall:
 daemons:
 	@sh .ci/daemons
 
+# ARGS: core (the default), agent, federation, worth, traffic or all; --help has more.
 bench: $(VENV)/.dev
-	@exec $(BIN)/pronto bench $(ARGS)
+	@exec $(BIN)/python -m benchmarks $(or $(ARGS),core)
+
+# A real, bounded and repeatable load on this machine: make load ARGS="--for 5m --share 0.3 --seed 7".
+load: $(VENV)/.run
+	@exec $(BIN)/python -m tools.load $(ARGS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

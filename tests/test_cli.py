@@ -210,12 +210,3 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert json.loads(ran.stdout)["timestep"] == 0
     assert "Traceback" not in ran.stderr
     assert "Error" not in ran.stderr
-
-
-def test_bench_prints_a_list_of_rows() -> None:
-    from prontosched.bench.numerics import node_rows
-
-    rows = [row.as_json() for row in node_rows()]
-
-    assert {"name", "value", "goal", "unit", "met"} <= rows[0].keys()
-    assert all(row["value"] > 0 for row in rows)

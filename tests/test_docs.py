@@ -71,7 +71,6 @@ def test_every_command_that_prints_a_result_takes_json() -> None:
         "replay",
         "evaluate",
         "forecast",
-        "bench",
         "status",
         "check",
         "simulate",

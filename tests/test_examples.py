@@ -27,19 +27,14 @@ SHORTER: dict[str, str | None] = {
     "up": "--for 1s --listen 127.0.0.1:0 --no-keep",
     "agent": "--for 1s --listen 127.0.0.1:0 --no-keep",
     "record": "--for 1s",
-    "load": "--for 1s",
     "run": None,
     "generate": "--clusters 1 --nodes 2 --length 20m",
     "extender": "--listen 127.0.0.1:0",
-    "federation bench": "--nodes 100",
-    "federation load": "--agents 2 --seconds 1",
-    "federation worth": None,
     "evaluate": "--methods ready,random --steps 200",
     "pronto evaluate --report report.html": "--methods ready,random host-1.csv --ready cpu_ready",
     "pronto evaluate traces/ --engine dask --scheduler tcp://10.0.0.4:8786": "--scheduler tcp://127.0.0.1:9",
     "forecast": None,
     "simulate": "--seeds 1 --nodes 4 --steps 120 --placers random --rules nothing,ready",
-    "bench": None,
     "check": "--no-compare",
 }
 # These need a bus, an agent or a scheduler: one line that says so is right where there is none.
@@ -49,7 +44,6 @@ NEEDS_OTHERS = {
     "gate release",
     "gate status",
     "federation",
-    "federation load",
     "status",
 }
 SERVICES = {"gate watch", "extender", "aggregate"}

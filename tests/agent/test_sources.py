@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from time import time
 
 import numpy as np
 import pytest
 
-from prontosched.agent.generated import ANNOUNCED, GeneratedSource
 from prontosched.agent.sources import local_source, source_of
 from prontosched.errors import SettingsError
 from prontosched.settings import AgentSettings
 from prontosched.telemetry import SOURCES
 from prontosched.telemetry.linux import LinuxSource
+from prontosched.telemetry.synthetic import ANNOUNCED, SyntheticSource
 
 
 def test_this_machine_is_read_by_default() -> None:
@@ -78,7 +79,7 @@ def test_a_machine_that_cannot_be_read_is_made_up_and_said_so(tmp_path: Path) ->
 
 def test_generated_nodes_live_at_the_time_of_the_clock_under_names_in_racks() -> None:
     now = iter([1.7e9, 1.7e9 + 1.5])
-    source = GeneratedSource(70, node="paris", clock=lambda: next(now))
+    source = SyntheticSource.live(70, node="paris", clock=lambda: next(now))
     first, second = source.read(), source.read()
 
     assert {sample.timestamp for sample in first} == {1.7e9}
@@ -88,7 +89,7 @@ def test_generated_nodes_live_at_the_time_of_the_clock_under_names_in_racks() ->
 
 
 def test_generated_nodes_are_the_same_for_the_same_seed() -> None:
-    same, again, other = (GeneratedSource(3, seed=seed) for seed in (1, 1, 2))
+    same, again, other = (SyntheticSource.live(3, seed=seed, clock=time) for seed in (1, 1, 2))
     for _ in range(20):
         one, two, three = same.read(), again.read(), other.read()
 
@@ -97,7 +98,7 @@ def test_generated_nodes_are_the_same_for_the_same_seed() -> None:
 
 
 def test_generated_contention_comes_and_goes_on_every_node_and_is_announced() -> None:
-    source = GeneratedSource(20)
+    source = SyntheticSource.live(20, clock=time)
     steps = [source.read() for _ in range(800)]
     ready = np.array([[sample.ready for sample in step] for step in steps])
     forks = [i for i, name in enumerate(steps[0][0].metrics) if name.startswith("fork_rate")]

@@ -1,9 +1,8 @@
-"""What an operator sees of the federation, and what the benchmarks print."""
+"""What an operator sees of the federation."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -13,10 +12,6 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner
 
-from prontosched.bench.federation import one_view, scale
-from prontosched.bench.federation_error import one_error
-from prontosched.bench.federation_fleets import same_kind
-from prontosched.bench.federation_worth import Plan, _held_out, _rows
 from prontosched.cli.federation import command
 from prontosched.cli.federation_words import from_bus, words
 from prontosched.errors import FederationError
@@ -142,39 +137,6 @@ def test_the_command_without_a_bus_and_without_an_agent_is_asked_wrongly() -> No
 
     assert found.exit_code == 2
     assert "name the bus with --nats" in found.output
-
-
-def test_the_cost_of_a_view_is_counted_in_messages_and_bytes() -> None:
-    found = one_view(250, features=40)
-
-    assert found["messages"] == 250 + 3 + 1
-    assert 250 * 1000 < found["bytes"] < 250 * 2500
-    assert found["distance"] < 0.01
-    assert {row["name"].partition(":")[0] for row in scale(150, features=20)} >= {"100 nodes", "150 nodes"}
-
-
-def test_spare_directions_bring_the_view_closer_to_the_svd_of_all_data() -> None:
-    none, one, four = (one_error(None, spare=spare, nodes=12) for spare in (0, 1, 4))
-
-    assert four < one < 0.5 * none
-    assert one_error(4.0, spare=1, nodes=12) < 0.02
-
-
-def test_worth_compares_the_same_machine_with_and_without_the_view() -> None:
-    plan = Plan(3, 300, (((60,), 1),))
-    machines = same_kind(3, seed=1, steps=400)
-    courses = _held_out(machines, plan)
-    alone, joined = courses[60]["alone"], courses[60]["view"]
-
-    assert len(alone) == len(joined) == 3
-    for one, other in zip(alone, joined, strict=True):
-        assert (one.contention == other.contention).all()
-        # No view before the first block is full: a node alone captures nothing there.
-        assert one.captured[:10].sum() == 0.0
-        assert other.captured[5:10].sum() > 0.0
-    rows = {row["name"]: row["value"] for row in _rows("x", courses, variance_floor=1.0)}
-    assert rows["x: variance captured, first 60 steps, view against alone"] > 1.0
-    assert not math.isnan(rows["x: variance captured, first 60 steps, alone"])
 
 
 @pytest.mark.parametrize(

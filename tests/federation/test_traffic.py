@@ -76,8 +76,8 @@ def carried(
                 break
         loads = [
             subprocess.Popen(
-                [*pronto, "federation", "load", "--nats", address, "--agents", str(agents), "--for", str(seconds),
-                 "--every", str(every), "--prefix", f"load{index}", "--json"],
+                [sys.executable, "-m", "benchmarks", "traffic", "--nats", address, "--agents", str(agents),
+                 "--for", str(seconds), "--every", str(every), "--prefix", f"load{index}", "--json"],
                 cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )
             for index in range(processes)

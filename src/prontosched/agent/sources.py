@@ -7,6 +7,7 @@ where this machine cannot be read. Making a source by its name is `prontosched.t
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -80,10 +81,13 @@ def _options(settings: AgentSettings, needed: Collection[str]) -> dict[str, Any]
 
 def generated_source(settings: AgentSettings) -> Source:
     """Open a source of made-up telemetry, for want of a real one."""
-    from prontosched.agent.generated import ALONE, GeneratedSource
+    from prontosched.telemetry.synthetic import ALONE, SyntheticSource
 
-    return GeneratedSource(
-        settings.synthetic or 1, interval_seconds=settings.interval or 1.0, node=settings.name or ALONE
+    return SyntheticSource.live(
+        settings.synthetic or 1,
+        interval_seconds=settings.interval or 1.0,
+        node=settings.name or ALONE,
+        clock=time.time,
     )
 
 

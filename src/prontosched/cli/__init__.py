@@ -28,7 +28,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("On this machine", "Explain what this machine can measure, and what not."),
     "record": ("Traces", "Record what a source sees to a file."),
     "generate": ("Traces", "Write generated traces: of the paper's shape, or to check the evaluator."),
-    "load": ("Traces", "Make a real, bounded and repeatable load."),
     "gate": ("Run for a scheduler", "See, watch and undo what Pronto does at schedulers."),
     "extender": ("Run for a scheduler", "Answer kube-scheduler which nodes may take a pod."),
     "aggregate": ("Run for a fleet", "Run aggregators: merge what nodes know into one global view."),
@@ -37,7 +36,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("Measure", "Find out whether a signal is worth obeying, on traces."),
     "forecast": ("Measure", "Forecast CPU Ready as the paper does; answer its four questions."),
     "simulate": ("Measure", "See what refusing does to jobs, in a simulated cluster."),
-    "bench": ("Measure", "Measure speed and size against references, as ratios in one run."),
 }
 
 

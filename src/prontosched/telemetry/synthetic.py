@@ -1,8 +1,8 @@
-"""Seeded streams with planted contention, for replay, tests and a first look.
+"""Generated machines with planted contention: `--source generated`, `--synthetic N`, replay and tests.
 
-Covers: machines whose telemetry follows a few hidden loads, with bursts of demand
-that exceed the CPUs and so make tasks wait. Bursts may be announced by other
-metrics beforehand, or not. Pure: the same seed gives the same stream.
+Their telemetry follows a few hidden loads. Bursts of demand exceed the CPUs and so make
+tasks wait; other metrics announce a burst beforehand, or not. The same seed gives the
+same stream.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from prontosched.telemetry.source import Sample
 FACTORS = 5
 # Where the hidden loads act: names cycle through these, numbered.
 KINDS = ("cpu", "run_queue", "fork_rate", "memory", "disk_io", "network", "interrupts", "cache_misses")
+RACK = 32
+# Timesteps for which a burst of a live source is announced.
+ANNOUNCED = 5
+ALONE = "generated"
 
 
 class Step(NamedTuple):
@@ -142,8 +146,26 @@ class SyntheticFleet:
         self._loadings[:, :, 1] = sine * first + cosine * second
 
 
+def names_of(nodes: int, node: str = ALONE) -> list[str]:
+    """Return the names of generated nodes; more than two racks hold are spread over racks.
+
+    Examples
+    --------
+    >>> names_of(1, "n"), names_of(2, "n"), names_of(100)[99], names_of(100, "paris")[99]
+    (['n'], ['n-0', 'n-1'], 'rack-03/n99', 'paris/rack-03/n99')
+    """
+    if nodes == 1:
+        return [node]
+    digits = len(str(nodes - 1))
+    if nodes <= 2 * RACK:
+        return [f"{node}-{i:0{digits}d}" for i in range(nodes)]
+    site = "" if node == ALONE else f"{node}/"
+    width = max(2, len(str((nodes - 1) // RACK)))
+    return [f"{site}rack-{i // RACK:0{width}d}/n{i:0{digits}d}" for i in range(nodes)]
+
+
 class SyntheticSource:
-    """A source of synthetic machines.
+    """A source of generated machines.
 
     Parameters
     ----------
@@ -154,13 +176,13 @@ class SyntheticSource:
     interval_seconds
         Seconds between two timesteps.
     names
-        Of the machines; numbered by default.
+        Of the machines; `node-0`, `node-1` … by default.
     clock
         Tells the time of each step. By default time starts at 0 and goes by
         `interval_seconds`.
     """
 
-    name = "synthetic"
+    name = "generated"
 
     def __init__(
         self,
@@ -177,6 +199,29 @@ class SyntheticSource:
         digits = len(str(fleet.nodes - 1))
         self._names = tuple(names or (f"node-{i:0{digits}d}" for i in range(fleet.nodes)))
         self._clock = clock
+
+    @classmethod
+    def live(
+        cls,
+        nodes: int = 1,
+        *,
+        seed: int = 7,
+        features: int = 40,
+        interval_seconds: float = 1.0,
+        node: str = ALONE,
+        clock: Callable[[], float],
+    ) -> SyntheticSource:
+        """Make an endless source with a burst on each node every other minute, announced by other metrics.
+
+        Parameters
+        ----------
+        node
+            Name of the only node, or what the names of several begin with; many stand in racks.
+        """
+        fleet = SyntheticFleet(
+            nodes, features, seed=seed, burst_every=100.0, burst_length=37.0, announced=ANNOUNCED
+        )
+        return cls(fleet, interval_seconds=interval_seconds, names=names_of(nodes, node), clock=clock)
 
     def read(self) -> list[Sample]:
         """Read every machine once."""

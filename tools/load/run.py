@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prontosched.load.schedule import Action, Event, Schedule
+from tools.load.schedule import Action, Event, Schedule
 
 WORKER = Path(__file__).with_name("worker.py")
 # Time a worker gets to end by itself after its action.

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prontosched.cli import cli
-from prontosched.load import Action, Event, Schedule, plan_load, run_load
-from prontosched.load.run import WORKER
+from tools.load.__main__ import command
+from tools.load.run import WORKER, run_load
+from tools.load.schedule import Action, Event, Schedule, plan_load
 
 LINUX = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")
 
@@ -152,7 +152,7 @@ def _alive(process: int) -> bool:
 
 
 def test_the_command_prints_its_plan_as_json() -> None:
-    result = CliRunner().invoke(cli, ["load", "--plan", "--for", "5m", "--seed", "9", "--json"])
+    result = CliRunner().invoke(command, ["--plan", "--for", "5m", "--seed", "9", "--json"])
 
     plan = json.loads(result.stdout)
     assert plan["seed"] == 9
@@ -164,7 +164,7 @@ def test_the_command_prints_its_plan_as_json() -> None:
 def test_the_command_writes_what_it_did(tmp_path: Path) -> None:
     out = tmp_path / "load.json"
 
-    result = CliRunner().invoke(cli, ["load", "--for", "1s", "--schedule", str(out)])
+    result = CliRunner().invoke(command, ["--for", "1s", "--schedule", str(out)])
 
     report = json.loads(out.read_text())
     assert result.exit_code == 0

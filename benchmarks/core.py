@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from prontosched.bench.reference import PlainNode, PlainScaling
-from prontosched.bench.row import Row, best_of
+from benchmarks.plain import PlainNode, PlainScaling
+from benchmarks.row import Row, best_of
 from prontosched.pipeline.presets import make_fleet, make_node
 from prontosched.subspace import Array, Subspace, merge_all
 
@@ -62,19 +62,19 @@ def node_rows() -> Iterator[Row]:
     yield Row(
         "node step with scaling, times faster than plain",
         best["plain_scaled"] / best["scaled"],
-        10,
         "x",
+        10,
         "more",
     )
     yield Row(
-        "node step without scaling, times faster than plain", best["plain"] / best["node"], 12, "x", "more"
+        "node step without scaling, times faster than plain", best["plain"] / best["node"], "x", 12, "more"
     )
     if "peer" in best:
         faster = best["peer"] / best["node"]
-        yield Row("node step, times faster than scikit-learn IncrementalPCA", faster, 18, "x", "more")
-    yield Row("node step against one gemv and a tenth of an eigh", best["node"] / best["floor"], 3.5, "x")
-    yield Row("learned step against the paper preset's", best["learned"] / best["scaled"], 6, "x")
-    yield Row("state of a learning node", len(learned.to_bytes()) / 1000, 200, "kB")
+        yield Row("node step, times faster than scikit-learn IncrementalPCA", faster, "x", 18, "more")
+    yield Row("node step against one gemv and a tenth of an eigh", best["node"] / best["floor"], "x", 3.5)
+    yield Row("learned step against the paper preset's", best["learned"] / best["scaled"], "x", 6)
+    yield Row("state of a learning node", len(learned.to_bytes()) / 1000, "kB", 200)
 
 
 def _floor(vectors: list[Array]) -> Callable[[], object]:
@@ -137,9 +137,9 @@ def fleet_rows(nodes: int = 10_000) -> Iterator[Row]:
         },
         repeats=8,
     )
-    yield Row(f"fleet of {nodes}, step against one matmul", best["fleet"] / best["matmul"], 6, "x")
+    yield Row(f"fleet of {nodes}, step against one matmul", best["fleet"] / best["matmul"], "x", 6)
     name = f"the same with scaling, microseconds a node and step ({nodes} nodes)"
-    yield Row(name, best["scaled"] / BLOCK / nodes * 1e6, float("nan"), "us")
+    yield Row(name, best["scaled"] / BLOCK / nodes * 1e6, "us")
 
 
 def merge_rows(nodes: int = 10_000, fan_out: int = 32) -> Iterator[Row]:
@@ -164,8 +164,8 @@ def merge_rows(nodes: int = 10_000, fan_out: int = 32) -> Iterator[Row]:
     yield Row(
         f"merging {nodes} summaries at fan-out {fan_out} against one SVD",
         best["tree"] / best["svd"],
-        0.4,
         "x",
+        0.4,
     )
 
 
@@ -201,11 +201,11 @@ print(time.process_time() - start)
 def size_rows(steps: int = 1_000_000) -> Iterator[Row]:
     """Measure what a process with one node occupies after many steps, and what importing costs."""
     early, late = (int(n) for n in _python(_RESIDENT, str(steps)).split())
-    yield Row(f"resident memory after {steps:.0e} steps", late / 1e6, 40, "MB")
-    yield Row(f"growth from {steps // 10:.0e} to {steps:.0e} steps", max(late - early, 0) / 1e6, 0.0, "MB")
+    yield Row(f"resident memory after {steps:.0e} steps", late / 1e6, "MB", 40)
+    yield Row(f"growth from {steps // 10:.0e} to {steps:.0e} steps", max(late - early, 0) / 1e6, "MB", 0.0)
     best = {name: min(float(_python(_IMPORT, name)) for _ in range(7)) for name in ("numpy", "prontosched")}
     yield Row(
-        "CPU time to import the package against numpy alone", best["prontosched"] / best["numpy"], 1.5, "x"
+        "CPU time to import the package against numpy alone", best["prontosched"] / best["numpy"], "x", 1.5
     )
 
 

@@ -6,6 +6,7 @@ take turns in short stretches and the best stretch of each counts, in CPU time.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -19,25 +20,28 @@ class Row:
     Attributes
     ----------
     value, goal
-        The figure, and what it should be; NaN goal for a figure without one.
+        The figure, and what it should be; None for a figure without a goal.
     better
         Whether the goal is a floor (`more`) or a ceiling (`less`).
     """
 
     name: str
     value: float
-    goal: float
     unit: str
+    goal: float | None = None
     better: Literal["more", "less"] = "less"
 
     @property
-    def met(self) -> bool:
-        """True when the figure is on the right side of its goal."""
+    def met(self) -> bool | None:
+        """True when the figure is on the right side of its goal; None without a goal."""
+        if self.goal is None:
+            return None
         return self.value >= self.goal if self.better == "more" else self.value <= self.goal
 
     def as_json(self) -> dict[str, Any]:
-        """Return the row as plain values."""
-        return {**asdict(self), "met": self.met}
+        """Return the row as plain values; what is not a number is null."""
+        value = self.value if math.isfinite(self.value) else None
+        return {**asdict(self), "value": value, "met": self.met}
 
 
 def best_of(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.bench.federation import FEATURES, summary_of
+from benchmarks.federation import FEATURES, summary_of
 from prontosched.federation.link import DECISIONS
 from prontosched.federation.message import DecisionMessage
 from prontosched.federation.nats_link import NatsLink

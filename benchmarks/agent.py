@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.bench.load import Connections, closed_loop, open_loop
-from prontosched.bench.row import Row
+from benchmarks.http_load import Connections, closed_loop, open_loop
+from benchmarks.row import Row
 from prontosched.errors import ProntoError
 
 CONNECTIONS = 200
@@ -49,11 +49,11 @@ def agent_rows() -> Iterator[Row]:
             process.terminate()
             process.wait(timeout=30)
     empty, decision = (float(np.median(latencies[path])) for path in (EMPTY, DECISION))
-    yield Row("requests per second, empty endpoint, closed loop", rate, float("nan"), "1/s", "more")
-    yield Row("p99 of the empty endpoint at half that rate", empty * 1000, float("nan"), "ms")
-    yield Row(f"p99 of {DECISION} / p99 of the empty endpoint", decision / empty, 2.0, "ratio")
-    yield Row("latest tick of the loop meanwhile", lag * 1000, 200.0, "ms")
-    yield Row("memory of the agent (RSS)", resident / 2**20, 70.0, "MB")
+    yield Row("requests per second, empty endpoint, closed loop", rate, "1/s", better="more")
+    yield Row("p99 of the empty endpoint at half that rate", empty * 1000, "ms")
+    yield Row(f"p99 of {DECISION} / p99 of the empty endpoint", decision / empty, "ratio", 2.0)
+    yield Row("latest tick of the loop meanwhile", lag * 1000, "ms", 200.0)
+    yield Row("memory of the agent (RSS)", resident / 2**20, "MB", 70.0)
 
 
 async def _measure(port: int) -> tuple[float, float, dict[str, list[float]]]:

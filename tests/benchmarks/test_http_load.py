@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from prontosched.bench.load import Connections, closed_loop, open_loop
+from benchmarks.http_load import Connections, closed_loop, open_loop
 from prontosched.errors import ProntoError
 
 

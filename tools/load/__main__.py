@@ -1,4 +1,4 @@
-"""`pronto load`: make a real, bounded and repeatable load."""
+"""`python -m tools.load`: make a real, bounded and repeatable load."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 import click
 
 from prontosched.cli.shared_options import Duration
+from tools.load.run import run_load
+from tools.load.schedule import plan_load
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.option("--for", "seconds", type=Duration(above=True), default="10m", help="How long it lasts.")
 @click.option(
     "--share",
     type=click.FloatRange(0, 1, min_open=True),
     default=0.35,
-    show_default=True,
     help="Most CPU time to take, as a share of all CPUs.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same schedule.")
+@click.option("--seed", type=int, default=1, help="Same seed, same schedule.")
 @click.option(
     "--memory",
     type=click.FloatRange(1, 65536),
     default=256.0,
-    show_default=True,
     help="Most memory to hold, in megabytes.",
 )
 @click.option("--plan", is_flag=True, help="Print the schedule and run nothing.")
@@ -54,10 +54,8 @@ def command(
 
     \b
     Example:
-        pronto load --for 5m --share 0.3 --seed 7 --schedule load.json
+        python -m tools.load --for 5m --share 0.3 --seed 7 --schedule load.json
     """
-    from prontosched.load import plan_load, run_load
-
     cpus = len(os.sched_getaffinity(0))
     schedule = plan_load(seed=seed, seconds=seconds, cpus=cpus, share=share, memory_megabytes=memory)
     if plan:
@@ -81,3 +79,7 @@ def command(
     if schedule_file is not None:
         schedule_file.write_text(json.dumps(result, indent=1) + "\n")
     click.echo(json.dumps(result) if as_json else "\n".join(lines))
+
+
+if __name__ == "__main__":
+    command(prog_name="python -m tools.load")
