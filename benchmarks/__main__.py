@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -29,6 +30,7 @@ def benchmarks() -> None:
 def printed(measure: Callable[..., Iterable[Row]]) -> Callable[..., None]:
     """Make a command of a function that yields rows; it takes `--json`."""
 
+    @functools.wraps(measure)
     def run(*, as_json: bool, **options: Any) -> None:
         rows = []
         if not as_json:
@@ -40,8 +42,6 @@ def printed(measure: Callable[..., Iterable[Row]]) -> Callable[..., None]:
         if as_json:
             click.echo(json.dumps(rows, indent=1))
 
-    run.__doc__ = measure.__doc__
-    run.__click_params__ = getattr(measure, "__click_params__", [])  # type: ignore[attr-defined]
     return click.option("--json", "as_json", is_flag=True, help="Print a list with one object per row.")(run)
 
 

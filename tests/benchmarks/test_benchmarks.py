@@ -17,7 +17,6 @@ from benchmarks.federation import one_error, one_view, scale
 from benchmarks.row import Row
 from benchmarks.worth import Plan, _held_out, _rows, same_kind
 
-
 ROOT = Path(__file__).parents[2]
 
 
