@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prontosched.subspace import Subspace, distance, eigen, extend, merge, merge_all, summarise
+from prontosched.subspace import Subspace, distance, extend, leading, merge, merge_all, summarise
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -171,7 +171,7 @@ def test_eigenproblems_are_solved_as_numpy_solves_them(rng: np.random.Generator)
     rows = rng.standard_normal((5, 6, 9))
     gram = rows @ rows.swapaxes(1, 2)
 
-    squares, vectors = eigen(gram)
+    squares, vectors, _ = leading(gram, 3)
 
     np.testing.assert_allclose(squares, np.linalg.eigvalsh(gram))
     np.testing.assert_allclose(vectors * squares[:, None] @ vectors.swapaxes(1, 2), gram, atol=1e-12)
@@ -211,3 +211,27 @@ def test_groups_too_small_to_merge_are_refused() -> None:
         ValueError, match="at_once must be at least four times the 8 directions to keep, got 31"
     ):
         merge_all([Subspace(np.eye(3)[:, :1], np.ones(1))], rank=4, spare=4, at_once=31)
+
+
+def test_signs_follow_the_direction_before_and_new_ones_sum_to_no_less_than_zero(
+    rng: np.random.Generator,
+) -> None:
+    before = np.linalg.qr(rng.standard_normal((9, 3)))[0].T
+    rows = np.linalg.qr(rng.standard_normal((9, 5)))[0].T
+    signs = align_signs(rows, before)
+    turned = rows * signs[:, None]
+
+    assert set(np.abs(signs)) == {1.0}
+    assert (np.einsum("rd,rd->r", turned[:3], before) > 0.0).all()
+    assert (turned[3:].sum(axis=1) >= 0.0).all()
+    padded = np.concatenate([before, np.zeros((2, 9))])
+    np.testing.assert_array_equal(align_signs(rows[None], padded[None])[0], signs)
+
+
+def test_weak_directions_of_a_gram_matrix_are_not_trusted(rng: np.random.Generator) -> None:
+    turn, _ = np.linalg.qr(rng.standard_normal((4, 4)))
+    gram = turn @ np.diag([1.0, 1e-2, 1e-3, 1e-6]) @ turn.T
+
+    assert leading(gram, 3).trusted
+    assert not leading(gram, 4).trusted
+    assert leading(np.stack([gram, gram]), np.array([3, 4])).trusted.tolist() == [True, False]

@@ -1,8 +1,9 @@
 """Subspace: an orthonormal basis with its singular values, the value all stages share.
 
 Covers: making a subspace from a block of vectors (`summarise`), folding a block
-into one (`extend`), merging two (`merge`) or many (`merge_all`), and telling how
-far two lie apart (`distance`).
+into one (`extend`), merging two (`merge`) or many (`merge_all`), how far two lie
+apart (`distance`), and the two rules behind all of them: the leading directions of a
+Gram matrix (`leading`, `leading_exactly`) and the sign of a direction (`align_signs`).
 Does not cover: following a stream; see `prontosched.pipeline`.
 
 A column is a timestep everywhere: a block has shape `(d, b)`.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +28,12 @@ _eigh: Callable[[Array], tuple[Array, Array]] = getattr(
 # Directions weaker than this, relative to the strongest, are rounding error: kept
 # as a basis vector they would be arbitrary, and not orthogonal to the others.
 NEGLIGIBLE = 1e-12
-# Squares of singular values lose their weak end to rounding. Below this ratio of
-# squares the Gram matrix is not trusted and a full SVD is taken instead.
+# A Gram matrix holds squares of singular values, and an eigenvalue is off by about 1e-16 of
+# the largest one. Where the weakest square kept is more than this share of the largest,
+# directions are orthonormal to 1e-12. Below it a full SVD is taken instead.
 GRAM_TRUST = 1e-4
+# Squares of larger values overflow once a few are added up.
+LARGEST = 1e150
 
 
 _put = object.__setattr__
@@ -284,31 +288,81 @@ def distance(
     return float(np.sqrt(apart / (2 * larger))) if apart > 1e-14 * larger else 0.0
 
 
-def eigen(gram: Array) -> tuple[Array, Array]:
-    """Return the eigenvalues, ascending, and eigenvectors of a finite symmetric matrix, or of a stack of them."""
-    return _eigh(gram)
+class LeadingDirections(NamedTuple):
+    """Eigenvalues and eigenvectors of a Gram matrix, weakest first, and whether they may be used.
+
+    For a stack of matrices every field has a leading axis.
+    """
+
+    squares: Array
+    vectors: Array
+    trusted: Any
+
+
+def leading(gram: Array, rank: int | NDArray[np.intp]) -> LeadingDirections:
+    """Return the eigenvectors of a finite Gram matrix, or of a stack of them.
+
+    `trusted` tells whether the `rank` leading ones are exact enough; `rank` may be one
+    number for each matrix of a stack.
+
+    Examples
+    --------
+    >>> found = leading(np.diag([1.0, 4.0, 1e-9]), 2)
+    >>> found.squares[-2:], found.trusted
+    (array([1., 4.]), True)
+    """
+    squares, vectors = _eigh(gram)
+    if gram.ndim == 2 and isinstance(rank, int):
+        return LeadingDirections(squares, vectors, GRAM_TRUST * squares.item(-1) < squares.item(-rank))
+    weakest = squares[np.arange(len(gram)), squares.shape[1] - rank]
+    return LeadingDirections(squares, vectors, GRAM_TRUST * squares[:, -1] < weakest)
+
+
+def leading_exactly(rows: Array, rank: int) -> tuple[Array, Array] | None:
+    """Return at most `rank` leading right directions of `rows` `(n, d)`, as rows, and their strengths.
+
+    By a full SVD: exact for weak directions too. Negligible directions are dropped. None
+    comes back for rows that are all zero, or not finite.
+    """
+    if not max(rows.max(), -rows.min()) < LARGEST:
+        return None
+    _, strengths, directions = np.linalg.svd(rows, full_matrices=False)
+    strongest = float(strengths[0])
+    if strongest == 0.0:
+        return None
+    kept = min(rank, int(np.count_nonzero(strengths > NEGLIGIBLE * strongest)))
+    # Copies: a slice would keep the whole untruncated array alive.
+    return directions[:kept].copy(), strengths[:kept].copy()
+
+
+def align_signs(rows: Array, before: Array) -> Array:
+    """Return a sign for each direction, given as rows `(..., r, d)`: 1 or -1.
+
+    A direction keeps to the side of the one `before` it, `(..., k, d)`. One that has none,
+    or a zero one, gets a non-negative sum.
+
+    Examples
+    --------
+    >>> align_signs(np.array([[0.6, 0.8], [0.8, -0.6]]), np.array([[-1.0, 0.0]]))
+    array([-1.,  1.])
+    """
+    sides: Array = rows.sum(axis=-1)
+    shared = min(rows.shape[-2], before.shape[-2])
+    if shared:
+        along = np.einsum("...rd,...rd->...r", rows[..., :shared, :], before[..., :shared, :])
+        sides[..., :shared] = np.where(along != 0.0, along, sides[..., :shared])
+    return np.where(sides < 0.0, -1.0, 1.0)
 
 
 def _leading(wide: Array, rank: int) -> Subspace | None:
     """Return the leading left singular directions of a matrix, dropping negligible ones."""
     rank = min(rank, *wide.shape)
     tall = wide.shape[1] < wide.shape[0]
-    squares, vectors = eigen(wide.T @ wide if tall else wide @ wide.T)
-    if squares[-1] > 0.0 and squares[-rank] > GRAM_TRUST * squares[-1]:
+    squares, vectors, trusted = leading(wide.T @ wide if tall else wide @ wide.T, rank)
+    if trusted:
         strengths = np.sqrt(squares[-rank:])[::-1].copy()
         # Weakest first: BLAS takes no reversed array.
-        leading = vectors[:, -rank:]
-        basis = (wide @ leading)[:, ::-1] / strengths if tall else leading[:, ::-1].copy()
-        return Subspace(basis, strengths)
-    directions, strengths, _ = np.linalg.svd(wide, full_matrices=False)
-    return truncate(directions, strengths, rank)
-
-
-def truncate(directions: Array, strengths: Array, rank: int) -> Subspace | None:
-    """Keep at most `rank` directions and none that are negligible; None if nothing is left."""
-    strongest = float(strengths[0]) if strengths.size else 0.0
-    kept = min(rank, int(np.count_nonzero(strengths > NEGLIGIBLE * strongest)))
-    if not kept:
-        return None
-    # Copies: a slice would keep the whole untruncated array alive.
-    return Subspace(directions[:, :kept].copy(), strengths[:kept].copy())
+        kept = vectors[:, -rank:]
+        return Subspace((wide @ kept)[:, ::-1] / strengths if tall else kept[:, ::-1].copy(), strengths)
+    found = leading_exactly(wide.T, rank)
+    return None if found is None else Subspace(found[0].T, found[1])

@@ -20,8 +20,6 @@ from prontosched.subspace import Array, Subspace, summarise
 
 # A node that is quiet in a metric must not see the whole view through that one.
 MAX_STRETCH = 8.0
-# Below this ratio of squared singular values a moment matrix is not trusted.
-MOMENT_TRUST = 1e-8
 
 
 class Scale(NamedTuple):
@@ -87,7 +85,7 @@ def pooled_subspace(
             weight = min(1.0, np.sqrt(largest_weight * summary.nodes / max(summary.samples, 1e-300)))
             basis = carry(subspace.basis, schema, metrics)
             parts.append(basis * stretched[:, None] * (weight * subspace.singular_values))
-    return _leading(np.hstack(parts), rank) if parts else None
+    return summarise(np.hstack(parts), rank=rank) if parts else None
 
 
 def pooled_statistics(summaries: Iterable[Summary]) -> Statistics:
@@ -188,14 +186,3 @@ def _by_schema(summaries: Iterable[Summary]) -> dict[Metrics, list[Summary]]:
     for summary in summaries:
         groups.setdefault(summary.metrics, []).append(summary)
     return groups
-
-
-def _leading(wide: Array, rank: int) -> Subspace | None:
-    features, columns = wide.shape
-    if columns > 2 * features:
-        # Many children: the moment matrix is small, the matrix itself is not.
-        squares, vectors = np.linalg.eigh(wide @ wide.T)
-        kept = min(rank, features)
-        if squares[-1] > 0.0 and squares[-kept] > MOMENT_TRUST * squares[-1]:
-            return Subspace(vectors[:, : -kept - 1 : -1].copy(), np.sqrt(squares[: -kept - 1 : -1]))
-    return summarise(wide, rank=rank)

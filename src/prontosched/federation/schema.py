@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from prontosched.codec import decode, encode
 from prontosched.errors import FederationError, StateError
-from prontosched.subspace import Array, Subspace, truncate
+from prontosched.subspace import Array, Subspace, summarise
 
 MAX_METRICS = 8192
 MAX_METRIC_NAME = 200
@@ -118,8 +118,7 @@ def align(subspace: Subspace | None, metrics: Metrics, onto: Metrics) -> Subspac
     if subspace is None or metrics == onto:
         return subspace
     moved = carry(subspace.basis * subspace.singular_values, metrics, onto)
-    directions, strengths, _ = np.linalg.svd(moved, full_matrices=False)
-    return truncate(directions, strengths, subspace.rank)
+    return summarise(moved, rank=subspace.rank)
 
 
 class SentNames:

@@ -7,10 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from prontosched.subspace import Array, Subspace
-
-# Squares of larger values overflow once a few are added up.
-LARGEST = 1e150
+from prontosched.subspace import LARGEST, Array, Subspace
 
 
 class Embedding(Protocol):

@@ -16,7 +16,7 @@ from prontosched.per_node import Nodes
 from prontosched.pipeline.adoption import ADOPTED_SAMPLES, LEAST_WEIGHT, adopted_weight
 from prontosched.pipeline.fpca_fleet import FPCAEdgeFleet
 from prontosched.pipeline.shown import Shown
-from prontosched.subspace import GRAM_TRUST, Array, Subspace, eigen, merge
+from prontosched.subspace import Array, Subspace, align_signs, leading, merge
 
 # Nodes merged per pass: what one pass touches then stays in the cache.
 CHUNK = 256
@@ -158,10 +158,8 @@ class FleetViews(Shown):
         ]
         for i, view in enumerate(faded):
             wide[i, : view.rank] = (view.basis * view.singular_values).T
-        squares, vectors = eigen(np.matmul(wide, wide.swapaxes(1, 2)))
         keep = own.ranks[nodes]
-        weakest = squares[np.arange(nodes.size), squares.shape[1] - keep]
-        trusted = (squares[:, -1] > 0.0) & (weakest > GRAM_TRUST * squares[:, -1])
+        squares, vectors, trusted = leading(np.matmul(wide, wide.swapaxes(1, 2)), keep)
         kept = (np.arange(width) < keep[:, None]) & trusted[:, None]
         strengths = np.sqrt(np.where(kept, squares[:, : -width - 1 : -1], 0.0))
         rows = np.matmul(vectors[:, :, -width:].swapaxes(1, 2), wide)[:, ::-1]
@@ -189,9 +187,8 @@ class FleetViews(Shown):
     def _show(self, nodes: Nodes, rows: Array, strengths: Array) -> Array:
         """Take directions into use with the signs of those before, which are returned."""
         ranks = np.count_nonzero(strengths, axis=1)
-        along = np.einsum("mrd,mrd->mr", rows, self.rows[nodes])
-        shared = np.arange(rows.shape[1]) < np.minimum(ranks, self.ranks[nodes])[:, None]
-        signs = np.where(np.where(shared, along, rows.sum(axis=2)) < 0.0, -1.0, 1.0)
+        known = np.arange(rows.shape[1]) < self.ranks[nodes][:, None]
+        signs = align_signs(rows, self.rows[nodes] * known[:, :, None])
         self.rows[nodes] = rows * signs[:, :, None]
         self.strengths[nodes] = strengths
         self.ranks[nodes] = ranks

@@ -179,16 +179,16 @@ class FPCAEdge:
         rows = self._slab[: self._held]
         known = self._known
         rank = self._shown + self._spare
-        leading = leading_rows(rows, rank if rank <= self._held else self._held)
-        if leading is None:
+        found = leading_rows(rows, rank if rank <= self._held else self._held)
+        if found is None:
             rows[known:] = finite_all(rows[known:])
-            leading = leading_rows(rows, min(rank, *rows.shape))
+            found = leading_rows(rows, min(rank, *rows.shape))
         self.blocks += 1
         self.samples = self._remembered()
         self._held = self._known = 0
-        if leading is None:
+        if found is None:
             return
-        weighted, strengths, along = leading
+        weighted, strengths, along = found
         if self.energy_bounds is None:
             self._follow(weighted, strengths, along, known)
             return

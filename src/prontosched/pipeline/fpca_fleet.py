@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.per_node import Nodes, PerNode
-from prontosched.pipeline.embedding import LARGEST, finite_all
+from prontosched.pipeline.embedding import finite_all
 from prontosched.pipeline.fpca import FPCAEdge
-from prontosched.pipeline.leading import leading_exactly
 from prontosched.pipeline.shown import Shown
-from prontosched.subspace import GRAM_TRUST, Array, Subspace, eigen
+from prontosched.subspace import LARGEST, Array, Subspace, align_signs, leading, leading_exactly
 
 At = slice | NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -205,8 +204,8 @@ class FPCAEdgeFleet(Shown, PerNode):
         gram = np.matmul(rows, rows.swapaxes(1, 2))
         if not gram.item(gram.argmax()) < LARGEST:
             return self._carefully(full, at, rows, known)
-        squares, vectors = eigen(gram)
-        steady = (known == self.depth) & (GRAM_TRUST * squares[:, -1] < squares[:, -self.depth])
+        squares, vectors, trusted = leading(gram, self.depth)
+        steady = (known == self.depth) & trusted
         if steady.all():
             self._follow(at, rows, squares, vectors)
             return full
@@ -219,8 +218,8 @@ class FPCAEdgeFleet(Shown, PerNode):
     def _follow(self, at: At, rows: Array, squares: Array, vectors: Array) -> None:
         """Show new directions, each turned along the one before it."""
         width, depth, lag = self.width, self.depth, self.lag
-        leading = vectors[:, :, : -depth - 1 : -1]
-        along = np.einsum("mii->mi", leading[:, :depth])
+        top = vectors[:, :, : -depth - 1 : -1]
+        along = np.einsum("mii->mi", top[:, :depth])
         signed = np.copysign(np.sqrt(squares[:, : -depth - 1 : -1]), along * self._signed[at])
         self._signed[at] = signed
         weighted = self._room(len(rows))
@@ -232,7 +231,7 @@ class FPCAEdgeFleet(Shown, PerNode):
         self.strengths[at] = np.abs(signed[:, :width])
         if lag <= self.block_size:
             # The eigenvectors hold each vector's part in each direction.
-            self.recent = leading[:, -lag:, :width].swapaxes(1, 2) * signed[:, :width, None]
+            self.recent = top[:, -lag:, :width].swapaxes(1, 2) * signed[:, :width, None]
 
     def _room(self, nodes: int) -> Array:
         """Return scratch space, the same each time: fresh memory would cost more than what is done in it."""
@@ -279,26 +278,25 @@ class FPCAEdgeFleet(Shown, PerNode):
             sound: Mask = np.isfinite(np.trace(gram, axis1=1, axis2=2)) & wanted
         if not sound.all():
             gram = np.where(sound[:, None, None], gram, 0.0)
-        squares, vectors = eigen(gram)
-        weakest = squares[np.arange(len(keep)), squares.shape[1] - keep]
-        sound &= (GRAM_TRUST * squares[:, -1] < weakest) & (weakest < LARGEST)
+        squares, vectors, trusted = leading(gram, keep)
+        sound &= trusted & (squares[:, -1] < LARGEST)
         top = squares[:, : -depth - 1 : -1]
-        leading = np.matmul(vectors[:, :, -depth:].swapaxes(1, 2), rows)[:, ::-1]
+        weighted = np.matmul(vectors[:, :, -depth:].swapaxes(1, 2), rows)[:, ::-1]
         kept = (np.arange(depth) < keep[:, None]) & sound[:, None]
         strengths = np.sqrt(np.where(kept, top, 0.0))
-        basis = np.where(kept[:, :, None], leading / np.where(kept, strengths, 1.0)[:, :, None], 0.0)
+        basis = np.where(kept[:, :, None], weighted / np.where(kept, strengths, 1.0)[:, :, None], 0.0)
         return basis, strengths, sound
 
     def _exactly(self, rows: Array, known: int, keep: int, basis: Array, strengths: Array) -> None:
         """Update one node as a single node would."""
         compact = np.concatenate([rows[:known], rows[self.depth :]])
-        leading = leading_exactly(compact, keep)
-        if leading is None:
+        exact = leading_exactly(compact, keep)
+        if exact is None:
             compact[known:] = finite_all(compact[known:])
-            leading = leading_exactly(compact, keep)
-        if leading is not None:
-            found = len(leading[1])
-            basis[:found], strengths[:found] = leading
+            exact = leading_exactly(compact, keep)
+        if exact is not None:
+            found = len(exact[1])
+            basis[:found], strengths[:found] = exact
 
     def _adapt(self, full: NDArray[np.intp], strengths: Array, kept: NDArray[np.intp], basis: Array) -> None:
         """Change ranks by at most one, by the energy of the weakest direction shown."""
@@ -325,10 +323,7 @@ class FPCAEdgeFleet(Shown, PerNode):
         shown = np.minimum(self._shown[nodes], kept)
         basis, strengths = basis[:, :width], strengths[:, :width]
         directions = np.arange(width)
-        shared = directions < np.minimum(shown, self.ranks[nodes])[:, None]
-        signs = np.copysign(1.0, np.einsum("mrd,mrd->mr", basis, self.rows[at]))
-        if not shared.all():
-            signs = np.where(shared, signs, np.where(basis.sum(axis=2) < 0.0, -1.0, 1.0))
+        signs = align_signs(basis, self.rows[at])
         self._signed[nodes, :width] *= signs
         if (shown < width).any():
             visible = directions < shown[:, None]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from prontosched.pipeline.embedding import check_rank, finite
-from prontosched.subspace import Array, Subspace, truncate
+from prontosched.subspace import Array, Subspace, leading_exactly
 
 
 class FrequentDirections:
@@ -65,8 +65,8 @@ class FrequentDirections:
         """The leading directions of the sketch, None until a vector was not zero."""
         if not self._fresh:
             rows = self._rows[: self.rank if self.authors else self._used]
-            _, strengths, directions = np.linalg.svd(rows, full_matrices=False)
-            self._subspace = truncate(directions.T, strengths, self.rank)
+            found = leading_exactly(rows, self.rank)
+            self._subspace = None if found is None else Subspace(found[0].T, found[1])
             self._fresh = True
         return self._subspace
 

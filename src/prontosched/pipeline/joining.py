@@ -9,8 +9,8 @@ import numpy as np
 from prontosched.errors import StateError
 from prontosched.pipeline.fleet import Fleet
 from prontosched.pipeline.node import Node
-from prontosched.pipeline.projection import orientation
 from prontosched.signals import lasting_settings
+from prontosched.subspace import align_signs
 from prontosched.telemetry.scaling import Scaling
 
 
@@ -49,7 +49,7 @@ def join(fleet: Fleet, at: int, node: Node) -> None:
     nothing = np.zeros((0, fleet.features))
     rows = nothing if own is None else own.basis.T
     before = nothing if projector.subspace is None else projector.subspace.basis.T
-    rows = rows * np.array(orientation(rows, before)).reshape(-1, 1)
+    rows = rows * align_signs(rows, before)[:, None]
     fleet.embedding.take_over(at, embedding.state(), rows, projector.latest, node.timestep)
     if own is not None and projector.source is own:
         fleet.detector.take_over(at, node.detector.state())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from prontosched.pipeline.embedding import LARGEST
-from prontosched.subspace import GRAM_TRUST, NEGLIGIBLE, Array, eigen
+from prontosched.subspace import LARGEST, Array, leading, leading_exactly
 
 
 def leading_rows(rows: Array, rank: int) -> tuple[Array, Array, Array] | None:
@@ -21,15 +20,15 @@ def leading_rows(rows: Array, rank: int) -> tuple[Array, Array, Array] | None:
         gram = gram_of(rows)
         # No entry is larger than the largest on the diagonal, and NaN counts as larger still.
         if gram is not None and gram.item(gram.argmax()) < LARGEST:
-            squares, vectors = eigen(gram)
-            if GRAM_TRUST * squares.item(-1) < squares.item(-rank):
+            squares, vectors, trusted = leading(gram, rank)
+            if trusted:
                 weighted = vectors.T[: -rank - 1 : -1].dot(rows)
                 sides = vectors[:rank, : -rank - 1 : -1].diagonal()
                 return weighted, np.sqrt(squares[: -rank - 1 : -1]), sides
-    leading = leading_exactly(rows, rank)
-    if leading is None:
+    found = leading_exactly(rows, rank)
+    if found is None:
         return None
-    directions, strengths = leading
+    directions, strengths = found
     return directions * strengths[:, None], strengths, directions.dot(rows[: strengths.size].T).diagonal()
 
 
@@ -40,16 +39,3 @@ def gram_of(rows: Array) -> Array | None:
     except (RuntimeWarning, FloatingPointError):
         return None
     return gram
-
-
-def leading_exactly(rows: Array, rank: int) -> tuple[Array, Array] | None:
-    """Return what `leading_rows` does, by a full SVD: exact for weak directions too."""
-    if not max(rows.max(), -rows.min()) < LARGEST:
-        return None
-    _, strengths, directions = np.linalg.svd(rows, full_matrices=False)
-    strongest = float(strengths[0])
-    if strongest == 0.0:
-        return None
-    kept = min(rank, int(np.count_nonzero(strengths > NEGLIGIBLE * strongest)))
-    # Copies: a slice would keep the whole untruncated array alive.
-    return directions[:kept].copy(), strengths[:kept].copy()

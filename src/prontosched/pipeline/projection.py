@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.subspace import Array, Subspace
+from prontosched.subspace import Array, Subspace, align_signs
 
 
 class Projector:
@@ -107,10 +107,10 @@ class Projector:
     def _oriented(self, rows: Array) -> Array:
         """Return the new subspace's directions with the signs they should have here."""
         assert self.source is not None
-        signs = orientation(rows, self._rows)
+        signs = align_signs(rows, self._rows)
         self._lineage = self.source.lineage
-        if -1.0 in signs:
-            rows = rows * np.array(signs)[:, None]
+        if signs.min() < 0.0:
+            rows = rows * signs[:, None]
             self.subspace = Subspace(rows.T, self.source.singular_values)
             self._lineage = None
         return rows
@@ -141,12 +141,3 @@ class Projector:
             self._rows = state["rows"]
             self._projections = np.zeros(len(self._rows))
             self.subspace = Subspace(self._rows.T, state["strengths"])
-
-
-def orientation(rows: Array, before: Array) -> list[float]:
-    """Return a sign per direction, given as rows: along the direction before it, or to a non-negative sum if new."""
-    shared = min(len(rows), len(before))
-    along = rows[:shared].dot(before[:shared].T).diagonal().tolist() if shared else []
-    if shared < len(rows):
-        along += rows[shared:].sum(axis=1).tolist()
-    return [-1.0 if side < 0.0 else 1.0 for side in along]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from prontosched.pipeline.embedding import check_energy_bounds, check_forgetting, check_rank, finite
-from prontosched.subspace import Array, Subspace
+from prontosched.subspace import Array, Subspace, align_signs
 
 START_ENERGY = 0.01
 LEAST_ENERGY = 1e-200
@@ -176,6 +176,5 @@ class Spirit:
 
 def _orthonormal(directions: Array) -> Array:
     """Return rows spanning the same, orthonormal, each on the side of the row it came from."""
-    q, r = np.linalg.qr(directions.T)
-    signs = np.where(np.diag(r) < 0, -1.0, 1.0)
-    return np.ascontiguousarray((q * signs).T)
+    rows = np.linalg.qr(directions.T)[0].T
+    return np.ascontiguousarray(rows * align_signs(rows, directions)[:, None])
