@@ -32,7 +32,6 @@ PURE = {
     "competitors",
     "telemetry.counters",
     "telemetry.scaling",
-    "telemetry.scaling_fleet",
     "telemetry.synthetic",
     "federation.tree",
     "federation.aggregator",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prontosched.subspace import Subspace, distance, extend, leading, merge, merge_all, summarise
+from prontosched.subspace import Subspace, align_signs, distance, extend, leading, merge, merge_all, summarise
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from prontosched.decision import Evidence
 from prontosched.signals.arithmetic import One
-from prontosched.signals.budget import Budget
 from prontosched.signals.learned import LearnedSignal
+from prontosched.signals.policy import Budget
 from prontosched.subspace import Array
 
 STEPS, HORIZON, TOLERANCE, SKIPPED = 8000, 5, 5.0, 1000

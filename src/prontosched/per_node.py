@@ -1,7 +1,7 @@
 """State of many nodes as arrays with a row per node: taken out, put back and made new for some of them.
 
 Covers: `PerNode`, the base of every part of a fleet that is a handful of such arrays.
-What the learned signal holds is deeper: `prontosched.signals.held`.
+What the learned signal holds is deeper: `prontosched.signals.arithmetic`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from prontosched.federation.link import Board, LocalLink
 from prontosched.federation.nats_link import NatsLink
 from prontosched.federation.service import AggregatorService, run_all
 from prontosched.federation.tree import Tree
-from prontosched.pipeline import adoption
+from prontosched.pipeline import node as adoption
 from prontosched.subspace import distance
 from tests.agent.machine import make_agent
 from tests.agent.test_api import asking, get

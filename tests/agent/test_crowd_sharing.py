@@ -17,7 +17,7 @@ from prontosched.federation.schema_book import SchemaBook
 from prontosched.federation.tree import Tree
 from prontosched.pipeline.node_fleet import NodeFleet
 from prontosched.pipeline.presets import make_fleet
-from prontosched.signals.learned_fleet import LearnedFleet
+from prontosched.signals.learned import LearnedFleet
 from prontosched.telemetry.source import Sample
 from tests.agent import test_crowd_adopting
 from tests.agent.machine import Machine, make_agent

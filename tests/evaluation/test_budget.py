@@ -7,7 +7,7 @@ import pytest
 
 from prontosched.evaluation.budget import BudgetThresholds
 from prontosched.signals.arithmetic import One
-from prontosched.signals.budget import Budget
+from prontosched.signals.policy import Budget
 
 BUDGETS = (0.02, 0.1, 0.3)
 

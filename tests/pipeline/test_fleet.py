@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prontosched.decision import FleetDecision, FleetEvidence
-from prontosched.pipeline import FPCAEdge, adoption
+from prontosched.pipeline import FPCAEdge
+from prontosched.pipeline import node as adoption
 from prontosched.pipeline.fleet import CHUNK, Fleet
 from prontosched.pipeline.node import Node
 from prontosched.pipeline.presets import make_fleet, make_node

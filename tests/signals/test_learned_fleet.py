@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from prontosched.decision import Evidence, FleetEvidence
-from prontosched.signals.learned import LearnedSignal
-from prontosched.signals.learned_fleet import LearnedFleet
+from prontosched.signals.learned import LearnedFleet, LearnedSignal
 from prontosched.subspace import Subspace
 
 from .runs import run

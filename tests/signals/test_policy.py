@@ -8,11 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prontosched.errors import SettingsError
-from prontosched.signals.admission import EARLY_SHARE
 from prontosched.signals.arithmetic import One
-from prontosched.signals.budget import HourLimit
 from prontosched.signals.learned import LearnedSignal
-from prontosched.signals.policy import Policy, Tolerance, read_tolerance
+from prontosched.signals.policy import EARLY_SHARE, HourLimit, Policy, Tolerance, read_tolerance
 from prontosched.signals.record import ENOUGH_EARLY
 
 from .runs import run

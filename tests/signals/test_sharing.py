@@ -9,8 +9,7 @@ from prontosched.decision import Evidence
 from prontosched.errors import StateError
 from prontosched.signals.arithmetic import Many, One
 from prontosched.signals.heads import BATCH, Heads
-from prontosched.signals.learned import LearnedSignal
-from prontosched.signals.learned_fleet import LearnedFleet
+from prontosched.signals.learned import LearnedFleet, LearnedSignal
 
 from .runs import run
 from .streams import average_precision, labels, lasting

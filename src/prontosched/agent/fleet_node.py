@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from prontosched.pipeline.fleet import Fleet
 from prontosched.pipeline.node_fleet import NodeFleet
 from prontosched.subspace import Array, Subspace
-from prontosched.telemetry.scaling import Scaling
-from prontosched.telemetry.scaling_fleet import FleetScaling
+from prontosched.telemetry.scaling import FleetScaling, Scaling
 
 TIMESTEPS_PER_LOOK = 10
 

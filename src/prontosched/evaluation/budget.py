@@ -1,7 +1,7 @@
 """Online thresholds: spend a downtime budget where the score is highest.
 
 Covers: many budgets on many streams of scores at once, so that methods are compared at equal
-downtime. The rule is the learned signal's own (`prontosched.signals.budget`), without what it
+downtime. The rule is the learned signal's own (`prontosched.signals.policy`), without what it
 saves up and its limit for an hour.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from prontosched.evaluation.windows import Mask
 from prontosched.signals.arithmetic import Many
-from prontosched.signals.budget import DOWNTIME_WEIGHT, FIRST_SCORES, level_for
+from prontosched.signals.policy import DOWNTIME_WEIGHT, FIRST_SCORES, level_for
 from prontosched.signals.quantiles import WHOLE_PAST, ManySamples
 from prontosched.subspace import Array
 

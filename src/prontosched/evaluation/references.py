@@ -14,8 +14,7 @@ from prontosched.errors import SettingsError
 from prontosched.evaluation.scorers import Rows, Said
 from prontosched.extras import missing_extra
 from prontosched.signals.arithmetic import One
-from prontosched.signals.history import OFFSET, History
-from prontosched.signals.profiles import Clock, Profiles
+from prontosched.signals.inputs import OFFSET, Clock, History, Profiles
 from prontosched.subspace import Array
 
 RETRAIN_EVERY = 4000

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from prontosched.competitors import Competitor
 from prontosched.decision import FleetSignal, Signal
 from prontosched.evaluation.windows import Mask
-from prontosched.signals.history import weight
+from prontosched.signals.inputs import weight
 from prontosched.subspace import Array
 
 GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0

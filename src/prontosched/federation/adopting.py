@@ -1,8 +1,8 @@
 """When nodes adopt the global view, and how much they trust it.
 
 Covers: the rules, for one node or for many at once, and the view as it comes down. What
-adopting does to a node: `prontosched.pipeline.node` and `prontosched.pipeline.fleet_views`; what taking up
-statistics does to its signal: `prontosched.signals.sharing`.
+adopting does to a node: `prontosched.pipeline.node` and `prontosched.pipeline.fleet`; what taking up
+statistics does to its signal: `prontosched.signals.learner`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prontosched.federation.message import GlobalView
 from prontosched.federation.pooling import for_node, trust
 from prontosched.federation.schema import Metrics
 from prontosched.federation.schema_book import SchemaBook
-from prontosched.pipeline.adoption import LEAST_WEIGHT, adopted_weight
+from prontosched.pipeline.node import LEAST_WEIGHT, adopted_weight
 from prontosched.subspace import Subspace
 
 log = logging.getLogger(__name__)

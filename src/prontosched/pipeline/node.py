@@ -7,15 +7,15 @@ is given, so a recorded trace replays exactly as it ran.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prontosched.codec import MAX_BYTES, decode, encode
 from prontosched.decision import NAN, Decision, Evidence, Signal
 from prontosched.errors import StateError
 from prontosched.pipeline import EMBEDDINGS, Embedding
-from prontosched.pipeline.adoption import ADOPTED_SAMPLES, LEAST_WEIGHT, adopted_weight
 from prontosched.pipeline.embedding import finite
 from prontosched.pipeline.projection import Projector
 from prontosched.pipeline.spikes import SpikeDetector
@@ -287,3 +287,24 @@ class Node:
 
 def _subspace(part: Mapping[str, Any]) -> Subspace:
     return Subspace(part["rows"].T, part["strengths"])
+
+
+# An adopted view counts as this many vectors at first, and half of that after
+# each half-life of own vectors; below the least it is let go.
+ADOPTED_SAMPLES = 20.0
+ADOPTED_HALF_LIFE = 500.0
+LEAST_WEIGHT = 1.0
+
+Timesteps = TypeVar("Timesteps", float, NDArray[np.float64])
+
+
+def adopted_weight(timestep: Timesteps) -> Timesteps:
+    """Return as how many vectors a view counts for a node that has seen `timestep` of its own.
+
+    Examples
+    --------
+    >>> adopted_weight(0), adopted_weight(500)
+    (20.0, 10.0)
+    """
+    weight: Timesteps = ADOPTED_SAMPLES * 0.5 ** (timestep / ADOPTED_HALF_LIFE)
+    return weight

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from prontosched.decision import FleetSignal, Signal
 from prontosched.errors import SettingsError, suggestion
-from prontosched.signals.learned import LearnedSignal
-from prontosched.signals.learned_fleet import LearnedFleet
+from prontosched.signals.learned import LearnedFleet, LearnedSignal
 from prontosched.signals.reject_job import RejectJob, RejectJobFleet
 
 

@@ -1,34 +1,38 @@
 """The learned signal's one step, for one node or for many.
 
-Covers: the order of things. Labels that have come due are learned, the present is
-turned into inputs, the inputs into a score, the score into a decision.
-Does not cover: where the numbers come from (`learned`, `learned_fleet`) and the
-words for them (`reasons`).
+Covers: the order of things. Labels that have come due are learned, the present is turned
+into inputs, the inputs into a score, the score into a decision. `share` and `start_from`
+exchange what the two heads over contention history learned: their inputs mean the same on
+every node. The correction stays at home: each node's directions are its own.
+Does not cover: where the numbers come from (`learned`) and the words for them (`reasons`).
 """
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from prontosched.signals.admission import Admission
-from prontosched.signals.arithmetic import One, Operations, Value
-from prontosched.signals.heads import Heads, overlap
-from prontosched.signals.held import Held, ring
-from prontosched.signals.history import NAMES as HISTORY_NAMES
-from prontosched.signals.history import OFFSET, History, weight
+from prontosched.errors import StateError
+from prontosched.signals.arithmetic import Component, One, Operations, Value, ring
+from prontosched.signals.heads import BATCH, CORRECTION_INPUTS, Correction, Heads, overlap
+from prontosched.signals.inputs import (
+    HISTORY_INPUTS,
+    OFFSET,
+    PROFILE_INPUTS,
+    Clock,
+    History,
+    Profiles,
+    weight,
+)
 from prontosched.signals.outlook import Outlook
-from prontosched.signals.policy import Policy, Tolerance
-from prontosched.signals.profiles import NAMES as PROFILE_NAMES
-from prontosched.signals.profiles import Clock, Profiles
+from prontosched.signals.policy import Admission, Policy, Tolerance
 from prontosched.signals.record import Record
-from prontosched.signals.sight import NAMES as SIGHT_NAMES
-from prontosched.signals.sight import Sight
 from prontosched.subspace import Array
 
-INPUTS = HISTORY_NAMES + PROFILE_NAMES
+INPUTS = HISTORY_INPUTS + PROFILE_INPUTS
 LEVEL_1440 = 5
 # Without labels contention is expected to go on as it is: log odds 2.5 v - 0.3, greatest value v.
 PERSISTENCE = (2.5, -0.3)
@@ -75,7 +79,7 @@ class Answer(NamedTuple):
     outlook: list[Value]
 
 
-class Learner(Held):
+class Learner(Component):
     """Everything the learned signal holds of one node or of many.
 
     Notes
@@ -130,7 +134,7 @@ class Learner(Held):
         prior[0, 1], prior[0, 0] = PERSISTENCE
         prior[1, 1] = 1.0
         self.heads = Heads(ops, prior, overlap=overlap(horizon))
-        self.sight = Sight(ops, horizon)
+        self.sight = Correction(ops, horizon)
         self.admission = Admission(ops, policy)
         self.record = Record(ops, horizon)
         self.outlook = Outlook(ops, horizon)
@@ -139,7 +143,7 @@ class Learner(Held):
         # What was so at each of the last `horizon` steps, newest first. Contention below 0 is unknown.
         self.contention = ring(ops.full(-1.0) for _ in range(horizon))
         self.inputs = ring(np.zeros((*ops.lead, len(INPUTS))) for _ in range(horizon))
-        self.sights = ring(np.zeros((*ops.lead, len(SIGHT_NAMES))) for _ in range(horizon))
+        self.sights = ring(np.zeros((*ops.lead, len(CORRECTION_INPUTS))) for _ in range(horizon))
         self.vectors = ring(np.zeros((*ops.lead, 0)) for _ in range(horizon))
         self.logits = ring(ops.full(0.0) for _ in range(horizon))
         self.said = ring(ops.full(0.0) for _ in range(horizon))
@@ -327,3 +331,87 @@ class Learner(Held):
         self.logits.appendleft(logit)
         # Copied: a source may reuse its buffer.
         self.vectors.appendleft(vector.copy())
+
+
+# A fleet's labels count as at most this many of one's own, so that a node still learns what is different on it.
+TRUSTED_LABELS = 2000.0
+
+
+def share(learner: Learner, at: Any = ...) -> dict[str, Array]:
+    """Return what one node adds to a fleet's heads, or the sum over many.
+
+    Summed entry by entry over nodes, the least-squares part is exactly what one head
+    over all of their labels would hold, and the logistic part the sum of each node's
+    quadratic approximation. All zero until a first batch of labels has been learned.
+
+    Parameters
+    ----------
+    at
+        One of many nodes; all together when not given.
+    """
+    heads = learner.heads
+    counts = _counts(learner, at) - heads.credit[at]
+    counts = np.where(counts[..., :1] < BATCH, 0, counts).astype(np.float64)
+    shapes = _shapes(len(heads.prior))
+    parts = heads.share(at) if counts.any() else [np.zeros(shape) for shape in shapes]
+    information, weighted = (
+        part.reshape(-1, *shape).sum(axis=0) for part, shape in zip(parts, shapes, strict=True)
+    )
+    return {"information": information, "weighted": weighted, "labels": counts.reshape(-1, 2).sum(axis=0)}
+
+
+def start_from(learner: Learner, shared: Mapping[str, Array], at: Any = ...) -> None:
+    """Let a learner go on from its own labels and the sum of what others shared.
+
+    Parameters
+    ----------
+    at
+        One of many nodes; all of them when not given.
+    """
+    heads = learner.heads
+    information, weighted, labels = (
+        np.asarray(shared[name]) for name in ("information", "weighted", "labels")
+    )
+    if (information.shape, weighted.shape) != _shapes(len(heads.prior)) or labels.shape != (2,):
+        raise StateError(
+            f"shared statistics must be over 2 heads and {len(INPUTS)} inputs, got {information.shape}: "
+            "they come from another version"
+        )
+    if not all(np.isfinite(values).all() for values in (information, weighted, labels)):
+        raise StateError("shared statistics must be finite, got NaN or infinity: ignore this sender")
+    # The least-squares information in the constant input counts labels, faded as the heads fade them.
+    remembered = max(float(information[1, 0, 0]), 1e-9)
+    scale = min(1.0, TRUSTED_LABELS / remembered)
+    try:
+        np.linalg.cholesky(scale * information + heads.ridge * heads.identity)
+    except np.linalg.LinAlgError:
+        raise StateError(
+            "shared information must be a sum of squares, got one with negative directions: ignore this sender"
+        ) from None
+    heads.start_from(information, weighted, scale, at)
+    _credit(learner, labels, at)
+
+
+def _shapes(heads: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return (heads, len(INPUTS), len(INPUTS)), (heads, len(INPUTS))
+
+
+def _counts(learner: Learner, at: Any) -> Array:
+    """Return how many labels there are, and how many positive ones, `(..., 2)`."""
+    return np.stack([np.asarray(learner.heads.labels)[at], np.asarray(learner.positives)[at]], axis=-1)
+
+
+def _credit(learner: Learner, labels: Array, at: Any) -> None:
+    """Count the labels of others as own ones, as far as they say more."""
+    heads = learner.heads
+    own = _counts(learner, at) - heads.credit[at]
+    wanted = np.minimum(labels, [ENOUGH_LABELS, ENOUGH_LABELS / LABELS_PER_SPIKE])
+    credit = np.maximum(np.floor(wanted) - own, 0).astype(np.int64)
+    # In whole batches, so that labels that wait to be learned keep their places.
+    credit[..., 0] += -credit[..., 0] % BATCH
+    heads.credit[at] = credit
+    counted = own + credit
+    if isinstance(learner.ops, One):
+        heads.labels, learner.positives = counted.tolist()
+    else:
+        heads.labels[at], learner.positives[at] = counted[..., 0], counted[..., 1]

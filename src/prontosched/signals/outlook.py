@@ -14,11 +14,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from prontosched.signals.arithmetic import One, Operations, Value
+from prontosched.signals.arithmetic import Component, One, Operations, Value
 from prontosched.signals.heads import Heads
-from prontosched.signals.held import Held
-from prontosched.signals.history import NAMES
-from prontosched.signals.profiles import Clock, Profiles
+from prontosched.signals.inputs import HISTORY_INPUTS, Clock, Profiles
 from prontosched.subspace import Array
 
 HORIZONS = (5, 30, 120, 600)
@@ -48,7 +46,7 @@ USED = (
     "contention now",
     "CPU Ready up to 3 tolerances",
 )
-PLACES = np.array([NAMES.index(name) for name in USED])
+PLACES = np.array([HISTORY_INPUTS.index(name) for name in USED])
 PROFILES = 6
 
 
@@ -67,7 +65,7 @@ def rising(chances: Mapping[int, Value]) -> dict[int, Value]:
     return found
 
 
-class OutlookHead(Held):
+class OutlookHead(Component):
     """The chance of contention within one horizon.
 
     Notes
@@ -141,7 +139,7 @@ class OutlookHead(Held):
         return [ops.where(where, a, b) for a, b in zip([new, *old[:-1]], old, strict=True)]
 
 
-class Outlook(Held):
+class Outlook(Component):
     """The chances of contention within each of `HORIZONS`, the learner's own left out.
 
     Notes

@@ -1,22 +1,30 @@
-"""What the operator asks for: tolerance, horizon, likelihood, and the other settings.
+"""What the operator asks for, and what follows from a chance of contention.
 
-Covers: `Policy`, checked once, and `Tolerance`, which turns CPU Ready into units of
-what counts as contention.
+Covers: `Policy`, the settings, checked once; `Tolerance`, which turns CPU Ready into units
+of what counts as contention; `Admission`, which decides: hysteresis, the present value,
+caps and exceptions; `Budget` and `HourLimit`, how much may be refused.
+Does not cover: the forecast; see `learner`.
+
+A node refuses from `likelihood` on, for at least `hold` seconds, and accepts again once the
+chance has been below `reopen` for `calm` seconds. A chance between the two is waited out
+for ten times as long. CPU Ready at or above the tolerance now is refused whatever the
+forecast says. Only a forecast whose record of foreseeing the end of contention is good may
+accept there, for at most `EARLY_SHARE` of such steps.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from prontosched.errors import SettingsError
-from prontosched.signals.arithmetic import Operations, Value
-from prontosched.signals.held import Held
+from prontosched.signals.arithmetic import Component, Operations, Value
+from prontosched.signals.inputs import Clock, weight
 from prontosched.signals.quantiles import WHOLE_PAST, samples
 
 FIRST_VALUES = 20
-SIZE = 4096
+TOLERANCE_VALUES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +139,7 @@ def read_tolerance(text: str | float) -> tuple[str, float]:
     return "absolute", value
 
 
-class Tolerance(Held):
+class Tolerance(Component):
     """What counts as contention: a fixed value, or a percentile of the node's own past.
 
     Notes
@@ -146,7 +154,7 @@ class Tolerance(Held):
         self.kind, self.value = read_tolerance(text)
         self.level = ops.full(self.value if self.kind == "absolute" else math.inf)
         if self.kind == "percentile":
-            self.sample = samples(ops, SIZE, longest_stride=WHOLE_PAST)
+            self.sample = samples(ops, TOLERANCE_VALUES, longest_stride=WHOLE_PAST)
             self.HELD = ("sample", "level")  # type: ignore[misc]
 
     def learn(self, ready: Value) -> None:
@@ -162,3 +170,344 @@ class Tolerance(Held):
 
 # What holds where nothing is said; both forms of the learned signal begin from it.
 DEFAULTS = Policy()
+
+
+DOWNTIME_WEIGHT = weight(5000.0)
+# Unspent budget is kept for a bad day, up to what this many steps earn.
+SAVED_STEPS = 7200.0
+# From here on a threshold is more than a guess.
+FIRST_SCORES = 20
+MINUTES = 61
+
+
+def level_for(ops: Operations, downtime: Value, share: Value) -> Value:
+    """Return the share of past scores a threshold must leave below it, for downtime to come to `share`.
+
+    What is to be refused moves against what has been: `share * exp(-4 (downtime - share) / share)`,
+    kept between a quarter of the share and four times it.
+    """
+    wanted = share * ops.exp(-4.0 * (downtime - share) / share)
+    return 1.0 - ops.clip(wanted, share / 4.0, ops.minimum(share * 4.0, 1.0))
+
+
+class Budget(Component):
+    """A threshold on the score, from a long sample of past scores and the downtime so far.
+
+    The threshold is the score's own quantile, moved when downtime runs above or below
+    its share. Its memory is long on purpose: contention comes in bad days, and a
+    controller that evens out every hour refuses on the good ones instead.
+
+    Notes
+    -----
+    Memory: two rows of 1,024 floats per node.
+    """
+
+    HELD: ClassVar[tuple[str, ...]] = ("sample", "downtime", "saved")
+
+    def __init__(self, ops: Operations, share: float) -> None:
+        self.ops = ops
+        self.share = share
+        self.sample = samples(ops)
+        # As if the budget had been spent so far: neither thrift nor debt to begin with.
+        self.downtime = ops.full(share)
+        self.saved = ops.full(0.5 * share * SAVED_STEPS)
+
+    def threshold(self) -> Value:
+        """Return the score above which a step is refused; infinite before there are any."""
+        ops = self.ops
+        enough = self.sample.seen >= FIRST_SCORES
+        if not ops.any(enough):
+            return ops.full(math.inf)
+        level = level_for(ops, self.downtime, self.share)
+        return ops.where(enough, self.sample.quantile(level), math.inf)
+
+    def learn(self, score: Value) -> None:
+        """Take in the score of a step."""
+        self.sample.add(score)
+
+    def affords(self) -> Value:
+        """Tell whether enough is saved to refuse one more step.
+
+        The threshold aims at the budget; this holds to it, even where the score only
+        ever rises and so is always above its past.
+        """
+        return self.saved >= 1.0
+
+    def spend(self, raised: Value) -> None:
+        """Take in whether the step was refused."""
+        self.saved = self.ops.minimum(self.saved + self.share - raised, self.share * SAVED_STEPS)
+        self.downtime = self.downtime + DOWNTIME_WEIGHT * (raised * 1.0 - self.downtime)
+
+
+class HourLimit(Component):
+    """Refused time of the last hour, counted by the minute.
+
+    A minute that has partly left the hour still counts in full, so the limit holds
+    for every stretch of sixty minutes, not only for hours of the clock.
+
+    Notes
+    -----
+    Memory: 61 floats per node.
+    """
+
+    HELD: ClassVar[tuple[str, ...]] = ("minutes", "minute", "refused")
+
+    def __init__(self, ops: Operations, share: float) -> None:
+        self.ops = ops
+        self.allowed = share * 3600.0
+        self.minutes = ops.table(MINUTES)
+        self.minute = ops.full(0)
+        self.refused = ops.full(0.0)
+
+    def advance(self, now: Value) -> None:
+        """Go to a clock time, in seconds; what lies over an hour back no longer counts."""
+        ops = self.ops
+        minute = ops.whole(now / 60.0)
+        if not ops.any(minute != self.minute):
+            return
+        # A clock set back by more than the hour starts the count there.
+        self.minute = ops.where(minute + MINUTES < self.minute, minute, self.minute)
+        passed = ops.maximum(minute - self.minute, 0)
+        if not ops.any(passed > 0):
+            return
+        for i in range(min(ops.top(passed), MINUTES)):
+            slot = ops.place(self.minute + 1 + i, MINUTES)
+            self.minutes[slot] = ops.where(passed > i, 0.0, self.minutes[slot])
+        self.minute = self.minute + passed
+        # Summed afresh: a running difference would never quite return to zero.
+        total = self.minutes.sum(axis=1) if ops.lead else sum(self.minutes)
+        self.refused = ops.where(passed > 0, total, self.refused)
+
+    def allows(self, seconds: Value) -> Value:
+        """Tell whether `seconds` more may be refused."""
+        return self.refused + seconds <= self.allowed + 1e-6
+
+    def spend(self, raised: Value, seconds: Value) -> None:
+        """Take in whether the step, which lasts `seconds`, was refused."""
+        ops = self.ops
+        cost = raised * seconds
+        self.minutes[ops.place(self.minute, MINUTES)] += cost
+        self.refused = self.refused + cost
+
+
+# Of the steps with contention now, at most this share is ever accepted.
+EARLY_SHARE = 0.05
+# A chance between `reopen` and `likelihood` opens a node after this many times `calm`.
+UNLIKELY_TIMES = 10.0
+
+
+class Verdict(NamedTuple):
+    """What is decided of one step.
+
+    Attributes
+    ----------
+    raised
+        Whether the step is refused.
+    contended
+        Whether it would be refused if no cap or exception held the node open.
+    wanted
+        Whether it would be refused if no exception did.
+    threshold
+        The score above which the step is refused.
+    counts
+        How many steps the step's label stands for; 0 when it was really refused.
+    early
+        Whether the forecast expects present contention to end at once.
+    """
+
+    raised: Value
+    contended: Value
+    wanted: Value
+    threshold: Value
+    counts: Value
+    early: Value
+
+
+class Admission(Component):
+    """Decide from chances of contention, within the policy.
+
+    Attributes
+    ----------
+    refusing
+        Whether the node refuses, caps and exceptions aside.
+    refused, unlikely, calm
+        For how many seconds on end it has refused, the chance has been below `likelihood`,
+        and below `reopen`.
+    present_steps, present_accepted
+        Steps with contention at the time, and how many of those were accepted.
+    spent, limited, exempt
+        Whether the last decision accepts for want of budget, for the hour's limit, or as an exception.
+
+    Notes
+    -----
+    Memory: twelve numbers per node; with a budget two rows of 1,024 floats more, with an
+    hourly limit 61 floats.
+    """
+
+    HELD: ClassVar[tuple[str, ...]] = (
+        "refusing",
+        "refused",
+        "unlikely",
+        "calm",
+        "present_steps",
+        "present_accepted",
+        "excepting",
+        "seed",
+        "counter",
+        "exceptions",
+        "excepted",
+        "spent",
+        "limited",
+        "exempt",
+    )
+
+    def __init__(self, ops: Operations, policy: Policy) -> None:
+        self.ops = ops
+        self.policy = policy
+        self.close_at = log_odds(policy.likelihood)
+        self.open_at = log_odds(min(policy.reopen, policy.likelihood))
+        self.refusing = ops.full(False)
+        self.refused = ops.full(0.0)
+        self.unlikely = ops.full(0.0)
+        self.calm = ops.full(0.0)
+        self.present_steps = ops.full(0)
+        self.present_accepted = ops.full(0)
+        self.excepting = ops.full(0)
+        self.seed = ops.counted(policy.seed)
+        self.counter = ops.full(0)
+        self.exceptions = ops.full(0.0)
+        self.excepted = ops.full(0.0)
+        self.spent = ops.full(False)
+        self.limited = ops.full(False)
+        self.exempt = ops.full(False)
+        held = list(self.HELD)
+        if policy.budget is not None:
+            self.budget = Budget(ops, policy.budget)
+            held.append("budget")
+        if policy.hourly_limit is not None:
+            self.limit = HourLimit(ops, policy.hourly_limit)
+            held.append("limit")
+        self.HELD = tuple(held)  # type: ignore[misc]
+
+    def decide(
+        self,
+        score: Value,
+        logit: Value,
+        u: Value,
+        clock: Clock,
+        trusted: Value,
+        *,
+        known: bool,
+        enforcing: bool,
+    ) -> Verdict:
+        """Decide for one step.
+
+        Parameters
+        ----------
+        score
+            What a budget ranks steps by.
+        logit
+            Log odds of contention within the horizon.
+        u
+            CPU Ready in units of the tolerance; below 0 where unknown.
+        trusted
+            Whether the forecast has earned to accept during contention.
+        known
+            Whether CPU Ready is known.
+        enforcing
+            Whether the decision will be obeyed.
+        """
+        ops, policy = self.ops, self.policy
+        if policy.quota:
+            return self._spend_quota(score, known=known, enforcing=enforcing)
+        present = u >= 1.0
+        early = ops.both(present, logit < self.open_at)
+        self.present_steps = self.present_steps + present
+        opens = ops.both(early, ops.both(trusted, self._may_accept()))
+        self._advance(logit, present, opens, clock.interval)
+        act = self.refusing
+        threshold = ops.full(self.close_at)
+        if policy.budget is not None:
+            threshold = ops.maximum(self._affordable(), self.close_at)
+            if known:
+                self.budget.learn(score)
+            allowed = ops.both(act, ops.both(self.budget.affords(), score > threshold))
+            self.spent = act != allowed
+            act = allowed
+        if policy.hourly_limit is not None:
+            self.limit.advance(clock.now)
+            allowed = ops.both(act, self.limit.allows(clock.interval))
+            self.limited = act != allowed
+            act = allowed
+        raised, counts = self._explore(act, enforcing=enforcing)
+        self.present_accepted = self.present_accepted + ops.both(present, ops.no(raised))
+        if policy.budget is not None:
+            self.budget.spend(raised)
+        if policy.hourly_limit is not None and ops.any(raised):
+            self.limit.spend(raised, clock.interval)
+        return Verdict(raised, self.refusing, act, threshold, counts, early)
+
+    def _advance(self, logit: Value, present: Value, opens: Value, seconds: Value) -> None:
+        """Close or open: at once where contention is likely or there, late where it has passed."""
+        ops, policy = self.ops, self.policy
+        closes = ops.either(logit >= self.close_at, ops.both(present, ops.no(opens)))
+        self.unlikely = ops.where(closes, 0.0, self.unlikely + seconds)
+        self.calm = ops.where(ops.either(closes, logit >= self.open_at), 0.0, self.calm + seconds)
+        passed = ops.either(self.calm >= policy.calm, self.unlikely >= UNLIKELY_TIMES * policy.calm)
+        over = ops.both(passed, self.refused >= policy.hold)
+        # While contention is there, waiting for calm would only repeat what was earned.
+        stays = ops.both(self.refusing, ops.no(ops.either(over, opens)))
+        self.refusing = ops.either(closes, stays)
+        self.refused = ops.where(self.refusing, self.refused + seconds, 0.0)
+
+    def _may_accept(self) -> Value:
+        """Tell whether one more step with contention may be accepted."""
+        return self.present_accepted + 1 <= EARLY_SHARE * self.present_steps
+
+    def _affordable(self) -> Value:
+        """Return the score above which the budget affords to refuse."""
+        affordable = self.budget.threshold()
+        # With hardly a score seen there is nothing to rank: what is likely is refused.
+        return self.ops.where(affordable < math.inf, affordable, -math.inf)
+
+    def _spend_quota(self, score: Value, *, known: bool, enforcing: bool) -> Verdict:
+        ops = self.ops
+        threshold = self.budget.threshold()
+        if known:
+            self.budget.learn(score)
+        act = score > threshold
+        raised, counts = self._explore(act, enforcing=enforcing)
+        self.budget.spend(raised)
+        self.refusing = act
+        return Verdict(raised, act, act, threshold, counts, ops.full(False))
+
+    def _explore(self, act: Value, *, enforcing: bool) -> tuple[Value, Value]:
+        """Return what is refused once exceptions are made, and how many steps each label stands for."""
+        ops = self.ops
+        counts = ops.full(1.0)
+        if not enforcing:
+            if ops.any(self.exempt):
+                self.exempt = ops.full(False)
+            return act, counts
+        self._except(act)
+        raised = ops.both(act, ops.no(self.exempt))
+        share = max(self.policy.explore, 1e-9)
+        return raised, ops.where(raised, 0.0, ops.where(self.exempt, 1.0 / share, counts))
+
+    def _except(self, act: Value) -> None:
+        """Pick exceptions: a would-be refusal accepted, and those of the next horizon with it.
+
+        One horizon each, so that what follows the first is not the work of a refusal
+        after it. How many would-be refusals that lets through is learned, so that the
+        share comes out as asked.
+        """
+        ops, policy = self.ops, self.policy
+        within = self.excepting > 0
+        each = (policy.horizon + self.excepted) / (1.0 + self.exceptions)
+        draw = ops.uniform(self.seed, self.counter)
+        self.counter = self.counter + ops.where(act, 1, 0)
+        starts = ops.both(ops.both(act, ops.no(within)), draw * each < policy.explore)
+        self.excepting = ops.where(starts, policy.horizon - 1, ops.maximum(self.excepting - 1, 0))
+        self.exempt = ops.both(act, ops.either(starts, within))
+        self.exceptions = self.exceptions + ops.where(starts, 1.0, 0.0)
+        self.excepted = self.excepted + ops.where(self.exempt, 1.0, 0.0)

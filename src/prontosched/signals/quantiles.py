@@ -13,8 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from prontosched.signals.arithmetic import Many, One, Operations, Value
-from prontosched.signals.held import Held
+from prontosched.signals.arithmetic import Component, Many, One, Operations, Value
 from prontosched.subspace import Array
 
 SIZE = 1024
@@ -33,7 +32,7 @@ def check_size(size: int) -> None:
         raise ValueError(f"size must be even and at least 2, got {size}")
 
 
-class OneSample(Held):
+class OneSample(Component):
     """A thinned sample of one stream.
 
     Notes
@@ -108,7 +107,7 @@ class OneSample(Held):
         return float(self.ordered[above]) if above < self.sorted_count else np.inf
 
 
-class ManySamples(Held):
+class ManySamples(Component):
     """Thinned samples of many streams, each at its own place.
 
     Notes

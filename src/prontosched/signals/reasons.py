@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prontosched.signals.history import OFFSET
+from prontosched.signals.heads import DIRECTIONS
+from prontosched.signals.inputs import OFFSET
 from prontosched.signals.learner import Learner
-from prontosched.signals.sight import DIRECTIONS
 from prontosched.subspace import Array
 
 # Inputs that are one thing to a reader: its name, and the first of them in `INPUTS`.

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple
 
-from prontosched.signals.arithmetic import Operations, Value
-from prontosched.signals.held import Held
-from prontosched.signals.history import weight
+from prontosched.signals.arithmetic import Component, Operations, Value
+from prontosched.signals.inputs import weight
 
 FADES = weight(10_000.0)
 JUDGED_EVERY = 16
@@ -55,7 +54,7 @@ class Standing(NamedTuple):
     better_than_coin: bool | None
 
 
-class Record(Held):
+class Record(Component):
     """Fading counts of labelled steps.
 
     Notes

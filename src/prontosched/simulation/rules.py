@@ -17,7 +17,7 @@ from prontosched.pipeline.fleet import Fleet
 from prontosched.pipeline.node_fleet import NodeFleet
 from prontosched.pipeline.presets import make_fleet
 from prontosched.signals.arithmetic import Many
-from prontosched.signals.budget import Budget
+from prontosched.signals.policy import Budget
 from prontosched.simulation.cluster import Cluster
 from prontosched.simulation.gate import ClusterGate, Levels
 from prontosched.simulation.sensors import Reading

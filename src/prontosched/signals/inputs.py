@@ -1,0 +1,329 @@
+"""The inputs of the learned signal that any node can give: its own contention, and the clock.
+
+Covers: `History`, with levels, trends, spike rates and restlessness of CPU Ready, and
+utilisation; `Clock`, the time a signal goes by; `Profiles`, what CPU Ready usually does
+at the time of the hour, day and week that the next steps fall on. Where no clock time
+comes with the telemetry a step counts as a minute.
+Does not cover: inputs from the embedding; see `heads.Correction`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from prontosched.signals.arithmetic import Component, Operations, Value
+
+SHORT, LONG = (2.0, 5.0, 15.0), (60.0, 240.0, 1440.0)
+RATES = (10.0, 60.0, 1440.0)
+RESTLESS = (5.0, 240.0)
+USED = (2.0, 15.0, 240.0)
+WEEK_OF_MINUTES = 7 * 1440.0
+OFFSET = 0.05
+# Three tolerances: above it, more contention now says little about contention to come.
+LEVEL_TOP = math.log(3.0 + OFFSET)
+
+
+def weight(half_life: float) -> float:
+    """Return the weight of the newest value in an average with this half-life in steps.
+
+    Examples
+    --------
+    >>> weight(1.0)
+    0.5
+    """
+    return float(1.0 - 0.5 ** (1.0 / half_life))
+
+
+HISTORY_INPUTS = (
+    "always",
+    "CPU Ready now",
+    *(f"change over {k}" for k in (1, 2, 3, 4)),
+    *(f"level over {k:.0f}" for k in SHORT + LONG),
+    "highest of 5",
+    "highest of 15",
+    "lowest of 5",
+    *(f"spike rate over {k:.0f}" for k in RATES),
+    "time since a spike",
+    *(f"restlessness over {k:.0f}" for k in RESTLESS),
+    "utilisation now",
+    *(f"utilisation over {k:.0f}" for k in USED),
+    "contention now",
+    "CPU Ready during contention",
+    "CPU Ready up to 3 tolerances",
+)
+
+
+class History(Component):
+    """Averages, extremes and spike rates of one contention value, and of utilisation.
+
+    All are of v = log(0.05 + u), where u is CPU Ready in units of the tolerance:
+    equal ratios count alike, and an idle node stays finite. Averages start as plain
+    means, so that the first value is not remembered for weeks.
+
+    Notes
+    -----
+    Memory: some forty floats per node.
+    """
+
+    HELD: ClassVar[tuple[str, ...]] = (
+        "recent",
+        "levels",
+        "rates",
+        "restless",
+        "since",
+        "used",
+        "used_mean",
+        "used_square",
+        "used_now",
+        "steps",
+        "used_steps",
+    )
+
+    def __init__(self, ops: Operations) -> None:
+        self.ops = ops
+        self.recent = [ops.full(0.0) for _ in range(15)]  # newest first
+        self.levels = [ops.full(0.0) for _ in SHORT + LONG]
+        self.rates = [ops.full(0.0) for _ in RATES]
+        self.restless = [ops.full(0.0) for _ in RESTLESS]
+        self.since = ops.full(0.0)
+        self.used = [ops.full(0.0) for _ in USED]
+        self.used_mean = ops.full(0.0)
+        self.used_square = ops.full(0.0)
+        self.used_now = ops.full(0.0)
+        self.steps = ops.full(0.0)
+        self.used_steps = ops.full(0.0)
+
+    def learn(self, v: Value, spike: Value, utilisation: Value) -> None:
+        """Take in one step: v, whether it is contention, and utilisation (NaN: unknown)."""
+        ops = self.ops
+        recent = self.recent
+        first = self.steps == 0.0
+        if ops.any(first):
+            self.recent = recent = [ops.where(first, v, old) for old in recent]
+        self.steps = self.steps + 1.0
+        plain = 1.0 / self.steps
+        size = abs(v - recent[0])
+        recent.insert(0, v)
+        recent.pop()
+        # Until an average is as long as its memory it is a plain mean.
+        weights = WEIGHTS
+        if ops.any(plain > LEVEL_WEIGHTS[-1]):
+            weights = tuple(tuple(ops.maximum(k, plain) for k in group) for group in WEIGHTS)
+        level_weights, rate_weights, restless_weights = weights
+        hit = spike * 1.0
+        levels, rates, restless = self.levels, self.rates, self.restless
+        for i, old in enumerate(levels):
+            levels[i] = old + level_weights[i] * (v - old)
+        for i, old in enumerate(rates):
+            rates[i] = old + rate_weights[i] * (hit - old)
+        for i, old in enumerate(restless):
+            restless[i] = old + restless_weights[i] * (size - old)
+        self.since = ops.where(spike, 0.0, self.since + 1.0)
+        self._learn_utilisation(utilisation)
+
+    def _learn_utilisation(self, utilisation: Value) -> None:
+        ops = self.ops
+        known = ops.known(utilisation)
+        if not ops.any(known):
+            return
+        on = known * 1.0
+        mean = self.used_mean
+        self.used_steps = self.used_steps + on
+        plain = 1.0 / ops.maximum(self.used_steps, 1.0)
+        k = on * ops.maximum(WEEK_WEIGHT, plain)
+        value = ops.where(known, utilisation, mean)
+        apart = value - mean
+        self.used_mean = mean = mean + k * apart
+        self.used_square = square = (1.0 - k) * (self.used_square + k * apart * apart)
+        # The floor keeps a utilisation that hardly moves from filling the scale with its rounding.
+        scale = ops.sqrt(square) + 0.01 * abs(mean) + 1e-9
+        z = ops.clip((value - mean) / scale, -8.0, 8.0)
+        self.used_now = ops.where(known, z, self.used_now)
+        used = self.used
+        for i, w in enumerate(USED_WEIGHTS):
+            old = used[i]
+            used[i] = old + on * ops.maximum(w, plain) * (z - old)
+
+    def inputs(self) -> list[Value]:
+        """Return the inputs, in the order of `HISTORY_INPUTS`."""
+        ops = self.ops
+        sqrt = ops.sqrt
+        recent, levels, rates, used = self.recent, self.levels, self.rates, self.used
+        five = recent[:5]
+        v = five[0]
+        z = self.used_now
+        now = (self.since == 0.0) * 1.0
+        return [
+            ops.full(1.0),
+            v,
+            v - five[1],
+            v - five[2],
+            v - five[3],
+            v - five[4],
+            levels[0] - v,
+            levels[1] - v,
+            levels[2] - v,
+            levels[3],
+            levels[4],
+            levels[5],
+            ops.largest(five) - v,
+            ops.largest(recent) - v,
+            ops.smallest(five) - v,
+            sqrt(rates[0]),
+            sqrt(rates[1]),
+            sqrt(rates[2]),
+            0.25 * ops.log(1.0 + self.since),
+            self.restless[0],
+            self.restless[1],
+            z,
+            used[0] - z,
+            used[1] - z,
+            used[2],
+            now,
+            now * v,
+            ops.minimum(v, LEVEL_TOP),
+        ]
+
+
+LEVEL_WEIGHTS = tuple(weight(k) for k in SHORT + LONG)
+RATE_WEIGHTS = tuple(weight(k) for k in RATES)
+RESTLESS_WEIGHTS = tuple(weight(k) for k in RESTLESS)
+WEIGHTS: tuple[Sequence[Value], ...] = (LEVEL_WEIGHTS, RATE_WEIGHTS, RESTLESS_WEIGHTS)
+USED_WEIGHTS = tuple(weight(k) for k in USED)
+WEEK_WEIGHT = weight(WEEK_OF_MINUTES)
+
+
+MINUTE = 60.0
+# Name, seconds per bin, bins, weight of the newest visit, visits that count as much as knowing nothing.
+PERIODS = (
+    ("hour", 60.0, 60, 0.1, 5.0),
+    ("day", 300.0, 288, 0.15, 3.0),
+    ("week", 1800.0, 336, 0.3, 2.0),
+)
+BINS = sum(bins for _, _, bins, _, _ in PERIODS)
+FIRST_BINS = tuple(sum(bins for _, _, bins, _, _ in PERIODS[:i]) for i in range(len(PERIODS)))
+
+PROFILE_INPUTS = tuple(
+    f"{what} at this time of the {name}" for name, *_ in PERIODS for what in ("level", "spikes", "rise")
+)
+
+
+class Clock(Component):
+    """Seconds on the clock, known or counted, and the usual interval between steps."""
+
+    HELD: ClassVar[tuple[str, ...]] = ("now", "interval", "seen", "measured")
+
+    def __init__(self, ops: Operations) -> None:
+        self.ops = ops
+        self.now = ops.full(-MINUTE)
+        self.interval = ops.full(MINUTE)
+        self.seen = ops.full(False)
+        self.measured = ops.full(False)
+
+    def advance(self, time: Value) -> None:
+        """Go to `time`, or on by one interval where it is unknown."""
+        ops = self.ops
+        known = ops.known(time)
+        if not ops.any(known):
+            self.now = self.now + self.interval
+            return
+        step = time - self.now
+        # `seen`: two real times are needed to tell an interval. Pauses are not intervals.
+        counts = ops.both(ops.both(known, self.seen), step > 0.0)
+        usual = self.interval + 0.05 * (ops.minimum(step, 3.0 * self.interval) - self.interval)
+        self.interval = ops.where(counts, ops.where(self.measured, usual, step), self.interval)
+        self.measured = ops.either(self.measured, counts)
+        self.now = ops.where(known, time, self.now + self.interval)
+        self.seen = ops.either(self.seen, known)
+
+
+class Profiles(Component):
+    """Usual level and spike rate for each bin of the hour, the day and the week.
+
+    Levels are kept as distances from the day's average, and everything is drawn
+    towards 0 by how seldom its bin was visited: a profile that knows nothing says
+    nothing.
+
+    Notes
+    -----
+    Memory: five floats for each of 684 bins.
+    """
+
+    HELD: ClassVar[tuple[str, ...]] = ("levels", "spikes", "trusted_levels", "trusted_spikes", "visits")
+
+    def __init__(self, ops: Operations, horizon: int) -> None:
+        self.ops = ops
+        # An hour's bins are a minute wide; those of the day and the week hold many steps: one look does.
+        middle = -(-horizon // 2)
+        looks = (sorted({1, middle, horizon}), [middle], [middle])
+        self.periods = [
+            (width, bins, first, fast, unsure, ahead)
+            for (_, width, bins, fast, unsure), first, ahead in zip(PERIODS, FIRST_BINS, looks, strict=True)
+        ]
+        self.levels = ops.table(BINS)
+        self.spikes = ops.table(BINS)
+        self.trusted_levels = ops.table(BINS)
+        self.trusted_spikes = ops.table(BINS)
+        self.visits = ops.table(BINS)
+
+    def ahead(self, clock: Clock, steps: int) -> list[Value]:
+        """Return the usual level and spike rate at half of the next `steps` and at their end, for each period."""
+        ops = self.ops
+        found: list[Value] = []
+        for width, bins, first, *_ in self.periods:
+            half, end = (
+                ops.place((clock.now + part * steps * clock.interval) / width, bins, first)
+                for part in (0.5, 1.0)
+            )
+            found.append(0.5 * (self.trusted_levels[half] + self.trusted_levels[end]))
+            found.append(ops.sqrt(0.5 * (self.trusted_spikes[half] + self.trusted_spikes[end])))
+        return found
+
+    def learn(self, clock: Clock, apart: Value, spike: Value) -> list[Value]:
+        """Take in one step, and return what may follow it.
+
+        Parameters
+        ----------
+        apart, spike
+            The distance of v from its slow average, and whether it is contention.
+
+        Returns
+        -------
+        inputs
+            Level, spike rate and greatest rise over the next steps, for each period.
+        """
+        ops = self.ops
+        hit = spike * 1.0
+        now, interval = clock.now, clock.interval
+        visits_of, levels, spikes = self.visits, self.levels, self.spikes
+        trusted_levels, trusted_spikes = self.trusted_levels, self.trusted_spikes
+        found: list[Value] = []
+        for width, bins, first, fast, unsure, ahead in self.periods:
+            at = ops.place(now / width, bins, first)
+            share = ops.minimum(interval / width, 1.0)
+            visits = visits_of[at] + share
+            k = share * ops.clip(1.0 / visits, fast, 1.0)
+            trust = visits / (visits + unsure)
+            level, rate = levels[at], spikes[at]
+            level = level + k * (apart - level)
+            rate = rate + k * (hit - rate)
+            here = trust * level
+            visits_of[at] = visits
+            levels[at] = level
+            spikes[at] = rate
+            trusted_levels[at] = here
+            trusted_spikes[at] = trust * rate
+            at = ops.place((now + ahead[0] * interval) / width, bins, first)
+            level = highest = trusted_levels[at]
+            rate = trusted_spikes[at]
+            for steps in ahead[1:]:
+                at = ops.place((now + steps * interval) / width, bins, first)
+                there = trusted_levels[at]
+                level = level + there
+                rate = rate + trusted_spikes[at]
+                highest = ops.maximum(there, highest)
+            part = 1.0 / len(ahead)
+            found += [part * level, ops.sqrt(part * rate), highest - here]
+        return found
