@@ -49,16 +49,16 @@ def browser() -> Iterator[object]:
         opened.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def artefacts() -> Path:
     """Where screenshots are kept."""
     ARTEFACTS.mkdir(exist_ok=True)
     return ARTEFACTS
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def start() -> Iterator[Start]:
-    """Start `pronto up` with options; gives its address. All are stopped at the end."""
+    """Start `pronto up` with options; gives its address. All are stopped with the module."""
     running: list[subprocess.Popen[str]] = []
     readers: list[threading.Thread] = []
 
@@ -124,7 +124,7 @@ def planted(path: Path, *, quiet: int = 120, busy: int = 80) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def node(start: Start, tmp_path_factory: pytest.TempPathFactory) -> str:
     """One node under planted contention, with markup in its name and in a metric's."""
     folder = tmp_path_factory.mktemp("planted")
@@ -132,13 +132,13 @@ def node(start: Start, tmp_path_factory: pytest.TempPathFactory) -> str:
     return start("--trace", trace, "--repeat", "--interval", "0.1", "--state", str(folder / "state"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fleet(start: Start) -> str:
     """A thousand nodes in one process."""
     return start("--synthetic", "1000", "--no-keep", "--interval", "1")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def dozen(start: Start) -> str:
     """Twelve nodes in one process."""
     return start("--synthetic", "12", "--no-keep", "--interval", "0.5")
