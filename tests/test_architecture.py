@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "prontosched"
 ROWS = [
     {"__main__"},
     {"cli"},
-    {"agent", "evaluation", "dashboard", "recording", "simulation"},
+    {"agent", "evaluation", "dashboard", "recording", "simulation", "sklearn", "river"},
     {"settings", "explain"},
     {"competitors"},
     {"federation", "gates"},
