@@ -12,18 +12,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from prontosched.simulation.goals import goals
 from prontosched.simulation.report import words
 from prontosched.simulation.rules import RULES
-from prontosched.simulation.run import Outcome, Scenario
-from prontosched.simulation.study import Cell, Interval, Study
+from prontosched.simulation.run import RunOutcome, Scenario
+from prontosched.simulation.study import Cell, SeedInterval, SimulationStudy, goals
 
 PAGE = Path(__file__).parent.parent / "docs" / "simulation.md"
 BEGIN, END = "<!-- results: python -m tests.make_simulation_docs -->", "<!-- end of results -->"
 LEAST = "least-allocated"
 
 
-def read_study(path: Path) -> Study:
+def read_study(path: Path) -> SimulationStudy:
     """Return a study as `pronto simulate --json` printed it."""
     found = json.loads(path.read_text())
     parts: dict[str, list[Cell]] = {}
@@ -32,16 +31,16 @@ def read_study(path: Path) -> Study:
         for row in rows:
             cell = Cell(row["name"], Scenario(**row["scenario"]), row["placer"], row["rule"])
             parts.setdefault(part, []).append(cell)
-            outcomes[cell] = [Outcome(**outcome) for outcome in row["outcomes"]]
-    return Study(parts, tuple(found["seeds"]), outcomes)
+            outcomes[cell] = [RunOutcome(**outcome) for outcome in row["outcomes"]]
+    return SimulationStudy(parts, tuple(found["seeds"]), outcomes)
 
 
-def percent(share: Interval) -> str:
+def percent(share: SeedInterval) -> str:
     """Return a share with its interval."""
     return f"{share.mean:.0%} [{share.low:.0%}, {share.high:.0%}]"
 
 
-def by_placer(study: Study, part: str) -> Iterator[str]:
+def by_placer(study: SimulationStudy, part: str) -> Iterator[str]:
     """Yield one row a rule: what it removes with each placer, and what it closes."""
     (name,) = study.names(part)
     placers = list(dict.fromkeys(cell.placer for cell in study.parts[part]))
@@ -61,7 +60,7 @@ def by_placer(study: Study, part: str) -> Iterator[str]:
         yield f"| {words_for} | " + " | ".join(cells) + f" | {min(closed):.2f}–{max(closed):.2f} |"
 
 
-def by_scenario(study: Study, part: str) -> Iterator[str]:
+def by_scenario(study: SimulationStudy, part: str) -> Iterator[str]:
     """Yield one row a scenario: what each rule removes with the least-allocated placer."""
     rules = [rule for rule in dict.fromkeys(cell.rule for cell in study.parts[part]) if rule != "nothing"]
     yield "| | alone: slowdown, by work | " + " | ".join(rules) + " |"
@@ -73,7 +72,7 @@ def by_scenario(study: Study, part: str) -> Iterator[str]:
         yield f"| {name} | {alone:.3f}, {by_work:.3f} | " + " | ".join(removed) + " |"
 
 
-def results(whole: Study, equal: Study) -> Iterator[str]:
+def results(whole: SimulationStudy, equal: SimulationStudy) -> Iterator[str]:
     """Yield the lines between the marks."""
     first = whole.parts["placers"][0].scenario
     yield BEGIN

@@ -9,8 +9,7 @@ import pytest
 
 from prontosched.errors import ProntoError
 from prontosched.evaluation.evaluate import Evaluation, evaluate
-from prontosched.evaluation.inputs import Columns, plan_traces
-from prontosched.evaluation.setting import Setting
+from prontosched.evaluation.inputs import Columns, Setting, plan_traces
 
 ROWS = 240
 

@@ -11,7 +11,7 @@ import pytest
 
 from prontosched.errors import TelemetryError
 from prontosched.evaluation.datasets import open_dataset, recognise
-from prontosched.evaluation.datasets.smd import METRICS, SmdFile
+from prontosched.evaluation.datasets.public import METRICS, SmdFile
 
 BITBRAINS_HEADER = (
     "Timestamp [ms];\tCPU cores;\tCPU capacity provisioned [MHZ];\tCPU usage [MHZ];\tCPU usage [%];\t"

@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 
 from prontosched.errors import SettingsError
-from prontosched.evaluation import engines
-from prontosched.evaluation.controls import Control, plan_control
-from prontosched.evaluation.inputs import Part
+from prontosched.evaluation.evaluate import run_parts
+from prontosched.evaluation.generated import Control, plan_control
+from prontosched.evaluation.inputs import Part, Setting
 from prontosched.evaluation.record import Record, Shape
 from prontosched.evaluation.replay import PartResult, evaluate_part
-from prontosched.evaluation.setting import Setting
 from prontosched.pipeline.presets import make_fleet
 
 SETTING = Setting(methods=("ready", "random"), truth="5%")
@@ -64,7 +63,7 @@ def test_a_killed_process_does_not_change_the_numbers() -> None:
 
     killer = threading.Thread(target=kill_one)
     killer.start()
-    found = engines.run(parts, SETTING, workers=2)
+    found = run_parts(parts, SETTING, workers=2)
     killer.join()
 
     assert killed
@@ -119,7 +118,7 @@ def test_a_killed_dask_worker_does_not_change_the_numbers() -> None:
         victim = next(iter(cluster.workers.values())).pid
         timer = threading.Timer(0.5, os.kill, (victim, signal.SIGKILL))
         timer.start()
-        found = engines.run(parts, SETTING, engine="dask", scheduler=cluster.scheduler_address)
+        found = run_parts(parts, SETTING, engine="dask", scheduler=cluster.scheduler_address)
         timer.join()
 
     assert same(found, expected)
@@ -128,15 +127,13 @@ def test_a_killed_dask_worker_does_not_change_the_numbers() -> None:
 def test_a_scheduler_that_does_not_answer_is_named() -> None:
     pytest.importorskip("distributed")
     with pytest.raises(SettingsError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
-        engines.run(
-            [Control("positive", 1, 0, 1, 200)], SETTING, engine="dask", scheduler="tcp://127.0.0.1:9"
-        )
+        run_parts([Control("positive", 1, 0, 1, 200)], SETTING, engine="dask", scheduler="tcp://127.0.0.1:9")
 
 
 def test_progress_adds_up_to_the_rows() -> None:
     done: list[int] = []
 
-    engines.run(
+    run_parts(
         plan_control("negative", nodes=5, steps=300, seed=1).parts, SETTING, workers=1, progress=done.append
     )
 
@@ -183,9 +180,9 @@ def test_counts_are_exact_however_long_the_trace() -> None:
 PEAK = """
 import resource, sys
 from prontosched.evaluation import record
-from prontosched.evaluation.controls import Control
+from prontosched.evaluation.generated import Control
 from prontosched.evaluation.replay import evaluate_part
-from prontosched.evaluation.setting import Setting
+from prontosched.evaluation.inputs import Setting
 record.TAPE_BYTES = 4_000_000  # full after 17,000 steps, so that a short run shows what a long one does
 evaluate_part(Control("negative", 1, 0, 16, int(sys.argv[1])), Setting(methods=("ready",), truth="5%"))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -12,12 +12,10 @@ from click.testing import CliRunner
 
 from prontosched.cli import main
 from prontosched.cli.evaluate import command
-from prontosched.evaluation import engines
-from prontosched.evaluation.controls import Control, plan_control
-from prontosched.evaluation.evaluate import Evaluation, evaluate
-from prontosched.evaluation.inputs import Columns, chunk_size, plan_traces
-from prontosched.evaluation.printing import print_outcome
-from prontosched.evaluation.setting import Setting
+from prontosched.evaluation.evaluate import Evaluation, evaluate, run_parts
+from prontosched.evaluation.generated import Control, plan_control
+from prontosched.evaluation.inputs import Columns, Setting, chunk_size, plan_traces
+from prontosched.evaluation.report import print_outcome
 
 METHODS = ("paper", "t2+spe", "ready", "random", "clock", "accept")
 
@@ -212,7 +210,7 @@ def test_dask_gives_the_same_numbers(positive: Evaluation) -> None:
 
 def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(Exception, match="engine must be local or dask, got 'spark'"):
-        engines.run([], Setting(methods=METHODS), engine="spark")
+        run_parts([], Setting(methods=METHODS), engine="spark")
 
 
 def test_the_command_prints_the_verdict_and_a_table() -> None:

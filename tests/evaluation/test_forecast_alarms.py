@@ -7,14 +7,14 @@ import warnings
 import numpy as np
 import pytest
 
-from prontosched.evaluation.forecast.alarms import (
+from prontosched.evaluation.forecast.models import memory_and_network, one_hour
+from prontosched.evaluation.forecast.study import (
     ALARM_METHODS,
     THRESHOLDS,
     alarm_day,
     score_alarms,
     thresholds,
 )
-from prontosched.evaluation.forecast.example import memory_and_network, one_hour
 
 
 @pytest.mark.parametrize(

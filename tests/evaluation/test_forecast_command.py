@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from prontosched.cli import cli, main
-from prontosched.evaluation.forecast import arima
+from prontosched.evaluation.forecast import models
 from prontosched.telemetry.trace import open_trace
 
 
@@ -25,7 +25,7 @@ def trace(tmp_path: Path, rng: np.random.Generator) -> Path:
 def test_forecast_prints_json_with_the_papers_numbers_apart(
     trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arima, "MOST_TERMS", 0)
+    monkeypatch.setattr(models, "MOST_TERMS", 0)
     done = CliRunner().invoke(
         cli, ["forecast", str(trace), "--no-generated", "--json", "--jobs", "1", "--fresh"]
     )

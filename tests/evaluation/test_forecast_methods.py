@@ -8,17 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from prontosched.evaluation.forecast.arima import Arima
-from prontosched.evaluation.forecast.methods import (
+from prontosched.evaluation.forecast.models import (
+    GROUPINGS,
+    Arima,
     AutoregressiveSVR,
+    WindowScale,
+    cort_distances,
+    embed,
     forecast_from_cluster,
     forecast_same_node,
+    group_nodes,
     lagged,
     smooth,
 )
-from prontosched.evaluation.forecast.neighbours import GROUPINGS, cort_distances, embed, group_nodes
-from prontosched.evaluation.forecast.scaling import WindowScale
-from prontosched.evaluation.forecast.values import daily_day, rmse_by_node, window_pair
+from prontosched.evaluation.forecast.study import daily_day, rmse_by_node, window_pair
 
 
 @settings(max_examples=50, deadline=None)

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from prontosched.errors import TelemetryError
-from prontosched.evaluation.forecast import arima, published, tasks
-from prontosched.evaluation.forecast.answers import QUESTIONS, answer, compare
-from prontosched.evaluation.forecast.load import read_traces, trace_example, trace_panel
+from prontosched.evaluation.datasets.paper_shape import PaperShape
+from prontosched.evaluation.forecast import models, published, study
+from prontosched.evaluation.forecast.answers import QUESTIONS, answer, as_text, compare, daily_table
+from prontosched.evaluation.forecast.panel import read_traces, trace_example, trace_panel
 from prontosched.evaluation.forecast.report import as_json, as_plain_text, tables_of, write_report
-from prontosched.evaluation.forecast.run import ForecastSettings, Outcome, run_forecast
+from prontosched.evaluation.forecast.run import ForecastOutcome, ForecastSettings, run_forecast
 from prontosched.evaluation.forecast.study import (
     StudyResult,
     StudySettings,
@@ -25,8 +26,6 @@ from prontosched.evaluation.forecast.study import (
     node_rmse,
     pick_targets,
 )
-from prontosched.evaluation.forecast.tables import as_text, daily_table
-from prontosched.evaluation.paper_shape import PaperShape
 
 
 @contextmanager
@@ -44,10 +43,10 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> ForecastSettings:
 
 
 @pytest.fixture(scope="module")
-def outcome(settings: ForecastSettings) -> Iterator[Outcome]:
+def outcome(settings: ForecastSettings) -> Iterator[ForecastOutcome]:
     with pytest.MonkeyPatch.context() as patch:
         # Two orders to choose from instead of twelve: the choice itself is tested elsewhere.
-        patch.setattr(arima, "MOST_TERMS", 0)
+        patch.setattr(models, "MOST_TERMS", 0)
         yield run_forecast(settings, no_bar)
 
 
@@ -60,7 +59,7 @@ def write_trace(path: Path, ready: np.ndarray, *, interval: float = 60.0, column
     return path
 
 
-def test_study_fills_every_table_it_is_long_enough_for(outcome: Outcome) -> None:
+def test_study_fills_every_table_it_is_long_enough_for(outcome: ForecastOutcome) -> None:
     tables = {table.key: table for table in tables_of(outcome)}
 
     for key in ("daily", "similar", "windows", "fixed-accuracy", "percentiles-balanced", "statistical-plain"):
@@ -72,14 +71,14 @@ def test_study_fills_every_table_it_is_long_enough_for(outcome: Outcome) -> None
     assert math.isnan(daily.rows[0][1][1])  # 18 days hold no past window of 21
 
 
-def test_ours_and_the_papers_numbers_never_share_a_grid(outcome: Outcome) -> None:
+def test_ours_and_the_papers_numbers_never_share_a_grid(outcome: ForecastOutcome) -> None:
     for table in tables_of(outcome):
         assert not [grid.origin for grid in table.ours if "paper" in grid.origin]
         if table.paper is not None:
             assert table.paper.origin.startswith(published.SOURCE)
 
 
-def test_papers_tables_are_as_printed(outcome: Outcome) -> None:
+def test_papers_tables_are_as_printed(outcome: ForecastOutcome) -> None:
     tables = {table.key: table for table in tables_of(outcome)}
     text = as_text(tables["daily"].paper)
 
@@ -90,11 +89,11 @@ def test_papers_tables_are_as_printed(outcome: Outcome) -> None:
 
 
 def test_a_second_run_takes_up_all_finished_pieces(
-    settings: ForecastSettings, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+    settings: ForecastSettings, outcome: ForecastOutcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(
-        tasks, "_do", lambda task: done.append(task.name) or (task.name, task.work(*task.arguments))
+        study, "_do", lambda task: done.append(task.name) or (task.name, task.work(*task.arguments))
     )
     again = run_forecast(settings, no_bar)
 
@@ -103,14 +102,14 @@ def test_a_second_run_takes_up_all_finished_pieces(
 
 
 def test_a_run_that_was_stopped_does_only_what_is_missing_and_ends_alike(
-    settings: ForecastSettings, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+    settings: ForecastSettings, outcome: ForecastOutcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = next(held.parent for held in settings.cache.glob("*/alarm-p90-17.json"))
     (folder / "alarm-p90-17.json").unlink()
     (folder / "alarm-median-17.json").write_text("{half", encoding="utf-8")
     done: list[str] = []
     monkeypatch.setattr(
-        tasks, "_do", lambda task: done.append(task.name) or (task.name, task.work(*task.arguments))
+        study, "_do", lambda task: done.append(task.name) or (task.name, task.work(*task.arguments))
     )
     again = run_forecast(settings, no_bar)
 
@@ -118,7 +117,7 @@ def test_a_run_that_was_stopped_does_only_what_is_missing_and_ends_alike(
     assert as_json(again, "") == as_json(outcome, "")
 
 
-def test_report_is_one_page_that_needs_nothing_else(outcome: Outcome, tmp_path: Path) -> None:
+def test_report_is_one_page_that_needs_nothing_else(outcome: ForecastOutcome, tmp_path: Path) -> None:
     written = write_report(outcome, tmp_path / "out.html", command="pronto forecast <x>", seconds=61.0)
     page = written[0].read_text(encoding="utf-8")
     numbers = json.loads(written[1].read_text(encoding="utf-8"))
@@ -135,7 +134,7 @@ def test_report_is_one_page_that_needs_nothing_else(outcome: Outcome, tmp_path: 
     assert numbers["data_sets"][0]["generated"] is True
 
 
-def test_same_seed_writes_the_same_figures(outcome: Outcome, tmp_path: Path) -> None:
+def test_same_seed_writes_the_same_figures(outcome: ForecastOutcome, tmp_path: Path) -> None:
     pages = [
         write_report(outcome, tmp_path / str(n) / "o.html", command="c", seconds=1.0)[0] for n in range(2)
     ]
@@ -143,7 +142,7 @@ def test_same_seed_writes_the_same_figures(outcome: Outcome, tmp_path: Path) -> 
     assert pages[0].read_bytes() == pages[1].read_bytes()
 
 
-def test_text_names_each_data_set_and_answers_four_questions(outcome: Outcome) -> None:
+def test_text_names_each_data_set_and_answers_four_questions(outcome: ForecastOutcome) -> None:
     text = as_plain_text(outcome)
 
     assert "[generated data set, in ms]" in text
@@ -151,7 +150,7 @@ def test_text_names_each_data_set_and_answers_four_questions(outcome: Outcome) -
     assert "nan" not in text.lower().replace("tenan", "")
 
 
-def test_question_without_numbers_is_not_answered(outcome: Outcome) -> None:
+def test_question_without_numbers_is_not_answered(outcome: ForecastOutcome) -> None:
     given = answer(outcome.studied[0].result)
 
     assert set(given) == set(QUESTIONS)
@@ -258,7 +257,7 @@ def test_thresholds_in_ms_are_not_applied_to_another_unit(tmp_path: Path, rng: n
 
 
 def test_trace_too_short_for_days_is_joined_by_the_generated_data_set(
-    tmp_path: Path, settings: ForecastSettings, outcome: Outcome, rng: np.random.Generator
+    tmp_path: Path, settings: ForecastSettings, outcome: ForecastOutcome, rng: np.random.Generator
 ) -> None:
     path = write_trace(tmp_path / "a.csv", rng.random(46))
     joined = run_forecast(

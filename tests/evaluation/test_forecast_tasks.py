@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prontosched.evaluation.forecast.tasks import Cache, Task, run_tasks
+from prontosched.evaluation.forecast.study import Cache, Task, run_tasks
 
 PIECES = [Task(f"power-{n}", pow, (2, n)) for n in range(6)]
 

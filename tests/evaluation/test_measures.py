@@ -10,11 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from prontosched.evaluation.curves import at_downtime, exposure_of_oracle
-from prontosched.evaluation.honest import calibration_error, count_calibration, count_honest, count_leads
-from prontosched.evaluation.ranking import average_precision, binned_scores, histograms, rank_bins, roc_area
-from prontosched.evaluation.scores import count_paper, paper_scores
-from prontosched.evaluation.stretch import Stretch
+from prontosched.evaluation.measures import (
+    Stretch,
+    at_downtime,
+    average_precision,
+    binned_scores,
+    calibration_error,
+    count_calibration,
+    count_honest,
+    count_leads,
+    count_paper,
+    exposure_of_oracle,
+    histograms,
+    paper_scores,
+    rank_bins,
+    roc_area,
+)
 
 
 def stretch(

@@ -9,11 +9,10 @@ import pytest
 
 from prontosched.errors import SettingsError
 from prontosched.evaluation import methods as registry
+from prontosched.evaluation.inputs import Setting
 from prontosched.evaluation.limits import hours_above, limit_hours, worst_hour
-from prontosched.evaluation.methods import Chunked, choose
-from prontosched.evaluation.runners import make_runners
-from prontosched.evaluation.scorers import Rows
-from prontosched.evaluation.setting import Setting
+from prontosched.evaluation.methods import Chunked, Rows, choose
+from prontosched.evaluation.replay import make_runners
 from prontosched.signals import SIGNALS, RejectJob, RejectJobFleet, SignalKind
 
 NODES = ("a", "b", "c")
@@ -96,7 +95,7 @@ def test_an_unknown_method_is_named_with_those_there_are() -> None:
 
 
 def test_random_numbers_of_a_node_do_not_depend_on_its_neighbours(rng: np.random.Generator) -> None:
-    from prontosched.evaluation.scorers import Coin
+    from prontosched.evaluation.methods import Coin
 
     def draws(nodes: tuple[str, ...]) -> list[float]:
         coin = Coin(nodes, 0.1, 7)

@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from prontosched.evaluation.intervals import block_weights, mean_interval, ratio_interval
-from prontosched.evaluation.nulls import draw_shifts, holm, p_value, shift_totals, shifted_means
+from prontosched.evaluation.nulls import (
+    block_weights,
+    draw_shifts,
+    holm,
+    mean_interval,
+    p_value,
+    ratio_interval,
+    shift_totals,
+    shifted_means,
+)
 
 
 def test_every_shift_at_once_equals_rolling_by_hand(rng: np.random.Generator) -> None:

@@ -7,9 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from prontosched.evaluation.paper_shape import CHUNK_STEPS, PaperShape
-from prontosched.evaluation.paper_shape_feed import PaperShapeFeed
-from prontosched.evaluation.paper_shape_metrics import TABLES
+from prontosched.evaluation.datasets.paper_shape import CHUNK_STEPS, TABLES, PaperShape
+from prontosched.evaluation.generated import PaperShapeFeed
 
 SMALL = PaperShape(clusters=2, hosts=2, vms=8, days=2, seed=3)
 

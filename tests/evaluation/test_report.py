@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from prontosched.cli.evaluate import command
-from prontosched.evaluation.controls import plan_control
 from prontosched.evaluation.evaluate import evaluate
+from prontosched.evaluation.generated import plan_control
+from prontosched.evaluation.inputs import Setting
 from prontosched.evaluation.report import draw
-from prontosched.evaluation.setting import Setting
 from tests.requirements import require_program
 
 METHODS = "learned,paper,paper-spirit,paper-fd,paper-pm,ready,random,clock,accept"

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from prontosched.errors import TelemetryError
-from prontosched.evaluation import engines
-from prontosched.evaluation.evaluate import Evaluation, evaluate
-from prontosched.evaluation.inputs import Columns, Part, Plan, plan_traces
-from prontosched.evaluation.intervals import excess_p, t_quantile, t_tail
+from prontosched.evaluation.evaluate import Evaluation, evaluate, run_parts
+from prontosched.evaluation.inputs import Columns, Part, Plan, Setting, plan_traces
 from prontosched.evaluation.methods import choose
-from prontosched.evaluation.setting import Setting
+from prontosched.evaluation.nulls import excess_p, t_quantile, t_tail
 from prontosched.evaluation.study import Study
 from prontosched.evaluation.verdict import answer
 from prontosched.telemetry.trace import Chunk, TraceCounts
@@ -77,7 +75,7 @@ def answers(steps: int, seeds: int, *, methods: tuple[str, ...] = METHODS, worke
     setting = Setting(methods=methods)
     parts: list[Part] = [OneNode(seed, steps) for seed in range(seeds)]
     found: Counter[str] = Counter()
-    for result in engines.run(parts, setting, workers=workers):
+    for result in run_parts(parts, setting, workers=workers):
         study = Study([result], setting, choose(methods))
         if not study.nodes:
             found["too short to score"] += 1

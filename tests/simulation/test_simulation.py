@@ -9,17 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prontosched.gates.floor import places
 from prontosched.gates.policy import Rules
-from prontosched.simulation.background import read_background, shipped_background
-from prontosched.simulation.cluster import Cluster
-from prontosched.simulation.gate import ClusterGate
-from prontosched.simulation.jobs import Jobs, bounded_pareto_mean, draw_jobs
+from prontosched.gates.floor import places
+from prontosched.simulation.cluster import Cluster, Jobs, Reading, Sensors, bounded_pareto_mean, draw_jobs
 from prontosched.simulation.placers import PLACERS, Choice, View
-from prontosched.simulation.rules import RATIONED, RULES, World, make_rule
+from prontosched.simulation.rules import RATIONED, RULES, ClusterGate, World, make_rule
 from prontosched.simulation.run import Scenario, simulate
-from prontosched.simulation.sensors import Reading, Sensors
-from prontosched.simulation.tenants import BEYOND, TENANTS, Tenants, bursty, regular, replayed
+from prontosched.simulation.tenants import (
+    BEYOND,
+    TENANTS,
+    Tenants,
+    bursty,
+    read_background,
+    regular,
+    replayed,
+    shipped_background,
+)
 
 SMALL = Scenario(nodes=12, steps=400)
 

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from prontosched.simulation.goals import Goal, goals
 from prontosched.simulation.report import table, words
 from prontosched.simulation.run import Scenario
 from prontosched.simulation.study import (
-    Interval,
-    Study,
+    Goal,
+    SeedInterval,
+    SimulationStudy,
     busy_name,
     cells_of,
+    goals,
     over_seeds,
     run_cells,
     whole_grid,
@@ -27,9 +28,9 @@ from tests.test_cli import pronto
 SHORT = Scenario(nodes=40, steps=2000)
 
 
-def study_of(scenario: Scenario, placers: list[str], rules: list[str], seeds: list[int]) -> Study:
+def study_of(scenario: Scenario, placers: list[str], rules: list[str], seeds: list[int]) -> SimulationStudy:
     cells = cells_of(busy_name(scenario.busy), scenario, placers, rules)
-    return Study({"scenario": cells}, tuple(seeds), dict(run_cells(cells, seeds, workers=1)))
+    return SimulationStudy({"scenario": cells}, tuple(seeds), dict(run_cells(cells, seeds, workers=1)))
 
 
 def test_intervals_cover_their_mean_and_shrink_with_seeds() -> None:
@@ -42,7 +43,7 @@ def test_intervals_cover_their_mean_and_shrink_with_seeds() -> None:
 def test_a_study_is_the_same_whatever_the_number_of_workers() -> None:
     cells = cells_of("small", Scenario(nodes=6, steps=150), ["random"], ["nothing", "ready"])
     one, two = (
-        Study({"scenario": cells}, (1, 2), dict(run_cells(cells, [1, 2], workers=workers)))
+        SimulationStudy({"scenario": cells}, (1, 2), dict(run_cells(cells, [1, 2], workers=workers)))
         for workers in (1, 2)
     )
 
@@ -60,7 +61,7 @@ def test_the_whole_grid_has_every_scenario_that_the_goals_ask_for() -> None:
 
 
 def test_a_goal_is_met_on_its_side_of_the_bound_only() -> None:
-    figure = Interval(0.5, 0.4, 0.6)
+    figure = SeedInterval(0.5, 0.4, 0.6)
 
     assert Goal("a", figure, 0.6, True).met
     assert not Goal("a", figure, 0.4, True).met

@@ -16,8 +16,7 @@ from prontosched.extras import require_extra
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from prontosched.evaluation.inputs import Plan
-    from prontosched.evaluation.setting import Setting
+    from prontosched.evaluation.inputs import Plan, Setting
 
 
 SWEPT = ("rank", "lag", "block_size", "forgetting")
@@ -189,8 +188,8 @@ def command(
 def _setting(methods: str | None, truth: str, options: dict[str, Any]) -> Setting:
     """Return what is asked; what is asked wrongly is a usage error."""
     from prontosched.errors import SettingsError
+    from prontosched.evaluation.inputs import Setting
     from prontosched.evaluation.methods import choose, default_methods
-    from prontosched.evaluation.setting import Setting
     from prontosched.evaluation.truth import Truth
 
     names = default_methods() if methods is None else tuple(filter(None, map(str.strip, methods.split(","))))
@@ -208,7 +207,7 @@ def _setting(methods: str | None, truth: str, options: dict[str, Any]) -> Settin
 
 
 def _plan(traces: tuple[str, ...], control: str | None, options: dict[str, Any]) -> Plan:
-    from prontosched.evaluation.controls import plan_control
+    from prontosched.evaluation.generated import plan_control
     from prontosched.evaluation.inputs import Columns, plan_traces, shipped_trace
 
     if control:
@@ -227,7 +226,7 @@ def _plan(traces: tuple[str, ...], control: str | None, options: dict[str, Any])
 
 def _run(plan: Plan, setting: Setting, options: dict[str, Any], *, data: str) -> None:
     from prontosched.evaluation.evaluate import evaluate
-    from prontosched.evaluation.printing import print_outcome
+    from prontosched.evaluation.report import print_outcome
 
     told = {f"left out: {reason}" for reason in plan.refused.values()}
     with _progress(sum(part.total_rows() for part in plan.parts)) as progress:

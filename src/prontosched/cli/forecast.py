@@ -135,9 +135,9 @@ def _settings(
     unit: str | None,
 ) -> ForecastSettings:
     """Turn options into settings."""
+    from prontosched.evaluation.datasets.paper_shape import PaperShape
     from prontosched.evaluation.forecast.run import ForecastSettings
     from prontosched.evaluation.forecast.study import StudySettings
-    from prontosched.evaluation.paper_shape import PaperShape
 
     if no_generated and not traces:
         raise click.UsageError("--no-generated needs TRACES: there is nothing else to forecast")

@@ -146,9 +146,8 @@ def command(
         pronto simulate --seeds 3 --parts placers --figure slowdown.svg
         pronto simulate --busy 0.8 --tenants chronic --rules nothing,ready,pronto
     """
-    from prontosched.simulation.goals import goals
     from prontosched.simulation.report import goal_lines, legend, table, words
-    from prontosched.simulation.study import Study, run_cells
+    from prontosched.simulation.study import SimulationStudy, goals, run_cells
 
     if figure is not None:
         require_extra("drawing", "evaluation")
@@ -161,7 +160,7 @@ def command(
     ) as runs:
         for cell, outcomes in runs:
             found[cell] = outcomes
-    study = Study(chosen, numbers, found)
+    study = SimulationStudy(chosen, numbers, found)
     if figure is not None:
         _draw(study, figure)
     if as_json:
@@ -184,10 +183,10 @@ def _cells(
     options: dict[str, Any],
 ) -> dict[str, list[Any]]:
     """Return the cells to run, by part: of one scenario if any of its options was given, else of all parts."""
-    from prontosched.simulation.background import read_background, shipped_background
     from prontosched.simulation.rules import RATIONED, RULES
     from prontosched.simulation.run import Scenario
     from prontosched.simulation.study import EQUAL_RULES, EVERY_RULE, PLACERS_COMPARED, cells_of, whole_grid
+    from prontosched.simulation.tenants import read_background, shipped_background
 
     one = ("busy", "tenants", "length")
     given = {name: options.pop(name) for name in one}
@@ -217,7 +216,7 @@ def _cells(
 
 
 def _draw(study: Any, path: Path) -> None:
-    from prontosched.simulation.figure import draw
+    from prontosched.simulation.report import draw
 
     draw(study, path)
     click.echo(f"drawn: {path}", err=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from prontosched.evaluation.windows import Mask
+from prontosched.evaluation.measures import Mask
 from prontosched.signals.arithmetic import Many
 from prontosched.signals.policy import DOWNTIME_WEIGHT, FIRST_SCORES, level_for
 from prontosched.signals.quantiles import WHOLE_PAST, ManySamples

@@ -1,6 +1,6 @@
-"""Figures of the honest measures. Needs matplotlib (extra `evaluation`).
+"""Figures of an evaluation: the honest measures, then the figures of the paper's evaluation section.
 
-Covers: how a figure looks and is written. The paper's own figures are in `figures_paper`.
+Needs matplotlib (extra `evaluation`). The paper's example figures look closely at one node.
 """
 
 from __future__ import annotations
@@ -16,8 +16,13 @@ from typing import Any
 import numpy as np
 
 from prontosched.errors import SettingsError
+from prontosched.evaluation.inputs import Part
+from prontosched.evaluation.measures import Mask
 from prontosched.evaluation.study import Study
+from prontosched.evaluation.truth import Truth
 from prontosched.extras import missing_extra
+from prontosched.pipeline.presets import make_node
+from prontosched.subspace import Array
 
 INK = "#1f2933"
 MUTED = "#7b8794"
@@ -326,3 +331,284 @@ def _label_ends(axis: Any, ends: list[tuple[float, float, str, str]]) -> None:
 
 def _percent() -> Callable[[float, int], str]:
     return lambda value, _: f"{value:.0%}"
+
+
+UNITS = {"percent": "% of a CPU", "ms": "ms per interval"}
+LOOKED_AT = 6000
+SHOWN = 160
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExample:
+    """Some consecutive timesteps of one node under the published signal.
+
+    Attributes
+    ----------
+    node
+        Its name.
+    start
+        Timestep of the first.
+    projections, spikes
+        `(steps, rank)`.
+    score, raised, ready, threshold
+        `(steps,)`.
+    unit
+        Of CPU Ready, in words.
+    """
+
+    node: str
+    start: int
+    projections: Array
+    spikes: Array
+    score: Array
+    raised: Mask
+    ready: Array
+    threshold: Array
+    unit: str = ""
+
+    def part(self, start: int, stop: int) -> NodeExample:
+        """Return some of the steps."""
+        cut = slice(start, stop)
+        return NodeExample(self.node, self.start + start, self.projections[cut], self.spikes[cut], self.score[cut],
+                       self.raised[cut], self.ready[cut], self.threshold[cut], self.unit)  # fmt: skip
+
+
+def look(part: Part, truth: str, *, lag: int = 10, steps: int = LOOKED_AT) -> NodeExample | None:
+    """Replay the first steps of the first node; None if it has too few."""
+    feed, unit = part.open()
+    node = make_node("paper", lag=lag)
+    learner = Truth.parse(truth).learner(1, trace_unit=unit, interval_seconds=feed.interval_seconds)
+    rows: list[tuple[list[float], list[int], float, bool, float, float]] = []
+    early: list[Array] = []
+    name, rank = "", 4
+    try:
+        for chunks in feed.aligned(256):
+            chunk = chunks[0]
+            if name and chunk.node != name:
+                break
+            name = chunk.node
+            for y, ready in zip(chunk.vectors, chunk.ready, strict=True):
+                threshold = float(learner.threshold()[0])
+                learner.learn(np.array([ready]))
+                decision = node.step(y, ready=float(ready))
+                seen = node.evidence
+                assert seen is not None
+                if seen.subspace is None and seen.vector is not None:
+                    early.append(seen.vector)
+                elif early and seen.subspace is not None:
+                    # The vectors of the first block, on the subspace it gave.
+                    for at, projected in enumerate(np.stack(early) @ seen.subspace.basis):
+                        rows[at] = ([*projected.tolist(), *[np.nan] * rank][:rank], *rows[at][1:])
+                    early = []
+                projections = [*seen.projections, *[np.nan] * rank][:rank]
+                spikes = [*(seen.spikes or []), *[0] * rank][:rank]
+                rows.append((projections, spikes, decision.score, decision.raised, float(ready), threshold))
+            if len(rows) >= steps:
+                break
+    finally:
+        feed.close()
+    if len(rows) < 4 * lag:
+        return None
+    columns = list(zip(*rows, strict=True))
+    return NodeExample(name, 0, np.array(columns[0]), np.array(columns[1]), np.array(columns[2]),
+                   np.array(columns[3], bool), np.array(columns[4]), np.array(columns[5]),
+                   UNITS.get(unit, "the trace’s own unit"))  # fmt: skip
+
+
+def busiest(example: NodeExample, steps: int = SHOWN) -> NodeExample:
+    """Return the stretch in which most happens: raises and spikes, both if there is such a place."""
+    with np.errstate(invalid="ignore"):
+        spikes = example.ready >= example.threshold
+    starts = np.concatenate([[False], ~spikes[:-1]]) & spikes
+    happened = np.minimum(_moving(starts, steps), 6) + np.minimum(_moving(example.raised, steps), 6)
+    happened[: 2 * 10] = -1
+    start = int(np.argmax(happened))
+    return example.part(start, start + steps)
+
+
+def _moving(events: Mask, steps: int) -> Array:
+    sums = np.concatenate([[0], np.cumsum(events)])
+    stop = np.minimum(np.arange(events.size) + steps, events.size)
+    found: Array = (sums[stop] - sums[:-1]).astype(np.float64)
+    return found
+
+
+TINTS = ("#1d4ed8", "#c2410c", "#047857", "#7c3aed")
+CDFS = (
+    ("left_sided", "Left-sided raises", "number of raises in [t − w/2, t], over all CPU Ready spikes"),
+    ("right_sided", "Right-sided raises", "number of raises in (t, t + w/2], over all CPU Ready spikes"),
+    ("downtime", "Downtime", "time the signal is raised (% of all)"),
+    ("contained_spikes", "Contained spikes", "raises in windows (% of CPU Ready spikes)"),
+)
+
+
+def published(study: Study) -> list[Any]:
+    """Return the methods of the paper's comparison, and the clock to hold them against."""
+    chosen = [m for m in study.methods if m.family == "published" and m.name != "paper-absolute"]
+    return [*chosen, *[m for m in study.methods if m.name in ("clock", "learned")]]
+
+
+def distributions(study: Study) -> list[Picture]:
+    """Draw the four empirical distributions: over nodes, or with few nodes over windows of their time."""
+    few = len(study.nodes) < FEW_NODES and all(node.paper_blocks for node in study.nodes)
+    over, of = ("windows of time", "window") if few else ("nodes", "node")
+    found = []
+    for figure_name, title, label in CDFS:
+        figure, axes = canvas(4.8, 4.1)
+        axis = axes[0, 0]
+        for method in published(study):
+            values = (
+                study.paper_blocks(method.name, figure_name) if few else study.paper(method.name, figure_name)
+            )
+            values = np.sort(values[np.isfinite(values)])
+            if not values.size:
+                continue
+            share = np.arange(1, values.size + 1) / values.size
+            style = (0, (4, 3)) if method.family == "null" else "-"
+            axis.step(np.concatenate([[values[0]], values]), np.concatenate([[0], share]), where="post", lw=1.7,
+                      color=colour(study, method.name), ls=style, label=method.label)  # fmt: skip
+        if figure_name in ("downtime", "contained_spikes"):
+            axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        if figure_name.endswith("sided"):
+            axis.set_xscale("symlog", linthresh=10)
+        axis.set_title(f"{title} per {of}" if figure_name.endswith("sided") else title)
+        axis.set_xlabel(label)
+        axis.set_ylabel(f"{over} at or below (% of all)")
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axis.set_ylim(0, 1.03)
+        figure.legend(loc="outside lower center", ncols=2, fontsize=7.5)
+        number = "one node" if len(study.nodes) == 1 else f"{len(study.nodes)} nodes"
+        note = (
+            f" With {number} only, over {study.windows} windows of time instead of over nodes." if few else ""
+        )
+        caption = f"Empirical distribution over {over}: {title.lower()}.{note}"
+        found.append(Picture(f"cdf-{figure_name.replace('_', '-')}", caption, figure))
+    return found
+
+
+def projections(example: NodeExample) -> Picture:
+    """Draw the projections with their spikes."""
+    rank = example.projections.shape[1]
+    figure, axes = canvas(8.6, 1.15 * rank + 0.5, rank, 1, sharex=True)
+    time = example.start + np.arange(len(example.ready))
+    for k in range(rank):
+        axis, values = axes[k, 0], example.projections[:, k]
+        axis.plot(time, values, color=TINTS[k % 4], lw=1.1)
+        for sign, mark in ((1, "^"), (-1, "v")):
+            at = example.spikes[:, k] == sign
+            axis.plot(time[at], values[at], mark, color=INK, ms=5, ls="")
+        axis.set_ylabel(f"projection {k + 1}\n(deviations)", fontsize=8)
+    axes[0, 0].set_title(f"{example.node}: tracked projections, spikes up ▲ and down ▼")
+    axes[-1, 0].set_xlabel("timestep (number)")
+    return Picture("projections", "The tracked projections of one node with their spikes.", figure)
+
+
+def rejection(example: NodeExample) -> Picture:
+    """Draw the rejection signal against CPU Ready."""
+    figure, axes = canvas(8.6, 3.8, 2, 1, sharex=True, height_ratios=[1, 2])
+    time = example.start + np.arange(len(example.ready))
+    above, below = axes[0, 0], axes[1, 0]
+    above.fill_between(time, 0, example.score, step="mid", color=TINTS[3], alpha=0.25)
+    above.step(time, example.score, where="mid", color=TINTS[3], lw=1.2, label="score")
+    above.plot(
+        time[example.raised], example.score[example.raised], "v", color="#15803d", ms=6, label="raised"
+    )
+    above.set_ylabel("weighted sum\nof spikes (1)")
+    above.set_title(f"{example.node}: rejection signal ▼ raised, and CPU Ready spikes ●")
+    below.plot(time, example.ready, color=TINTS[0], lw=1.2, label="CPU Ready")
+    below.plot(time, example.threshold, color=MUTED, lw=1, ls=(0, (4, 3)), label="threshold of a spike")
+    with np.errstate(invalid="ignore"):
+        spikes = example.ready >= example.threshold
+    below.plot(time[spikes], example.ready[spikes], "o", color="#0d9488", ms=4, label="spike")
+    for step in time[example.raised]:
+        below.axvline(step, color="#15803d", lw=1, alpha=0.45)
+    below.set_ylabel(f"CPU Ready ({example.unit})")
+    below.set_xlabel("timestep (number)")
+    for axis in (above, below):
+        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    return Picture("rejection", "The rejection signal and CPU Ready of one node.", figure)
+
+
+def window_steps(example: NodeExample, window: int) -> Picture | None:
+    """Draw how the window fills: at w/2, w and 2w."""
+    seen = example.part(0, 2 * window)
+    if len(seen.ready) < 2 * window or not np.isfinite(seen.projections[:, :2]).all():
+        return None
+    figure, axes = canvas(8.6, 5.0, 3, 1, sharex=True)
+    time = np.arange(1, 2 * window + 1)
+    notes = (
+        (window // 2, "t = w/2: too few observations to decide; the reference point is set"),
+        (window, "t = w: the window is full, spikes can be found from here on"),
+        (2 * window, "t = 2w: left of the reference point counts as foretold, right of it as already past"),
+    )
+    for row, (now, note) in enumerate(notes):
+        axis = axes[row, 0]
+        start = max(0, now - window)
+        axis.axvspan(start + 0.5, now + 0.5, color=GRID, alpha=0.6, lw=0)
+        if now == 2 * window:
+            middle = start + window / 2 + 0.5
+            axis.axvspan(start + 0.5, middle, color="#bbf7d0", alpha=0.6, lw=0)
+            axis.axvspan(middle, now + 0.5, color="#fed7aa", alpha=0.6, lw=0)
+            axis.text(
+                start + 0.7, 0.04, "left", transform=axis.get_xaxis_transform(), fontsize=8.5, color="#15803d"
+            )
+            axis.text(
+                now + 0.3,
+                0.04,
+                "right",
+                transform=axis.get_xaxis_transform(),
+                fontsize=8.5,
+                ha="right",
+                color=ACCENT,
+            )
+        for k in range(2):
+            axis.plot(time[:now], seen.projections[:now, k], color=TINTS[k], lw=1.3, marker="o", ms=3,
+                      label=f"projection {k + 1}")  # fmt: skip
+            spiked = np.flatnonzero(seen.spikes[:now, k])
+            axis.plot(time[spiked], seen.projections[spiked, k], "o", mfc="none", mec=INK, ms=9)
+        axis.axvline(max(window / 2, now - window / 2) + 0.5, color=INK, lw=1, ls=(0, (2, 2)))
+        axis.set_title(note, fontsize=9, fontweight="normal")
+        axis.set_ylabel("deviations", fontsize=8)
+        axis.set_xlim(0.5, 2 * window + 0.5)
+        axis.set_xticks(range(0, 2 * window + 1, max(1, window // 5)))
+    axes[0, 0].legend(loc="upper right", fontsize=8)
+    axes[-1, 0].set_xlabel("timestep (number); the dotted line is the reference point, circles are spikes")
+    return Picture(
+        "window", "The sliding window at w/2, w and 2w, with left- and right-sided regions.", figure
+    )
+
+
+def sweep(study: Study, option: str, values: tuple[float, ...]) -> Picture:
+    """Draw what changing one option of the published signal changes."""
+    figure, axes = canvas(8.6, 2.7, 1, 3)
+    names = [f"paper[{option}={int(v) if float(v).is_integer() else v}]" for v in values]
+    chance = study.setting.budget
+
+    def line(axis: Any, title: str, points: Array, dashed: float | None) -> None:
+        axis.plot(values, points, color=TINTS[3], marker="o", lw=1.6)
+        if dashed is not None:
+            axis.axhline(dashed, color=MUTED, lw=1, ls=(0, (4, 3)))
+        axis.set_title(title)
+        axis.set_xlabel(option.replace("_", " "))
+        axis.set_xticks(values)
+        known = points[np.isfinite(points)]
+        axis.set_ylim(0, 1.2 * max(dashed or 0.0, known.max(initial=1e-3)))
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
+
+    recall = np.array([study.interval(name, "recall").value for name in names])
+    line(axes[0, 0], f"recall at {chance:.0%} downtime", recall, chance)
+    line(
+        axes[0, 1],
+        "spikes preceded",
+        np.array([np.nanmean(study.paper(n, "preceded")) for n in names]),
+        None,
+    )
+    line(
+        axes[0, 2],
+        "own downtime",
+        np.array([study.interval(name, "own_downtime").value for name in names]),
+        None,
+    )
+    return Picture(
+        f"sweep-{option.replace('_', '-')}", f"The published signal with other values of {option}.", figure
+    )

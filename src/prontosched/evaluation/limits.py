@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from prontosched.evaluation.windows import Mask
+from prontosched.evaluation.measures import Mask
 from prontosched.subspace import Array
 
 

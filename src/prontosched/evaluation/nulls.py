@@ -1,7 +1,9 @@
-"""Could chance have done it: the same signal, circularly shifted in time.
+"""How sure: null tests by circular shifts, and intervals by block bootstrap.
 
-A shifted signal keeps its downtime, its bursts and its rhythm, and loses only its
-connection to what it should foretell. What it still scores is the null.
+A signal shifted in time keeps its downtime, its bursts and its rhythm, and loses only its connection to what it
+should foretell. What it still scores is the null. For intervals, whole blocks of time are drawn again within a node,
+because neighbouring moments say the same thing twice. Over nodes, nodes are drawn again too: only that interval
+speaks about machines that were not measured.
 """
 
 from __future__ import annotations
@@ -114,3 +116,155 @@ def holm(p_values: dict[str, float], level: float = 0.01) -> set[str]:
             break
         standing.add(name)
     return standing
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    nodes: int = 0
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """Return plain numbers, None for what is not known."""
+        return {
+            "value": _plain(self.value),
+            "low": _plain(self.low),
+            "high": _plain(self.high),
+            "nodes": self.nodes,
+        }
+
+
+def block_weights(blocks: int, draws: int, generator: np.random.Generator) -> Array:
+    """Draw, `draws` times, how often each of `blocks` blocks is taken: `(draws, blocks)`."""
+    chosen = generator.integers(0, blocks, size=(draws, blocks))
+    weights = np.zeros((draws, blocks))
+    np.add.at(weights, (np.arange(draws)[:, None], chosen), 1.0)
+    return weights
+
+
+def mean_interval(values: Array, draws: Array, *, over: bool, generator: np.random.Generator) -> Interval:
+    """Return the mean over nodes with its interval.
+
+    Parameters
+    ----------
+    values
+        One per node, NaN where not defined.
+    draws
+        `(nodes, draws)`, the same statistic on resampled blocks.
+    over
+        Also draw the nodes again. With one node there is nothing to draw.
+    """
+    used = np.isfinite(values)
+    if not used.any():
+        return Interval(float("nan"), float("nan"), float("nan"))
+    means = _resampled(draws[used], over=over, generator=generator)
+    low, high = _limits(means)
+    return Interval(float(values[used].mean()), low, high, int(used.sum()))
+
+
+def ratio_interval(
+    above: Array, above_draws: Array, below: Array, below_draws: Array, *, over: bool, seed: int
+) -> Interval:
+    """Return the ratio of two means over the nodes where both are defined, resampled in pairs."""
+    value, ratios, nodes = ratio_draws(above, above_draws, below, below_draws, over=over, seed=seed)
+    return Interval(value, *_limits(ratios), nodes)
+
+
+def ratio_draws(
+    above: Array, above_draws: Array, below: Array, below_draws: Array, *, over: bool, seed: int
+) -> tuple[float, Array, int]:
+    """Return the ratio of two means, the same on each draw, and over how many nodes."""
+    used = np.isfinite(above) & np.isfinite(below)
+    if not used.any() or below[used].mean() <= 0:
+        return float("nan"), np.full(above_draws.shape[-1], np.nan), 0
+    top = _resampled(above_draws[used], over=over, generator=np.random.default_rng(seed))
+    bottom = _resampled(below_draws[used], over=over, generator=np.random.default_rng(seed))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratios = np.where(bottom > 0, top / bottom, np.nan)
+    return float(above[used].mean() / below[used].mean()), ratios, int(used.sum())
+
+
+def excess_p(ratio: float, draws: Array, degrees: int) -> float:
+    """Return the chance of a ratio at least so far above 1 if in truth it is 1 (a t test on its logarithm).
+
+    Parameters
+    ----------
+    draws
+        The ratio on resampled blocks or nodes.
+    degrees
+        How many blocks or nodes were resampled, less one. Few of them make the tails heavy.
+    """
+    known = draws[np.isfinite(draws) & (draws > 0)]
+    if degrees < 1 or not ratio > 0 or known.size < max(20, draws.size // 2):
+        return float("nan")
+    spread = float(np.log(known).std())
+    if spread <= 1e-9:
+        return float("nan")
+    return t_tail(math.log(ratio) / spread, degrees)
+
+
+def student_interval(value: float, draws: Array, degrees: int, nodes: int) -> Interval:
+    """Return a value with Student's interval around it, from its spread over draws of so many blocks."""
+    known = draws[np.isfinite(draws)]
+    if degrees < 1 or not math.isfinite(value) or known.size < max(20, draws.size // 2):
+        return Interval(float(value), float("nan"), float("nan"), nodes)
+    half = t_quantile(degrees) * float(known.std())
+    return Interval(float(value), float(value) - half, float(value) + half, nodes)
+
+
+def t_tail(t: float, degrees: int) -> float:
+    """Return the chance that Student's t exceeds `t`.
+
+    Examples
+    --------
+    >>> round(t_tail(1.812, 10), 3), round(t_tail(-1.812, 10), 3)
+    (0.05, 0.95)
+    """
+    size = abs(t)
+    # The density falls like a power of 1 / t: in the angle whose tangent is t / sqrt(degrees) it is smooth.
+    angles = np.linspace(math.atan(size / math.sqrt(degrees)), math.pi / 2.0, 2001)
+    scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(math.pi)
+    beyond = scale * float(np.trapezoid(np.cos(angles) ** (degrees - 1), angles))
+    return beyond if t >= 0 else 1.0 - beyond
+
+
+def t_quantile(degrees: int, beyond: float = 0.025) -> float:
+    """Return the value that Student's t exceeds with chance `beyond`.
+
+    Examples
+    --------
+    >>> round(t_quantile(10), 2)
+    2.23
+    """
+    low, high = 0.0, 1e6
+    while high - low > 1e-4 * (1.0 + low):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if t_tail(middle, degrees) > beyond else (low, middle)
+    return high
+
+
+def _resampled(draws: Array, *, over: bool, generator: np.random.Generator) -> Array:
+    """Return the mean over nodes for each draw; a node's undefined draw takes no part in it."""
+    nodes, count = draws.shape
+    if over and nodes > 1:
+        chosen = generator.integers(0, nodes, size=(nodes, count))
+        draws = np.take_along_axis(draws, chosen, axis=0)
+    known = np.isfinite(draws)
+    number = known.sum(axis=0)
+    total = np.where(known, draws, 0.0).sum(axis=0)
+    return np.where(number > 0, total / np.maximum(number, 1), np.nan)
+
+
+def _limits(draws: Array) -> tuple[float, float]:
+    known = draws[np.isfinite(draws)]
+    if known.size < 20:
+        return float("nan"), float("nan")
+    low, high = np.quantile(known, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _plain(number: float) -> float | None:
+    return float(number) if np.isfinite(number) else None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from prontosched.errors import SettingsError
-from prontosched.evaluation.scorers import Rows, Said
+from prontosched.evaluation.methods import Rows, Said
 from prontosched.extras import missing_extra
 from prontosched.signals.arithmetic import One
 from prontosched.signals.inputs import OFFSET, Clock, History, Profiles

@@ -1,23 +1,405 @@
-"""One self-contained HTML file a person enjoys reading, and every figure and number beside it.
+"""The results as plain numbers (`--json`), as text for a terminal, and as one self-contained HTML file.
 
-Needs matplotlib and jinja2 (extra `evaluation`).
+The HTML report needs matplotlib and jinja2 (extra `evaluation`); every figure and number lies beside it.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from prontosched.errors import SettingsError
-from prontosched.evaluation import figures, figures_paper
-from prontosched.evaluation.evaluate import Evaluation
-from prontosched.evaluation.figures import Picture
-from prontosched.evaluation.illustration import Example, busiest, look
-from prontosched.evaluation.methods import EMBEDDING_LABELS
+from prontosched.evaluation import figures
+from prontosched.evaluation.figures import NodeExample, Picture, busiest, look
+from prontosched.evaluation.inputs import Part
+from prontosched.evaluation.methods import EMBEDDING_LABELS, Method
+from prontosched.evaluation.nulls import Interval
+from prontosched.evaluation.record import LATCHED_AT, OWN, STATISTICS
 from prontosched.evaluation.speed import performance_table
-from prontosched.evaluation.study import Study
+from prontosched.evaluation.study import NULL_STATISTICS, Study, median_lead
+from prontosched.evaluation.truth import Truth
+from prontosched.evaluation.verdict import answer, anticipation, comparison
 from prontosched.extras import missing_extra
+from prontosched.subspace import Array
+
+FORMAT = 2
+COMPARED = ("recall_low", "recall", "quiet_average_precision", "average_precision", "exposure_cut")
+
+
+def outcome(study: Study) -> dict[str, Any]:
+    """Return everything worked out, by name; what depends on this run's speed is kept apart.
+
+    The same traces, settings and seed give the same numbers, whatever the engine and number of workers.
+    """
+    return {
+        "format": FORMAT,
+        "answer": answer(study).as_dict(),
+        "comparison": comparison(study),
+        "anticipation": anticipation(study),
+        "setting": setting_of(study),
+        "data": data_card(study),
+        "methods": [_method(study, method) for method in study.methods] if study.nodes else [],
+    }
+
+
+def setting_of(study: Study) -> dict[str, Any]:
+    """Return what was asked."""
+    setting = study.setting
+    return {
+        "truth": setting.truth,
+        "truth_in_words": Truth.parse(setting.truth).describe(),
+        "tolerance": setting.tolerance or setting.truth,
+        "horizon": setting.horizon,
+        "window": setting.window,
+        "budget": setting.budget,
+        "budgets": list(setting.budgets),
+        "downtimes_compared": list(setting.targets),
+        "latched_downtime": LATCHED_AT,
+        "hourly_limit": setting.hourly_limit,
+        "seed": setting.seed,
+        "with_ready": setting.with_ready,
+        "sweeps": {name: list(values) for name, values in setting.sweeps},
+    }
+
+
+def data_card(study: Study) -> dict[str, Any]:
+    """Describe the data: how much, of what, and all that could not be used."""
+    results = [result for result in study.results if result.nodes]
+    dropped: dict[str, int] = {}
+    cells: dict[str, int] = {}
+    columns: dict[str, str] = {}
+    for counts in study.passes:
+        for cause, number in counts.dropped.items():
+            dropped[cause] = dropped.get(cause, 0) + number
+        for cause, number in counts.cells.items():
+            cells[cause] = cells.get(cause, 0) + number
+        columns.update(counts.columns)
+    features = sorted({len(result.metrics) for result in results})
+    nodes = study.nodes
+    steps = sum(node.steps for node in nodes)
+    return {
+        "nodes": len(nodes),
+        "names": [node.node for node in nodes],
+        "too_short": [node.node for node in study.too_short],
+        "metrics": features,
+        "steps": steps,
+        "steps_per_node": [
+            min((n.steps for n in nodes), default=0),
+            max((n.steps for n in nodes), default=0),
+        ],
+        "scored": sum(node.scored for node in nodes),
+        "interval_seconds": _plain(results[0].interval_seconds) if results else None,
+        "ready_column": results[0].ready_column if results else "",
+        "ready_unit": results[0].ready_unit if results else "",
+        "qos_column": results[0].qos_column if results else None,
+        "spikes": sum(node.spikes for node in nodes),
+        "spike_share": _ratio(sum(node.spikes for node in nodes), steps),
+        "positive_share": _ratio(sum(n.positive for n in nodes), sum(n.scored for n in nodes)),
+        "onsets": sum(node.onsets for node in nodes),
+        "nodes_without_spikes": [node.node for node in nodes if node.spikes == 0],
+        "rows": sum(counts.rows for counts in study.passes),
+        "dropped": dropped,
+        "cells_unknown": cells,
+        "gaps": sum(counts.gaps for counts in study.passes),
+        "columns_left_out": columns,
+        "refused": {path: reason for result in study.results for path, reason in result.refused.items()},
+        "on_tape": _ratio(sum(node.on_tape for node in nodes), steps),
+    }
+
+
+def _method(study: Study, method: Method) -> dict[str, Any]:
+    name = method.name
+    costs, gains = study.curve(name)
+    bins = study.calibration(name)
+    leads = study.lead_time(name)
+    found: dict[str, Any] = {
+        "name": name,
+        "label": method.label,
+        "family": method.family,
+        "about": method.about,
+        "own": {statistic[4:]: _both(study, name, statistic) for statistic in OWN},
+        "honest": {
+            statistic: _both(study, name, statistic)
+            for statistic in STATISTICS
+            if not statistic.startswith("own_")
+        },
+        "nodes": _nodes(study, name),
+        "qos": None if (qos := study.qos(name)) is None else {key: v.as_dict() for key, v in qos.items()},
+        "curve": [
+            {"budget": budget, "downtime": _plain(cost), "recall": _plain(gain)}
+            for budget, cost, gain in zip(study.setting.budgets, costs, gains, strict=True)
+        ],
+        "lead_steps": {"median": _plain(median_lead(leads)), "onsets_by_lead": leads.tolist()},
+        "calibration_error": _plain(study.calibration_error(name)),
+        "calibration_error_contended": _plain(study.calibration_error(name, contended=True)),
+        "reliability": None if bins is None else _reliability(bins),
+        "cold_average_precision": _plain(study.cold_start(name)),
+        "paper": {key: _paper(study.paper(name, key)) for key in study.nodes[0].paper},
+        "null": {},
+        "limit": _limit(study, name),
+        "better_than_null": {key: name in study.better_than_null[key] for key in NULL_STATISTICS},
+        "better_than_ready": name in study.better_than_ready,
+    }
+    for key in NULL_STATISTICS:
+        test = study.null_test(name, key)
+        found["null"][key] = {
+            "seen": _plain(test.observed),
+            "shifted": _plain(test.null),
+            "p": _plain(test.p),
+        }
+    for other in ("ready", "ewma", "boosting"):
+        if other in study and other != name:
+            found[f"against_{other}"] = {
+                statistic: study.ratio(name, other, statistic).as_dict() for statistic in COMPARED
+            }
+    return found
+
+
+def _nodes(study: Study, name: str) -> list[dict[str, Any]]:
+    """Return the figures of every node that are worth comparing node by node."""
+    columns = {
+        statistic.removeprefix("own_") if statistic in OWN else f"{statistic}_at_budget": study.values(
+            name, statistic
+        )
+        for statistic in (*OWN, "recall_low", "recall")
+    }
+    columns["average_precision"] = study.values(name, "average_precision")
+    columns["calibration_error"] = study.calibration_errors(name)
+    columns["calibration_error_contended"] = study.calibration_errors(name, contended=True)
+    return [
+        {"node": node.node, **{key: _plain(float(values[place])) for key, values in columns.items()}}
+        for place, node in enumerate(study.nodes)
+    ]
+
+
+def _both(study: Study, name: str, statistic: str) -> dict[str, Any]:
+    over: Interval = study.interval(name, statistic)
+    within = study.interval(name, statistic, over=False)
+    return {**over.as_dict(), "within_low": _plain(within.low), "within_high": _plain(within.high)}
+
+
+def _paper(values: Array) -> dict[str, Any]:
+    known = values[np.isfinite(values)]
+    return {
+        "mean": _plain(float(known.mean())) if known.size else None,
+        "nodes": [_plain(float(value)) for value in values],
+    }
+
+
+def _reliability(bins: Array) -> list[dict[str, float | None]]:
+    return [
+        {"moments": number, "said": _ratio(chance, number), "followed": _ratio(spikes, number)}
+        for number, chance, spikes in bins.tolist()
+    ]
+
+
+def _limit(study: Study, name: str) -> dict[str, float | None]:
+    means = {}
+    for key in ("free", "limited", "worst", "above"):
+        values = study.limit(name, key)
+        known = values[np.isfinite(values)]
+        means[key] = _plain(float(known.sum() if key == "above" else known.mean())) if known.size else None
+    free, limited = means["free"], means["limited"]
+    return {
+        "recall_free": free,
+        "recall_limited": limited,
+        "recall_lost": None if free is None or limited is None else free - limited,
+        "worst_hour": means["worst"],
+        "hours_above": means["above"],
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Describe what this ran on."""
+    return {"python": platform.python_version(), "numpy": np.__version__, "machine": platform.machine()}
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _plain(number: float) -> float | None:
+    return float(number) if math.isfinite(number) else None
+
+
+MOST_NODES = 32
+
+
+def print_outcome(found: dict[str, Any]) -> str:
+    """Return what a person at a terminal wants to see."""
+    setting, data = found["setting"], found["data"]
+    low, chosen = setting["downtimes_compared"]
+    lines = [
+        "Is it worth obeying here? " + found["answer"]["sentence"],
+        "",
+        f"{data['nodes']} {'node' if data['nodes'] == 1 else 'nodes'}, {data['steps']:,} steps, "
+        f"{data['spike_share'] or 0:.1%} of them spikes "
+        f"({setting['truth_in_words']}); a spike within {setting['horizon']} steps follows "
+        f"{data['positive_share'] or 0:.1%} of moments.",
+        "",
+    ]
+    lines += _own(found)
+    lines += _qos(found)
+    lines += ["", f"At equal downtime. {found['comparison']} {found['anticipation']}".rstrip()]
+    headings = ["method", f"recall {low:.0%}", f"recall {chosen:.0%}", "95 % interval", "null p",
+                f"prec. {chosen:.0%}", "quiet ROC", "quiet AP", "exposure", "ECE"]  # fmt: skip
+    rows = []
+    for method in found["methods"]:
+        honest = method["honest"]
+        rows.append([
+            method["label"], _short(honest["recall_low"]["value"]),
+            _short(honest["recall"]["value"]), _span(honest["recall"]), _short(method["null"]["recall"]["p"], 4),
+            _short(honest["precision"]["value"]), _short(honest["quiet_roc"]["value"]),
+            _short(honest["quiet_average_precision"]["value"]), _short(honest["exposure_cut"]["value"]),
+            _short(method["calibration_error"], 3),
+        ])  # fmt: skip
+    lines += table(headings, rows)
+    if found["goals"]:
+        lines += [
+            "",
+            "Goals of the default signal and policy"
+            + (" (development results)" if found["development"] else "")
+            + ":",
+        ]
+        lines += table(
+            ["what", "value", "95 %", "goal", "met"],
+            [[row["what"], _short(row["value"], 3), _span(row), row["goal_in_words"], _met(row["met"])]
+             for row in found["goals"]],
+        )  # fmt: skip
+        lines += _each(found)
+    dropped = data["dropped"]
+    if dropped:
+        lines += ["", "Rows dropped: " + ", ".join(f"{n} ({cause})" for cause, n in dropped.items())]
+    if "timing" in found["performance"]:
+        lines += _timing(found["performance"]["timing"])
+    return "\n".join(lines)
+
+
+def _own(found: dict[str, Any]) -> list[str]:
+    """Return what every method decides by its own default, whatever that costs."""
+    headings = [
+        "by default",
+        "refused",
+        "recall",
+        "95 % interval",
+        "precision",
+        "contended accepted",
+        "changes/h",
+    ]
+    rows = []
+    for method in found["methods"]:
+        own = method["own"]
+        if own["downtime"]["value"] is not None:
+            rows.append([
+                method["label"], _percent(own["downtime"]["value"]), _short(own["recall"]["value"]),
+                _span(own["recall"]), _short(own["precision"]["value"]), _percent(own["contended_accepted"]["value"]),
+                _short(own["changes_per_hour"]["value"], 1),
+            ])  # fmt: skip
+    return table(headings, rows)
+
+
+def _qos(found: dict[str, Any]) -> list[str]:
+    """Return what jobs suffered after accepted and refused moments, where the traces say."""
+    column = found["data"]["qos_column"]
+    rows = [
+        [
+            method["label"],
+            *(_with_span(method["qos"][key]) for key in ("accepted", "refused", "all", "saved")),
+        ]
+        for method in found["methods"]
+        if method["qos"] is not None and method["qos"]["refused"]["value"] is not None
+    ]
+    if not rows:
+        return []
+    headings = [f"mean {column} after moments", "accepted", "refused", "all", "saved by refusing"]
+    return ["", *table(headings, rows)]
+
+
+def _each(found: dict[str, Any]) -> list[str]:
+    """Return the values of the goals node by node, where there are a few nodes."""
+    names = found["data"]["names"]
+    rows = [row for row in found["goals"] if row["each"]]
+    if not rows or not 1 < len(names) <= MOST_NODES:
+        return []
+    lines = [f"  {letter}  {row['what']}" for letter, row in zip("abcdefghijklmnop", rows, strict=False)]
+    cells = [[name, *(_short(row["each"][k], 3) for row in rows)] for k, name in enumerate(names)]
+    return ["", "Node by node:", *lines, *table(["node", *"abcdefghijklmnop"[: len(rows)]], cells)]
+
+
+def _timing(found: dict[str, Any]) -> list[str]:
+    """Return what a node-step took, and on what."""
+    lines = [
+        "",
+        f"Timing: {found['microseconds_per_node_step']:.0f} µs of processor time a node-step, "
+        f"{found['times_a_bare_step']:.1f} times a bare step of a default node "
+        f"({found['microseconds_of_a_bare_step']:.0f} µs):",
+    ]
+    return [*lines, *(f"  {us:7.1f} µs  {name}" for name, us in found["microseconds_by_part"].items())]
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines of aligned columns: the first to the left, numbers to the right."""
+    widths = [max(len(row[k]) for row in [headings, *rows]) for k in range(len(headings))]
+    lines = []
+    for row in [headings, ["-" * width for width in widths], *rows]:
+        cells = [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _short(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def _span(found: dict[str, Any]) -> str:
+    if found.get("low") is None or found.get("high") is None:
+        return "–"
+    return f"{found['low']:.2f}–{found['high']:.2f}"
+
+
+def _with_span(found: dict[str, Any]) -> str:
+    span = _span(found)
+    return _short(found["value"], 3) + ("" if span == "–" else f" ({span})")
+
+
+def _met(met: bool | None) -> str:
+    return "" if met is None else "yes" if met else "no"
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """Everything an evaluation gave.
+
+    Attributes
+    ----------
+    study
+        Numbers node by node, for figures.
+    outcome
+        What `--json` prints.
+    warnings
+        One line each, for a person.
+    first
+        The part from which examples are drawn.
+    """
+
+    study: Study
+    outcome: dict[str, Any]
+    warnings: list[str] = field(default_factory=list)
+    first: Part | None = None
 
 
 def write_report(evaluation: Evaluation, path: Path) -> list[Path]:
@@ -42,7 +424,7 @@ def write_report(evaluation: Evaluation, path: Path) -> list[Path]:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(short=_short, percent=_percent, count=_count, hours=_hours)
+    environment.filters.update(short=_brief, percent=_percentage, count=_count, hours=_duration)
     page = environment.get_template("report.html").render(
         found=found,
         setting=found["setting"],
@@ -82,17 +464,17 @@ def draw(evaluation: Evaluation) -> list[Picture]:
 def _of_paper(study: Study, evaluation: Evaluation) -> list[Picture | None]:
     found: list[Picture | None] = []
     if any(method.family == "published" for method in study.methods):
-        found += figures_paper.distributions(study)
-    found += [figures_paper.sweep(study, name, values) for name, values in study.setting.sweeps]
-    example: Example | None = None
+        found += figures.distributions(study)
+    found += [figures.sweep(study, name, values) for name, values in study.setting.sweeps]
+    example: NodeExample | None = None
     if evaluation.first is not None:
         example = look(evaluation.first, study.setting.truth)
     if example is not None:
         closer = busiest(example)
         found += [
-            figures_paper.projections(closer),
-            figures_paper.rejection(closer),
-            figures_paper.window_steps(example, study.setting.window),
+            figures.projections(closer),
+            figures.rejection(closer),
+            figures.window_steps(example, study.setting.window),
         ]
     return found
 
@@ -103,14 +485,14 @@ def _sorted(methods: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(plain, key=lambda method: -(method["honest"]["recall"]["value"] or -1.0))
 
 
-def _short(value: float | None, digits: int = 2) -> str:
+def _brief(value: float | None, digits: int = 2) -> str:
     if value is None:
         return "–"
     text = f"{value:.{digits}f}"
     return text[1:] if text.startswith("0.") else text.replace("-0.", "−.", 1)
 
 
-def _percent(value: float | None, digits: int = 1) -> str:
+def _percentage(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value * 100:.{digits}f} %"
 
 
@@ -118,7 +500,7 @@ def _count(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
 
 
-def _hours(value: float) -> str:
+def _duration(value: float) -> str:
     if value < 2:
         return f"{value * 60:.0f} minutes"
     return f"{value:.1f} hours" if value < 48 else f"{value / 24:.1f} days"

@@ -11,21 +11,23 @@ from functools import cached_property
 
 import numpy as np
 
-from prontosched.evaluation.honest import calibration_error
-from prontosched.evaluation.intervals import (
+from prontosched.evaluation.inputs import Setting
+from prontosched.evaluation.measures import calibration_error
+from prontosched.evaluation.methods import Method
+from prontosched.evaluation.nulls import (
     Interval,
+    NullTotal,
     excess_p,
+    holm,
     mean_interval,
+    p_value,
     ratio_draws,
     ratio_interval,
     student_interval,
     t_quantile,
 )
-from prontosched.evaluation.methods import Method
-from prontosched.evaluation.nulls import NullTotal, holm, p_value
+from prontosched.evaluation.record import FEWEST_SCORED, HITS, QOS, STATISTICS, NodeSummary
 from prontosched.evaluation.replay import PartResult
-from prontosched.evaluation.setting import Setting
-from prontosched.evaluation.summary import FEWEST_SCORED, HITS, QOS, STATISTICS, NodeSummary
 from prontosched.subspace import Array
 from prontosched.telemetry.trace import TraceCounts
 

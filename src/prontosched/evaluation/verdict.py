@@ -1,6 +1,7 @@
-"""What the numbers say: is the signal worth obeying here? Yes, no, or too early.
+"""What the numbers say: is the signal worth obeying here, and are the goals of the default met.
 
-Covers: the one answer, with the numbers behind it, and the sentences that compare methods.
+The one answer (yes, no, or too early) comes with the numbers behind it; sentences compare the methods; a row for
+each goal says what is measured, the goal, and whether this run meets it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prontosched.evaluation.intervals import Interval
+import numpy as np
+
 from prontosched.evaluation.methods import Method
+from prontosched.evaluation.nulls import Interval
 from prontosched.evaluation.study import FEWEST_BLOCKS, FEWEST_ONSETS, VARIANTS, Study
+from prontosched.subspace import Array
 
 # Refusals must meet at least this many times the contention that a coin of the same downtime would.
 WORTH = 1.5
@@ -27,7 +31,7 @@ LONGEST_WAIT = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Assessment:
     """The answer to "is it worth obeying here?".
 
     Attributes
@@ -74,7 +78,7 @@ class Answer:
         }
 
 
-def answer(study: Study) -> Answer:
+def answer(study: Study) -> Assessment:
     """Say whether the default signal and policy are worth obeying on these nodes.
 
     Yes needs all of: enough separate onsets of contention and refusals; refusals that meet contention more
@@ -86,10 +90,10 @@ def answer(study: Study) -> Answer:
     nothing = Interval(math.nan, math.nan, math.nan)
     recall, downtime = (study.interval(name, key).value for key in ("own_recall", "own_downtime"))
 
-    def say(found: str, because: str, *, times: float = math.nan, lift: Interval = nothing) -> Answer:
+    def say(found: str, because: str, *, times: float = math.nan, lift: Interval = nothing) -> Assessment:
         hours = study.hours * (times - 1.0) if math.isfinite(times) else math.nan
         more = hours if math.isfinite(hours) and found == "too early" else None
-        return Answer(found, method.label, because, lift, recall, downtime, more)
+        return Assessment(found, method.label, because, lift, recall, downtime, more)
 
     early = _too_little(study)
     if early is not None:
@@ -219,3 +223,128 @@ def _listed(names: Sequence[str]) -> str:
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+DEFAULT = "learned"
+BLIND = "learned-blind"
+READY_METHOD = "ready"
+
+
+def goals(study: Study, data: str = "traces") -> list[dict[str, Any]]:
+    """Return one row per goal that can be measured here.
+
+    Parameters
+    ----------
+    data
+        What was evaluated: `traces`, `shipped` for Pronto's own, or the name of a generated fleet. Each has
+        goals of its own; the other rows are measured all the same.
+    """
+    if DEFAULT not in study or not study.nodes:
+        return []
+    real = data == "traces"
+    rows = _of_policy(study, real=real)
+    if READY_METHOD in study:
+        rows += _against_ready(study, data)
+    rows += _of_calibration(study)
+    if "ewma" in study:
+        for statistic, downtime in zip(("recall_low", "recall"), study.setting.targets, strict=True):
+            rows.append(
+                _ratio(study, "ewma", statistic, f"recall at {downtime:.0%} downtime against its EWMA", None)
+            )
+    if "boosting" in study:
+        what = "average precision against gradient boosting trained on all the past"
+        rows.append(_ratio(study, "boosting", "average_precision", what, 0.98))
+    quiet = study.interval(DEFAULT, "quiet_roc")
+    least = 0.75 if data == "positive" else None
+    rows.append(_row("quiet_roc", "quiet-state ROC area", quiet, least, "at least"))
+    if BLIND in study:
+        what = "recall with the embedding's inputs against without"
+        rows.append(_ratio(study, BLIND, "recall", what, 0.99))
+    return rows
+
+
+def _of_policy(study: Study, *, real: bool) -> list[dict[str, Any]]:
+    """Return what the default policy refuses and accepts, whatever that costs."""
+    usual = real and study.setting.truth == "p95" and study.setting.horizon == 5
+    rows = []
+    for key, what, goal, sense in (
+        ("own_recall", "recall of the default policy", 0.45, "at least"),
+        ("own_precision", "precision of the default policy", 0.70, "at least"),
+        ("own_contended_accepted", "share of contended time that is accepted", 0.30, "at most"),
+        ("own_downtime", "share of time refused", None, ""),
+        ("own_changes_per_hour", "changes an hour", None, ""),
+    ):
+        found = study.interval(DEFAULT, key)
+        rows.append(_row(key, what, found, goal if usual else None, sense, study.values(DEFAULT, key)))
+    quiet_nodes = [k for k, node in enumerate(study.nodes) if node.spikes == 0]
+    if quiet_nodes:
+        raised = float(study.paper(DEFAULT, "downtime")[quiet_nodes].sum())
+        rows.append(
+            _row("downtime_when_calm", "downtime on nodes without contention", _alone(raised), 0.0, "at most")
+        )
+    return rows
+
+
+def _against_ready(study: Study, data: str) -> list[dict[str, Any]]:
+    """Return what is gained over current CPU Ready at equal downtime."""
+    rows = []
+    real = data == "traces"
+    for statistic, downtime in zip(("recall_low", "recall"), study.setting.targets, strict=True):
+        least = 1.10 if real else 1.0 if (data, statistic) == ("shipped", "recall") else None
+        what = f"recall at {downtime:.0%} downtime against current CPU Ready"
+        rows.append(_ratio(study, READY_METHOD, statistic, what, least))
+    what = "quiet-state average precision against current CPU Ready"
+    rows.append(_ratio(study, READY_METHOD, "quiet_average_precision", what, 1.25 if real else None))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        each = study.values(DEFAULT, "average_precision") / study.values(READY_METHOD, "average_precision")
+    known = each[np.isfinite(each)]
+    worst = float(known.min()) if known.size else math.nan
+    what = "average precision against current CPU Ready, of the worst node"
+    rows.append(_row("worst_average_precision", what, _alone(worst), 1.0 if real else None, "at least", each))
+    before = study.cold_start(READY_METHOD)
+    cold = study.cold_start(DEFAULT) / before if before > 0 else math.nan
+    what = "average precision over steps 20 to 500 against current CPU Ready"
+    rows.append(_row("cold_average_precision", what, _alone(cold), 0.95, "at least"))
+    return rows
+
+
+def _of_calibration(study: Study) -> list[dict[str, Any]]:
+    rows = []
+    for key, what, contended in (
+        ("calibration_error", "expected calibration error", False),
+        ("calibration_error_contended", "expected calibration error while contended", True),
+    ):
+        found = study.calibration_error(DEFAULT, contended=contended)
+        each = study.calibration_errors(DEFAULT, contended=contended)
+        rows.append(_row(key, what, _alone(found), 0.02, "at most", each))
+    return rows
+
+
+def _ratio(study: Study, other: str, statistic: str, what: str, least: float | None) -> dict[str, Any]:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        each = study.values(DEFAULT, statistic) / study.values(other, statistic)
+    found = study.ratio(DEFAULT, other, statistic)
+    return _row(f"{statistic}_against_{other}", what, found, least, "at least", each)
+
+
+def _row(
+    key: str, what: str, found: Interval, goal: float | None, sense: str, each: Array | None = None
+) -> dict[str, Any]:
+    known = math.isfinite(found.value)
+    met: bool | None = None
+    if goal is not None and known:
+        met = found.value >= goal if sense == "at least" else found.value <= goal + 1e-12
+    return {
+        "key": key,
+        "what": what,
+        **found.as_dict(),
+        "goal": goal,
+        "goal_in_words": f"{sense} {goal:g}" if goal is not None else "no goal on these traces",
+        "met": met,
+        "each": [] if each is None else [float(v) if math.isfinite(v) else None for v in each],
+    }
+
+
+def _alone(value: float) -> Interval:
+    """Return a value without an interval."""
+    return Interval(value, math.nan, math.nan)

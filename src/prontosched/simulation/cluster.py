@@ -1,11 +1,96 @@
-"""Nodes with CPUs and processor sharing, and the jobs on them."""
+"""Nodes with CPUs and processor sharing, the jobs that arrive, and what the nodes show as telemetry."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections import deque
+from typing import NamedTuple
 
-from prontosched.simulation.jobs import Jobs
+import numpy as np
+from numpy.typing import NDArray
+
 from prontosched.subspace import Array
+
+SMALLEST_WORK, LARGEST_WORK, TAIL = 10.0, 3000.0, 1.3
+WIDTHS: Array = np.array([1.0, 2.0, 4.0])
+SHARES: Array = np.array([0.6, 0.3, 0.1])
+# A job of fixed length loads its input for this share of it.
+PRELUDE_SHARE = 0.1
+
+
+class Jobs(NamedTuple):
+    """Jobs in order of arrival, one array each.
+
+    Attributes
+    ----------
+    arrival
+        Second in which it comes.
+    width
+        CPUs it asks for.
+    work
+        CPU seconds.
+    prelude
+        Seconds of loading before the work, with little CPU.
+    """
+
+    arrival: NDArray[np.int64]
+    width: Array
+    work: Array
+    prelude: Array
+
+    @property
+    def ideal(self) -> Array:
+        """Seconds that each takes on an idle node."""
+        return self.prelude + self.work / self.width
+
+
+def draw_jobs(
+    load: float,
+    steps: int,
+    rng: np.random.Generator,
+    *,
+    length: float | None = None,
+    widths: Array = WIDTHS,
+) -> Jobs:
+    """Draw all jobs of a run.
+
+    Parameters
+    ----------
+    load
+        CPU seconds of work that arrive a second, in CPUs.
+    steps
+        Seconds of arrivals.
+    length
+        Mean seconds of a job, from half to one and a half times it; by default work is
+        heavy-tailed (bounded Pareto, 10 to 3,000 CPU seconds, tail 1.3).
+    """
+    mean_width = float(widths @ SHARES)
+    mean_work = (
+        bounded_pareto_mean(SMALLEST_WORK, LARGEST_WORK, TAIL)
+        if length is None
+        else mean_width * length * (1.0 - PRELUDE_SHARE)
+    )
+    counts = rng.poisson(load / mean_work, steps)
+    total = int(counts.sum())
+    arrival = np.repeat(np.arange(steps), counts)
+    width = rng.choice(widths, total, p=SHARES)
+    uniform = rng.random(total)
+    if length is None:
+        low, high = SMALLEST_WORK**-TAIL, LARGEST_WORK**-TAIL
+        work = (low - uniform * (low - high)) ** (-1.0 / TAIL)
+        prelude = np.minimum(np.ceil(rng.exponential(3.0, total)), 15.0)
+    else:
+        seconds = length * (0.5 + uniform)
+        prelude = PRELUDE_SHARE * seconds
+        work = width * (seconds - prelude)
+    return Jobs(arrival, width, work, prelude)
+
+
+def bounded_pareto_mean(smallest: float, largest: float, tail: float) -> float:
+    """Return the mean of a Pareto distribution cut off at both ends."""
+    norm = 1.0 - (smallest / largest) ** tail
+    inner = smallest ** (1.0 - tail) - largest ** (1.0 - tail)
+    return float(smallest**tail / norm * tail / (tail - 1.0) * inner)
+
 
 # A job that loads its input asks for this share of its width.
 PRELUDE_DEMAND = 0.1
@@ -114,3 +199,86 @@ class Cluster:
     def utilisation(self) -> Array:
         """CPU utilisation of each node in percent."""
         return np.asarray(100.0 * np.minimum(self.demand / self.cores, 1.0))
+
+
+# Metrics per kind of state they follow.
+KINDS = ("cpu", "run_queue", "context_switches", "memory", "disk_io", "fork_rate", "network", "interrupts")
+EACH = 4
+
+
+class Reading(NamedTuple):
+    """Telemetry of all nodes at one timestep: vectors `(N, d)`, the others `(N,)`."""
+
+    vectors: Array
+    ready: Array
+    utilisation: Array
+
+
+class Sensors:
+    """Read a cluster as its nodes would: many metrics of a few causes, with noise, late by `delay` seconds.
+
+    Parameters
+    ----------
+    vectors
+        False reads CPU Ready and utilisation only, for rules that look at nothing else.
+    own
+        Names of metrics that the tenants bring with them.
+    """
+
+    def __init__(
+        self,
+        nodes: int,
+        rng: np.random.Generator,
+        *,
+        delay: int = 1,
+        noise: float = 0.1,
+        vectors: bool = True,
+        own: tuple[str, ...] = (),
+    ) -> None:
+        self.metrics = own + tuple(f"{kind}_{i}" for kind in KINDS for i in range(EACH))
+        self.noise = noise
+        # CPU Ready is the same whether vectors are read or not.
+        self._ready, self._noise = rng.spawn(2)
+        size = (nodes, len(KINDS) * EACH)
+        self._gains = self._noise.uniform(0.5, 2.0, size)
+        self._drift = np.zeros(size)
+        self.vectors = vectors
+        self._nothing = np.zeros((nodes, 0))
+        self._late: deque[Reading] = deque(maxlen=delay + 1)
+
+    def read(self, cluster: Cluster, announced: Array, own: Array | None = None) -> Reading:
+        """Return what the nodes show now.
+
+        Parameters
+        ----------
+        announced
+            How far a burst of the tenants is announced, 0 to 1.
+        own
+            The tenants' own metrics, `(N, k)`.
+        """
+        ready = cluster.ready() + np.abs(self._ready.normal(0.0, 0.3, cluster.nodes))
+        vectors = self._read_vectors(cluster, announced) if self.vectors else self._nothing
+        if own is not None and self.vectors:
+            vectors = np.hstack([own, vectors])
+        cluster.started[:] = 0.0
+        self._late.append(Reading(vectors, ready, cluster.utilisation()))
+        return self._late[0]
+
+    def _read_vectors(self, cluster: Cluster, announced: Array) -> Array:
+        busy = cluster.utilisation() / 100.0
+        queue = cluster.demand / cluster.cores
+        started = cluster.started
+        causes = (
+            busy,
+            queue,
+            0.5 * queue + 0.5 * started,
+            0.4 * busy + 1.5 * announced,
+            cluster.loading / cluster.cores * 4.0,
+            0.3 * started + 1.5 * announced,
+            0.5 * busy + self._noise.standard_normal(cluster.nodes) * 0.2,
+            queue,
+        )
+        state = np.repeat(np.stack(causes, axis=1), EACH, axis=1)
+        self._drift = 0.98 * self._drift + 0.02 * self._noise.standard_normal(state.shape)
+        noise = self.noise * self._noise.standard_normal(state.shape)
+        return np.asarray(self._gains * (state + self._drift + noise))

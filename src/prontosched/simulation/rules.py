@@ -1,7 +1,8 @@
 """Rules: what each node's telemetry says about placing another job there.
 
-A rule gives, every second and for all nodes, a score (a preference: lower is better) or a
-veto (a mask of nodes that get no jobs), or both.
+A rule gives, every second and for all nodes, a score (a preference: lower is better) or a veto (a mask of nodes that
+get no jobs), or both. Pronto's rule passes through the gates' own levels and bounded veto, with the defaults of
+`prontosched.gates.policy`.
 """
 
 from __future__ import annotations
@@ -12,19 +13,76 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.competitors import COMPETITORS, SOURCES, Competitor, Pressure
+from prontosched.evaluation.competitors import COMPETITORS, SOURCES, Competitor
+from prontosched.gates.policy import Rules
+from prontosched.gates.floor import closable, places
+from prontosched.gates.preference import level_of
 from prontosched.pipeline.fleet import Fleet
 from prontosched.pipeline.node_fleet import NodeFleet
 from prontosched.pipeline.presets import make_fleet
 from prontosched.signals.arithmetic import Many
 from prontosched.signals.policy import Budget
-from prontosched.simulation.cluster import Cluster
-from prontosched.simulation.gate import ClusterGate, Levels
-from prontosched.simulation.sensors import Reading
+from prontosched.simulation.cluster import Cluster, Reading
 from prontosched.simulation.tenants import Tenants
 from prontosched.subspace import Array
 
 Mask = NDArray[np.bool_]
+Levels = NDArray[np.intp]
+
+
+class ClusterGate:
+    """Preference and veto over the nodes of one cluster, with hysteresis, holds and a floor.
+
+    Parameters
+    ----------
+    rules
+        Share of the nodes that may be closed, and how long they stay closed and open at least.
+    """
+
+    def __init__(self, nodes: int, rules: Rules | None = None) -> None:
+        self.rules = rules or Rules()
+        self.levels: Levels | None = None
+        self.closed: Mask = np.zeros(nodes, np.bool_)
+        self._since = np.full(nodes, np.inf)
+
+    def prefer(self, probability: Array) -> Levels:
+        """Return the level of each node."""
+        chances = probability.tolist()
+        before = [None] * len(chances) if self.levels is None else self.levels.tolist()
+        self.levels = np.array([level_of(p, old) for p, old in zip(chances, before, strict=True)], np.intp)
+        return self.levels
+
+    def close(self, refusing: Mask, probability: Array, *, starved: bool) -> Mask:
+        """Return which nodes are closed until the next second.
+
+        Parameters
+        ----------
+        refusing, probability
+            The nodes' own words.
+        starved
+            Whether jobs wait that no open node can take: then all open, whatever the holds.
+        """
+        share = self.rules.max_refusing
+        closed = closable(refusing, probability, share=share, starved=starved, held=self.closed)
+        if not starved:
+            least = np.where(self.closed, self.rules.min_hold_seconds, self.rules.min_accept_seconds)
+            closed = np.where(self._since < least, self.closed, closed)
+            closed = _within(closed, probability, places(closed.size, share))
+        self._since = np.where(closed == self.closed, self._since + 1.0, 1.0)
+        self.closed = closed
+        return closed
+
+
+def _within(closed: Mask, probability: Array, most: int) -> Mask:
+    """Open the calmest where more are closed than may be."""
+    at = np.flatnonzero(closed)
+    if at.size <= most:
+        return closed
+    opened = closed.copy()
+    opened[at[np.argsort(probability[at], kind="stable")[: at.size - most]]] = False
+    return opened
+
+
 # Moments of a job's life that the oracle looks at.
 MOMENTS = 48
 
@@ -98,9 +156,8 @@ class Published:
     vectors = False
 
     def __init__(self, world: World, name: str, *, as_score: bool) -> None:
-        self.rule: Competitor = (
-            _Pressures(world.cluster) if name == "psi" else COMPETITORS[name](world.cluster.nodes)
-        )
+        cores = {"cores": world.cluster.cores} if name == "psi" else {}
+        self.rule: Competitor = COMPETITORS[name](world.cluster.nodes, **cores)
         self.as_score = as_score
         self._open = np.zeros(world.cluster.nodes, np.bool_)
 
@@ -108,14 +165,6 @@ class Published:
         """Ask the rule."""
         score, refuse = self.rule.step(reading.ready, reading.utilisation)
         return Word(np.nan_to_num(score), self._open) if self.as_score else Word(None, refuse)
-
-
-class _Pressures(Pressure):
-    """Pressure over nodes of different sizes."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster.nodes)
-        self.cores = cluster.cores  # type: ignore[assignment]
 
 
 class Pronto:

@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.errors import SettingsError
-from prontosched.simulation.cluster import Cluster
-from prontosched.simulation.jobs import WIDTHS, Jobs, draw_jobs
+from prontosched.simulation.cluster import WIDTHS, Cluster, Jobs, Sensors, draw_jobs
 from prontosched.simulation.placers import DRAWING, PLACERS, Choice, Loads, View
 from prontosched.simulation.rules import Oracle, Rule, Word, World, make_rule
-from prontosched.simulation.sensors import Sensors
 from prontosched.simulation.tenants import BEYOND, TENANTS, Background, Tenants, join, replayed
 from prontosched.subspace import Array
 
@@ -82,7 +80,7 @@ class Scenario:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """What came of one run; times in seconds, shares from 0 to 1.
 
     The same jobs are counted for every placer and rule: those that arrive after the
@@ -206,7 +204,7 @@ class _Queue:
         self.starved = bool(self.waiting)
 
 
-def simulate(scenario: Scenario, placer: str, rule: str, seeds: Sequence[int]) -> list[Outcome]:
+def simulate(scenario: Scenario, placer: str, rule: str, seeds: Sequence[int]) -> list[RunOutcome]:
     """Simulate one placer with one rule, once for each seed.
 
     The same seed gives the same arrivals and tenants whatever the placer and the rule.
@@ -316,7 +314,7 @@ def _outcome(
     numbers: NDArray[np.int64],
     block: slice,
     tally: _Tally,
-) -> Outcome:
+) -> RunOutcome:
     begin, steps = _begin(scenario), scenario.steps
     arrival, ideal = cluster.jobs.arrival[numbers], cluster.jobs.ideal[numbers]
     counted = (arrival >= begin) & (arrival + 2.0 * ideal <= steps)
@@ -328,7 +326,7 @@ def _outcome(
     end = np.where(ended, end, steps)
     slowdown = (end - arrival) / ideal if arrival.size else np.full(1, np.nan)
     span = (steps - begin) * (block.stop - block.start)
-    return Outcome(
+    return RunOutcome(
         *names,
         jobs=int(arrival.size),
         slowdown_mean=float(slowdown.mean()),

@@ -1,4 +1,4 @@
-"""Studies: cells of scenario, placer and rule over seeds, in parallel, with intervals."""
+"""Studies: cells of scenario, placer and rule over seeds, in parallel, with intervals and goals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prontosched.simulation.run import Outcome, Scenario, simulate
+from prontosched.simulation.run import RunOutcome, Scenario, simulate
 
 MEASURES = (
     "slowdown_mean",
@@ -69,7 +69,7 @@ LEAST_LENGTHS = 6.0
 
 
 @dataclass(frozen=True)
-class Interval:
+class SeedInterval:
     """A mean over seeds and its 95 % interval."""
 
     mean: float
@@ -80,7 +80,7 @@ class Interval:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def over_seeds(values: Sequence[float]) -> Interval:
+def over_seeds(values: Sequence[float]) -> SeedInterval:
     """Return the mean of one value per seed, with Student's interval.
 
     Examples
@@ -91,10 +91,10 @@ def over_seeds(values: Sequence[float]) -> Interval:
     data = np.asarray(values, dtype=float)
     mean = float(data.mean())
     if data.size < 2:
-        return Interval(mean, float("nan"), float("nan"))
+        return SeedInterval(mean, float("nan"), float("nan"))
     point = T95[data.size - 2] if data.size - 2 < len(T95) else 1.96
     reach = point * float(data.std(ddof=1)) / np.sqrt(data.size)
-    return Interval(round(mean, 12), mean - reach, mean + reach)
+    return SeedInterval(round(mean, 12), mean - reach, mean + reach)
 
 
 class Cell(NamedTuple):
@@ -149,12 +149,12 @@ def busy_name(busy: float) -> str:
 
 
 @dataclass(frozen=True)
-class Study:
+class SimulationStudy:
     """All outcomes of a list of cells, by part."""
 
     parts: dict[str, list[Cell]]
     seeds: tuple[int, ...]
-    outcomes: dict[Cell, list[Outcome]]
+    outcomes: dict[Cell, list[RunOutcome]]
 
     def has(self, name: str, placer: str, *rules: str) -> bool:
         """Tell whether a scenario was run with a placer and all of the rules."""
@@ -175,21 +175,21 @@ class Study:
             raise KeyError(f"{name}, {placer}, {rule} must be among the cells that were run, got none such")
         return [float(getattr(outcome, measure)) for outcome in self.outcomes[cell]]
 
-    def interval(self, name: str, placer: str, rule: str, measure: str) -> Interval:
+    def interval(self, name: str, placer: str, rule: str, measure: str) -> SeedInterval:
         """Return one measure of one cell over the seeds."""
         return over_seeds(self.values(name, placer, rule, measure))
 
-    def ratio(self, name: str, placer: str, rule: str, other: str = "nothing") -> Interval:
+    def ratio(self, name: str, placer: str, rule: str, other: str = "nothing") -> SeedInterval:
         """Return the excess slowdown of a rule over that of another, seed by seed."""
         pairs = zip(
             self.values(name, placer, rule, "excess"), self.values(name, placer, other, "excess"), strict=True
         )
         return over_seeds([one / two if two > 0 else 1.0 for one, two in pairs])
 
-    def removed(self, name: str, placer: str, rule: str) -> Interval:
+    def removed(self, name: str, placer: str, rule: str) -> SeedInterval:
         """Return the share of the placer's excess slowdown that a rule removes."""
         ratio = self.ratio(name, placer, rule)
-        return Interval(1.0 - ratio.mean, 1.0 - ratio.high, 1.0 - ratio.low)
+        return SeedInterval(1.0 - ratio.mean, 1.0 - ratio.high, 1.0 - ratio.low)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values: every cell with its intervals and outcomes."""
@@ -218,7 +218,7 @@ def _key(cell: Cell) -> tuple[str, str, str]:
 
 def run_cells(
     cells: Sequence[Cell], seeds: Sequence[int], workers: int | None = None
-) -> Iterator[tuple[Cell, list[Outcome]]]:
+) -> Iterator[tuple[Cell, list[RunOutcome]]]:
     """Yield the outcomes of every cell as they come, on all cores; a cell that occurs twice runs once."""
     cells = list(dict.fromkeys(cells))
     # The long ones first, so that no core waits at the end for one of them.
@@ -240,5 +240,148 @@ def run_cells(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _run(cell: Cell, seeds: Sequence[int]) -> list[Outcome]:
+def _run(cell: Cell, seeds: Sequence[int]) -> list[RunOutcome]:
     return simulate(cell.scenario, cell.placer, cell.rule, seeds)
+
+
+OURS = ("pronto", "pronto-prefer", "pronto-veto")
+LEAST = "least-allocated"
+# Share of the excess that preference alone removes, at least, by utilisation.
+LEAST_REMOVED = {0.66: 0.40, 0.8: 0.30, 0.9: 0.18}
+
+
+class Goal(NamedTuple):
+    """A claim with the figure that decides it.
+
+    Attributes
+    ----------
+    figure
+        Mean and interval over seeds of what is compared with `bound`.
+    at_most
+        Whether the figure must not be above the bound; else not below it.
+    """
+
+    claim: str
+    figure: SeedInterval
+    bound: float
+    at_most: bool
+
+    @property
+    def met(self) -> bool:
+        """Whether the mean over seeds is on the right side."""
+        return self.figure.mean <= self.bound if self.at_most else self.figure.mean >= self.bound
+
+    def __str__(self) -> str:
+        sign = "<=" if self.at_most else ">="
+        word = "met   " if self.met else "missed"
+        return f"{word}  {self.figure}  {sign} {self.bound:g}  {self.claim}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        figure = self.figure
+        return {
+            "claim": self.claim,
+            "mean": figure.mean,
+            "low": figure.low,
+            "high": figure.high,
+            "bound": self.bound,
+            "at_most": self.at_most,
+            "met": self.met,
+        }
+
+
+def goals(study: SimulationStudy) -> list[Goal]:
+    """Return the goals that the study can decide."""
+    return [
+        *_by_placer(study),
+        *_by_utilisation(study),
+        *_by_length(study),
+        *_by_tenants(study),
+        *_nowhere_worse(study),
+    ]
+
+
+def _by_placer(study: SimulationStudy) -> Iterator[Goal]:
+    name = busy_name(UTILISATIONS[0])
+    for placer in PLACERS_COMPARED:
+        if study.has(name, placer, "nothing", "ready", "pronto", "pronto-prefer", "pronto-veto"):
+            yield Goal(
+                f"{placer}: excess of the default over that of the one-line rule",
+                study.ratio(name, placer, "pronto", "ready"),
+                1.0,
+                True,
+            )
+            yield Goal(
+                f"{placer}: excess of the default over that of the placer alone",
+                study.ratio(name, placer, "pronto"),
+                0.6,
+                True,
+            )
+            yield Goal(
+                f"{placer}: excess of preference alone over that of the veto alone",
+                study.ratio(name, placer, "pronto-prefer", "pronto-veto"),
+                1.0,
+                True,
+            )
+
+
+def _by_utilisation(study: SimulationStudy) -> Iterator[Goal]:
+    for busy, least in LEAST_REMOVED.items():
+        name = busy_name(busy)
+        if not study.has(name, LEAST, "nothing", "pronto-prefer"):
+            continue
+        yield Goal(
+            f"{name}: share of the excess removed by preference alone",
+            study.removed(name, LEAST, "pronto-prefer"),
+            least,
+            False,
+        )
+        for other in ("ready-score", "r1m-score", "trimaran-score"):
+            if study.has(name, LEAST, other):
+                yield Goal(
+                    f"{name}: the same, more than by {other}",
+                    _apart(study, name, "pronto-prefer", other),
+                    0.0,
+                    False,
+                )
+
+
+def _by_length(study: SimulationStudy) -> Iterator[Goal]:
+    name = "jobs of 10 s"
+    if study.has(name, LEAST, "nothing", "pronto-prefer"):
+        yield Goal(
+            f"{name}: share of the excess removed by preference alone",
+            study.removed(name, LEAST, "pronto-prefer"),
+            0.6,
+            False,
+        )
+
+
+def _by_tenants(study: SimulationStudy) -> Iterator[Goal]:
+    for name in ("regular tenants", "announced tenants"):
+        if study.has(name, LEAST, "ready", "pronto"):
+            yield Goal(
+                f"{name}: excess of the default over that of the one-line rule",
+                study.ratio(name, LEAST, "pronto", "ready"),
+                0.8,
+                True,
+            )
+
+
+def _nowhere_worse(study: SimulationStudy) -> Iterator[Goal]:
+    """Yield the worst of all scenarios, with every placer."""
+    worst: tuple[float, str, SeedInterval] | None = None
+    for cell in study.outcomes:
+        if cell.rule in OURS and study.has(cell.name, cell.placer, "nothing"):
+            ratio = study.ratio(cell.name, cell.placer, cell.rule)
+            if worst is None or ratio.mean > worst[0]:
+                worst = (ratio.mean, f"{cell.rule} with {cell.placer}, {cell.name}", ratio)
+    if worst is not None:
+        yield Goal(f"nowhere worse than the placer alone; nearest to it: {worst[1]}", worst[2], 1.0, True)
+
+
+def _apart(study: SimulationStudy, name: str, rule: str, other: str) -> SeedInterval:
+    """Return by how much more of the excess a rule removes than another, seed by seed."""
+    alone = study.values(name, LEAST, "nothing", "excess")
+    one, two = (study.values(name, LEAST, each, "excess") for each in (rule, other))
+    return over_seeds([(b - a) / c for a, b, c in zip(one, two, alone, strict=True)])

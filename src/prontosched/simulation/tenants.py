@@ -1,17 +1,21 @@
-"""Hidden tenants: the load on a node that no scheduler placed there.
+"""Hidden tenants: the load on a node that no scheduler placed there, made up or read from traces.
 
-All of it is drawn before the run, so that every placer and rule meets the same, and an
-oracle can be asked about what comes.
+All of it is drawn before the run, so that every placer and rule meets the same, and an oracle can be asked about
+what comes.
 """
 
 from __future__ import annotations
 
+import importlib.resources
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from prontosched.errors import SettingsError
 from prontosched.subspace import Array
+from prontosched.telemetry.trace import open_trace
 
 # CPUs that a burst wants, as a share of the node's.
 HEIGHTS = (0.6, 2.5)
@@ -207,3 +211,53 @@ def _base_load(nodes: int, steps: int, rng: np.random.Generator, base: float) ->
         level = 0.95 * level + 0.31 * noise
         levels[step] = level
     return np.clip(np.clip(rng.normal(base, 0.08, nodes), 0.05, 0.6) + 0.05 * levels, 0.0, 1.0)
+
+
+# The load of a recorded machine is scaled so that this percentile of it takes all CPUs.
+FULL_AT = 95.0
+LEAST_ROWS = 100
+
+
+def read_background(
+    paths: Sequence[Path], *, load: str | None = None, exclude: Sequence[str] = ()
+) -> Background:
+    """Read traces for tenants to replay, one row a step.
+
+    Parameters
+    ----------
+    load
+        Column that tells how many tasks run or wait; by default utilisation and CPU Ready
+        together. Its unit does not matter: the 95th percentile takes all CPUs.
+    exclude
+        Patterns of columns that are not shown to the signal.
+    """
+    source = open_trace(list(paths), ready=load, exclude=list(exclude))
+    vectors: dict[str, list[np.ndarray]] = {}
+    demand: dict[str, list[np.ndarray]] = {}
+    for chunk in source.chunks():
+        wanted = chunk.ready if load else np.nan_to_num(chunk.utilisation) + np.nan_to_num(chunk.ready)
+        vectors.setdefault(chunk.node, []).append(chunk.vectors)
+        demand.setdefault(chunk.node, []).append(np.nan_to_num(wanted))
+    machines = [np.concatenate(parts) for parts in demand.values()]
+    for node, wanted in zip(demand, machines, strict=True):
+        if wanted.size < LEAST_ROWS or not np.percentile(wanted, FULL_AT) > 0.0:
+            raise SettingsError(
+                f"{node}: a trace must have at least {LEAST_ROWS} rows with load, got {wanted.size} rows: "
+                "name the column that tells the load with --load-column"
+            )
+    return Background(
+        source.metrics,
+        tuple(np.nan_to_num(np.concatenate(parts)) for parts in vectors.values()),
+        tuple(wanted / np.percentile(wanted, FULL_AT) for wanted in machines),
+    )
+
+
+def shipped_background() -> Background | None:
+    """Return the host trace that comes with Pronto; None where it cannot be read."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        return None
+    path = importlib.resources.files("prontosched") / "data" / "host.parquet"
+    with importlib.resources.as_file(path) as file:
+        return read_background([file])

@@ -4,6 +4,119 @@
 a trace reads these too. Where each is published, and under which licence, is in docs/datasets.md.
 """
 
-from prontosched.evaluation.datasets.opening import open_dataset, recognise
+from __future__ import annotations
 
-__all__ = ["open_dataset", "recognise"]
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Protocol
+
+from prontosched.errors import TelemetryError
+from prontosched.evaluation.datasets.public import BitbrainsFile, SmdFile
+from prontosched.evaluation.datasets.vsphere import VsphereCsvFile, first_lines
+from prontosched.telemetry.trace import TraceSource, open_trace, tell_apart
+from prontosched.telemetry.trace_files import TraceFile
+from prontosched.telemetry.trace_layout import lay_out, require_column
+from prontosched.telemetry.trace_rows import Stream
+
+SUFFIXES = (".parquet", ".csv", ".csv.gz", ".txt")
+
+
+class DatasetFile(TraceFile, Protocol):
+    """A file of a published data set: a file of a trace that knows its own columns."""
+
+    kind: str
+    ready: str | None
+    ready_unit: str
+    utilisation: str | None
+    exclude: tuple[str, ...]
+
+
+def recognise(path: Path) -> Callable[[Path], DatasetFile] | None:
+    """Return the reader of a file's data set, None for a plain trace."""
+    head = first_lines(path, 1)[0]
+    for reader in (SmdFile, BitbrainsFile, VsphereCsvFile):
+        if reader.recognises(path, head):
+            return reader
+    return None
+
+
+def files_of(paths: Sequence[str | PathLike[str]]) -> list[Path]:
+    """Return the files, and the files of the folders among them, in order."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(SUFFIXES))
+            if not inside:
+                raise TelemetryError(f"{path}: the folder must hold .parquet, .csv or .txt files, got none")
+            found += inside
+        elif path.exists():
+            found.append(path)
+        else:
+            raise TelemetryError(f"{path}: no such file")
+    return found
+
+
+def open_dataset(
+    paths: Sequence[str | PathLike[str]],
+    *,
+    ready: str | None = None,
+    exclude: Sequence[str] = (),
+    utilisation: str | None = None,
+    keep: Sequence[str] = (),
+) -> tuple[TraceSource, str]:
+    """Open traces of any kind: Pronto's own, SMD, Bitbrains, or exports of vSphere.
+
+    Parameters
+    ----------
+    ready
+        Column that holds CPU Ready; without it the data set's own choice.
+    exclude
+        Columns to leave out, with wildcards; without it and without `ready` the data set's own choice.
+    utilisation
+        Column that holds CPU utilisation.
+    keep
+        Columns to have among the metrics although they say what came of it.
+
+    Returns
+    -------
+    The trace, and the unit of its CPU Ready: "percent" (per CPU) or "other".
+    """
+    files = files_of(paths)
+    readers = [recognise(path) for path in files]
+    if not any(readers):
+        unit = "percent" if ready is None or ready.endswith("percent") else "other"
+        return open_trace(paths, ready=ready, exclude=exclude, utilisation=utilisation, keep=keep), unit
+    for path, reader in zip(files, readers, strict=True):
+        if reader is None:
+            raise TelemetryError(f"{path}: all files must be of one kind, got a plain trace among data sets")
+    opened = [reader(path) for path, reader in zip(files, readers, strict=True) if reader]
+    kinds = sorted({file.kind for file in opened})
+    if len(kinds) > 1:
+        raise TelemetryError(f"all files must be of one data set, got {' and '.join(kinds)}")
+    first = opened[0]
+    own_choice = ready is None or (kinds == ["vsphere"] and ready.lower().startswith("cpu.read"))
+    chosen = first.ready if own_choice else ready
+    given = {
+        "ready": chosen,
+        "utilisation": utilisation or first.utilisation,
+        "timestamp": None,
+        "node": None,
+    }
+    if chosen is not None:
+        require_column(chosen, list(opened))
+    if given["utilisation"] is not None and any(given["utilisation"] not in f.names for f in opened):
+        given["utilisation"] = None
+    if given["utilisation"] == chosen:
+        given["utilisation"] = None  # what is to be foretold must not be among what foretells it
+    patterns = tuple(exclude) or (first.exclude if own_choice else ())
+    layout, columns = lay_out(list(opened), given, patterns, keep)
+    streams = [Stream(_name(file.path), [file]) for file in opened]
+    tell_apart(streams)
+    unit = first.ready_unit if own_choice else "percent" if str(ready).endswith("percent") else "other"
+    return TraceSource(streams, layout, columns), unit
+
+
+def _name(path: Path) -> str:
+    name = path.name.removesuffix(".gz")
+    return name.rsplit(".", 1)[0]

@@ -1,4 +1,4 @@
-"""The paper's four questions, answered from the numbers of one data set.
+"""What a study says: tables in the paper's layout beside the paper's, and its four questions answered.
 
 A difference counts only if its interval over nodes (bootstrap, 95 %) does not hold zero: with a handful of nodes
 that is a coarse sieve, and the answer says so.
@@ -6,17 +6,25 @@ that is a coarse sieve, and the answer says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from prontosched.evaluation.forecast.methods import METHODS
-from prontosched.evaluation.forecast.neighbours import GROUPINGS
+from prontosched.evaluation.forecast import published
+from prontosched.evaluation.forecast.models import GROUPINGS, METHODS
 from prontosched.evaluation.forecast.panel import LENGTHS
-from prontosched.evaluation.forecast.study import Errors, StudyResult, mean_rmse, node_rmse
-from prontosched.evaluation.forecast.values import PAST_DAYS
+from prontosched.evaluation.forecast.study import (
+    ALARM_METHODS,
+    PAST_DAYS,
+    THRESHOLDS,
+    Errors,
+    StudyResult,
+    mean_rmse,
+    node_rmse,
+)
 
-DRAWS = 2000
+BOOTSTRAP_DRAWS = 2000
 # With fewer, the bootstrap draws the same few nodes again and again and its interval says little.
 FEWEST_NODES = 5
 QUESTIONS = {
@@ -61,7 +69,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QuestionAnswer:
     """An answer in one sentence, and the numbers behind it."""
 
     verdict: str
@@ -74,15 +82,15 @@ def compare(first: dict[str, float], second: dict[str, float], *, seed: int = 0)
     if not nodes:
         return None
     a, b = np.array([first[n] for n in nodes]), np.array([second[n] for n in nodes])
-    draws = np.random.default_rng(seed).integers(len(nodes), size=(DRAWS, len(nodes)))
+    draws = np.random.default_rng(seed).integers(len(nodes), size=(BOOTSTRAP_DRAWS, len(nodes)))
     change = 100.0 * (a[draws].mean(axis=1) / np.maximum(b[draws].mean(axis=1), 1e-12) - 1.0)
     low, high = np.percentile(change, [2.5, 97.5])
     middle = 100.0 * (a.mean() / max(b.mean(), 1e-12) - 1.0)
     return Comparison(float(middle), float(low), float(high), len(nodes))
 
 
-def answer(result: StudyResult) -> dict[str, Answer]:
-    """Answer the four questions; a question without numbers says so."""
+def answer(result: StudyResult) -> dict[str, QuestionAnswer]:
+    """QuestionAnswer the four questions; a question without numbers says so."""
     return {
         "how many": _how_many(result),
         "how much past": _how_much_past(result),
@@ -91,7 +99,7 @@ def answer(result: StudyResult) -> dict[str, Answer]:
     }
 
 
-def _how_many(result: StudyResult) -> Answer:
+def _how_many(result: StudyResult) -> QuestionAnswer:
     parts = []
     for days, errors in result.daily.items():
         for method in ("arima", "svm"):
@@ -110,17 +118,17 @@ def _how_many(result: StudyResult) -> Answer:
                 )
             )
     if not parts:
-        return Answer("Not answered: the data set is too short for daily medians.")
+        return QuestionAnswer("Not answered: the data set is too short for daily medians.")
     gains = [c for c, _ in parts if c.clear and c.change < 0]
     losses = [c for c, _ in parts if c.clear and c.change > 0]
     head = _verdict(gains, losses, "Using other nodes lowers the error", "Using other nodes raises the error")
-    return Answer(head, ("error with other nodes against without:", *(text for _, text in parts)))
+    return QuestionAnswer(head, ("error with other nodes against without:", *(text for _, text in parts)))
 
 
-def _how_much_past(result: StudyResult) -> Answer:
+def _how_much_past(result: StudyResult) -> QuestionAnswer:
     short, long = PAST_DAYS
     if short not in result.daily or long not in result.daily:
-        return Answer(f"Not answered: the data set is too short for past windows of {long} days.")
+        return QuestionAnswer(f"Not answered: the data set is too short for past windows of {long} days.")
     near, far = result.daily[short], result.daily[long]
     parts = []
     for scope in ("same node", "same cluster"):
@@ -133,17 +141,17 @@ def _how_much_past(result: StudyResult) -> Answer:
             if found:
                 parts.append((found, f"{METHODS[method]}, {scope}: {found.words()}"))
     if not parts:
-        return Answer("Not answered: too few days are forecast from both windows.")
+        return QuestionAnswer("Not answered: too few days are forecast from both windows.")
     gains = [c for c, _ in parts if c.clear and c.change < 0]
     losses = [c for c, _ in parts if c.clear and c.change > 0]
     head = _verdict(
         gains, losses, f"{long} days are better than {short}", f"{long} days are worse than {short}"
     )
     title = f"error from {long} days against {short}, on the same days:"
-    return Answer(head, (title, *(text for _, text in parts)))
+    return QuestionAnswer(head, (title, *(text for _, text in parts)))
 
 
-def _how_far(result: StudyResult) -> Answer:
+def _how_far(result: StudyResult) -> QuestionAnswer:
     best = {
         length: min(
             (m for m in METHODS if mean_rmse(errors, m) == mean_rmse(errors, m)),
@@ -154,7 +162,7 @@ def _how_far(result: StudyResult) -> Answer:
     }
     known = {length: method for length, method in best.items() if method}
     if len(known) < 2:
-        return Answer("Not answered: the data set has fewer than two window lengths.")
+        return QuestionAnswer("Not answered: the data set has fewer than two window lengths.")
     longest, shortest = max(known), min(known)
     errors = {length: mean_rmse(result.windows[length], method) for length, method in known.items()}
     easiest = min(errors, key=lambda length: errors[length])
@@ -169,10 +177,10 @@ def _how_far(result: StudyResult) -> Answer:
     if found is not None:
         lines.append(f"{LENGTHS[shortest]} against {LENGTHS[longest]}: {found.words()}")
     verdict = f"The error of the best method is smallest for windows of {LENGTHS[easiest]}."
-    return Answer(verdict, ("error of the best method:", *lines))
+    return QuestionAnswer(verdict, ("error of the best method:", *lines))
 
 
-def _which_method(result: StudyResult) -> Answer:
+def _which_method(result: StudyResult) -> QuestionAnswer:
     wins: dict[str, int] = dict.fromkeys(METHODS, 0)
     beats: dict[str, int] = dict.fromkeys(METHODS, 0)
     columns = 0
@@ -192,11 +200,11 @@ def _which_method(result: StudyResult) -> Answer:
             if method != "naive" and found is not None and found.clear and found.change < 0:
                 beats[method] += 1
     if not columns:
-        return Answer("Not answered: there are no forecasts.")
+        return QuestionAnswer("Not answered: there are no forecasts.")
     best = max(wins, key=lambda m: wins[m])
     won = ", ".join(f"{METHODS[m]} {n}" for m, n in wins.items())
     clear = ", ".join(f"{METHODS[m]} {n}" for m, n in beats.items() if m != "naive")
-    return Answer(
+    return QuestionAnswer(
         f"{METHODS[best]} has the smallest error most often.",
         (
             f"of {columns} columns of the tables, smallest in: {won}",
@@ -219,3 +227,241 @@ def _steps(errors: Errors, key: str) -> set[int]:
 
 def _or_infinite(value: float) -> float:
     return value if value == value else float("inf")
+
+
+PAPER_MS = f"{published.SOURCE}, in ms"
+SCOPES = ("same node", "same cluster")
+SPIKE_TABLES = {
+    "fixed": ("a fixed threshold, in ms", ("500ms", "800ms", "1000ms")),
+    "percentiles": ("percentiles of the node's past", ("p90", "p95", "p99")),
+    "statistical": ("statistical thresholds and the median", ("3sigma", "xbar", "median", "mean+xbar")),
+}
+MEASURES = {
+    "accuracy": "accuracy per node (mean of TP/P and TN/N)",
+    "balanced": "balanced accuracy over all nodes and days",
+    "plain": "plain accuracy (share of right answers)",
+    "literal": "the formula as printed (numbers forecast over numbers actual; can exceed 1)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One table of numbers.
+
+    Attributes
+    ----------
+    origin
+        Whose numbers, and their unit: a data set of ours, or the paper.
+    columns
+        Headings.
+    rows
+        Label and numbers; NaN where there is none.
+    footer
+        A row apart, such as the share of spikes.
+    groups
+        Headings over the headings, each with the number of columns it spans.
+    best
+        Whether the smallest ("low") or largest ("high") number of a column is the best.
+    digits
+        Decimals shown.
+    """
+
+    origin: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[float, ...]], ...]
+    best: str
+    digits: int
+    footer: tuple[str, tuple[float, ...]] | None = None
+    groups: tuple[tuple[str, int], ...] = ()
+
+    def is_best(self, row: int, column: int) -> bool:
+        """Tell whether a cell is the best of its column."""
+        value = self.rows[row][1][column]
+        known = [cells[column] for _, cells in self.rows if not math.isnan(cells[column])]
+        if math.isnan(value) or len(known) < 2:
+            return False
+        return round(value, self.digits) == round(
+            min(known) if self.best == "low" else max(known), self.digits
+        )
+
+    def show(self, value: float) -> str:
+        """Return a number as it is printed."""
+        return "–" if math.isnan(value) else f"{value:.{self.digits}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of ours beside the paper's.
+
+    Attributes
+    ----------
+    key
+        Short name, for files and JSON.
+    title
+        What is in it.
+    ours
+        One grid per data set.
+    paper
+        What the paper printed; None where it has no such table.
+    note
+        What to know when reading it.
+    """
+
+    key: str
+    title: str
+    ours: tuple[Grid, ...]
+    paper: Grid | None
+    note: str = ""
+    questions: tuple[str, ...] = field(default=())
+
+
+def digits_for(values: list[float]) -> int:
+    """Return how many decimals show four places or so."""
+    known = [abs(v) for v in values if not math.isnan(v) and v]
+    return 2 if not known else min(6, max(1, 3 - math.floor(math.log10(max(known)))))
+
+
+def rmse_grid(
+    origin: str,
+    columns: tuple[str, ...],
+    rows: dict[str, list[float]],
+    *,
+    digits: int | None = None,
+    groups: tuple[tuple[str, int], ...] = (),
+) -> Grid:
+    """Return a grid of errors, the smallest best."""
+    shown = digits_for([v for row in rows.values() for v in row]) if digits is None else digits
+    return Grid(origin, columns, tuple((k, tuple(v)) for k, v in rows.items()), "low", shown, groups=groups)
+
+
+def daily_table(results: dict[str, StudyResult]) -> Table:
+    """Table of daily medians from the same node and from the same cluster."""
+    columns = tuple(f"{days} days" for _ in SCOPES for days in PAST_DAYS)
+    groups = tuple((scope, len(PAST_DAYS)) for scope in SCOPES)
+    ours = []
+    for origin, result in results.items():
+        rows = {
+            title: [
+                mean_rmse(result.daily.get(days, {}), f"{scope}/{method}")
+                for scope in SCOPES
+                for days in PAST_DAYS
+            ]
+            for method, title in METHODS.items()
+        }
+        ours.append(rmse_grid(origin, columns, rows, groups=groups))
+    printed = {METHODS[m]: list(row.values()) for m, row in published.DAILY.items()}
+    paper = rmse_grid(PAPER_MS, columns, printed, digits=2, groups=groups)
+    return Table(
+        "daily",
+        "Average RMSE of daily medians, from the same node and from all nodes of its cluster",
+        tuple(ours),
+        paper,
+        "For the cluster, the naive method and exponential smoothing forecast the average node.",
+        ("Q1", "Q2", "Q4"),
+    )
+
+
+def similar_table(results: dict[str, StudyResult]) -> Table:
+    """Table of daily medians from groups of similar nodes."""
+    columns = tuple(f"{days} days" for days in PAST_DAYS)
+    ours = tuple(
+        rmse_grid(
+            origin,
+            columns,
+            {
+                title: [mean_rmse(result.daily.get(days, {}), f"similar/{key}") for days in PAST_DAYS]
+                for key, title in GROUPINGS.items()
+            },
+        )
+        for origin, result in results.items()
+    )
+    printed = {GROUPINGS[k]: list(v.values()) for k, v in published.SIMILAR.items()}
+    paper = rmse_grid(PAPER_MS, columns, printed, digits=2)
+    note = "SVM regression on the nodes of the same group; groups of about ten nodes."
+    return Table(
+        "similar", "Average RMSE of daily medians, from similar nodes", ours, paper, note, ("Q1", "Q2")
+    )
+
+
+def windows_table(results: dict[str, StudyResult]) -> Table:
+    """Table of forecasting windows, each from a past window as long."""
+    columns = tuple(LENGTHS.values())
+    titles = {"naive": "naive", "expsmo": "ExpSmo", "arima": "ARIMA", "svm": "SVM cluster"}
+    ours = tuple(
+        rmse_grid(
+            origin,
+            columns,
+            {
+                title: [mean_rmse(result.windows.get(length, {}), method) for length in LENGTHS]
+                for method, title in titles.items()
+            },
+        )
+        for origin, result in results.items()
+    )
+    printed = {titles[m]: list(row) for m, row in published.WINDOWS.items()}
+    paper = rmse_grid(PAPER_MS, columns, printed, digits=2)
+    note = "The median of the next window is forecast from the inside of the window before it, as long."
+    return Table("windows", "Average RMSE for different forecasting windows", ours, paper, note, ("Q3", "Q4"))
+
+
+def alarm_tables(results: dict[str, StudyResult], measure: str = "accuracy") -> list[Table]:
+    """Tables of spikes forecast by the alarm method, for one measure."""
+    tables = []
+    for key, (title, kinds) in SPIKE_TABLES.items():
+        ours = tuple(_alarm_grid(origin, result, kinds, measure) for origin, result in results.items())
+        paper = None
+        if measure == "accuracy":
+            printed = tuple(k for k in kinds if k in published.ALARMS["naive"])
+            rows = tuple(
+                (name, tuple(published.ALARMS[m][k] for k in printed)) for m, name in ALARM_METHODS.items()
+            )
+            share = tuple(100.0 * published.ALARMS["share of spikes"][k] for k in printed)
+            columns = tuple(THRESHOLDS[k] for k in printed)
+            paper = Grid(published.SOURCE, columns, rows, "high", 4, ("% of spikes", share))
+        note = MEASURES[measure][0].upper() + MEASURES[measure][1:] + "."
+        if key == "statistical" and measure == "accuracy":
+            note += (
+                " A share of 49.1 % for xbar and 24.91 % for the median is as printed; they may be swapped."
+            )
+        tables.append(Table(f"{key}-{measure}", f"Spikes by {title}", ours, paper, note, ()))
+    return tables
+
+
+def _alarm_grid(origin: str, result: StudyResult, kinds: tuple[str, ...], measure: str) -> Grid:
+    nan = float("nan")
+    rows = tuple(
+        (name, tuple(result.alarms.get(k, {}).get(m, {}).get(measure, nan) for k in kinds))
+        for m, name in ALARM_METHODS.items()
+    )
+    share = tuple(
+        100.0 * result.alarms.get(k, {}).get("share of spikes", {}).get(measure, nan) for k in kinds
+    )
+    name = origin.rsplit(", in ", 1)[0]  # an accuracy has no unit
+    return Grid(name, tuple(THRESHOLDS[k] for k in kinds), rows, "high", 4, ("% of spikes", share))
+
+
+def all_tables(results: dict[str, StudyResult]) -> list[Table]:
+    """Return every table of the study, in the paper's order, then the other measures of spikes."""
+    tables = [daily_table(results), similar_table(results), windows_table(results)]
+    for measure in MEASURES:
+        tables += alarm_tables(results, measure)
+    return tables
+
+
+def as_text(grid: Grid) -> str:
+    """Return a grid as plain text; the best of each column is starred."""
+    footer = [grid.footer] if grid.footer else []
+    above = ["", *(label if not place else "" for label, span in grid.groups for place in range(span))]
+    lines = [above, ["", *grid.columns]] if grid.groups else [["", *grid.columns]]
+    for row, (label, cells) in enumerate(grid.rows):
+        marks = ["*" if grid.is_best(row, column) else " " for column in range(len(cells))]
+        lines.append([label, *(f"{grid.show(v)}{mark}" for v, mark in zip(cells, marks, strict=True))])
+    for label, cells in footer:
+        lines.append([label, *("– " if math.isnan(v) else f"{v:.2f} " for v in cells)])
+    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(w) if not place else cell.rjust(w) for place, (cell, w) in enumerate(pairs)
+        ).rstrip()
+        for pairs in (list(zip(line, widths, strict=True)) for line in lines)
+    )

@@ -13,23 +13,35 @@ from typing import Any, Protocol
 import numpy as np
 
 from prontosched.errors import TelemetryError
-from prontosched.evaluation.forecast import load
+from prontosched.evaluation.datasets.paper_shape import PaperShape
 from prontosched.evaluation.forecast.answers import answer
-from prontosched.evaluation.forecast.example import Example
-from prontosched.evaluation.forecast.panel import Cluster, Panel, Windows
+from prontosched.evaluation.forecast.models import HourForecast
+from prontosched.evaluation.forecast.panel import (
+    ClusterWindows,
+    Panel,
+    Windows,
+    collect_generated,
+    generated_example,
+    generated_panel,
+    read_traces,
+    trace_example,
+    trace_panel,
+    whole_traces,
+)
 from prontosched.evaluation.forecast.study import (
+    Cache,
     StudyResult,
     StudySettings,
+    Task,
     covers_daily,
     describe_lack,
     lay_out_tasks,
     run_study,
+    run_tasks,
 )
-from prontosched.evaluation.forecast.tasks import Cache, Task, run_tasks
-from prontosched.evaluation.paper_shape import PaperShape
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     """Shows how far a piece of work is: called with its name and size, gives what counts the done."""
 
     def __call__(self, label: str, size: int) -> AbstractContextManager[Callable[[int], None]]:
@@ -46,7 +58,7 @@ class ForecastSettings:
     traces
         Files and folders; none means the generated data set.
     ready, unit, interval_seconds
-        As `load.read_traces` takes them.
+        As `read_traces` takes them.
     shape
         The generated data set.
     generated
@@ -85,7 +97,7 @@ class Studied:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ForecastOutcome:
     """All that a run found.
 
     Attributes
@@ -99,7 +111,7 @@ class Outcome:
     """
 
     studied: list[Studied]
-    example: Example | None
+    example: HourForecast | None
     example_unit: str
     example_of: str
 
@@ -128,7 +140,7 @@ class Outcome:
         }
 
 
-def run_forecast(settings: ForecastSettings, progress: Progress) -> Outcome:
+def run_forecast(settings: ForecastSettings, progress: ProgressDisplay) -> ForecastOutcome:
     """Do the study on all data sets that take part."""
     from threadpoolctl import threadpool_limits
 
@@ -140,21 +152,21 @@ def run_forecast(settings: ForecastSettings, progress: Progress) -> Outcome:
         return _run(settings, progress)
 
 
-def _run(settings: ForecastSettings, progress: Progress) -> Outcome:
+def _run(settings: ForecastSettings, progress: ProgressDisplay) -> ForecastOutcome:
     studied: list[Studied] = []
-    example: Example | None = None
+    example: HourForecast | None = None
     example_unit, example_of = "ms", ""
     if settings.traces:
-        files = load.whole_traces(settings.traces)
+        files = whole_traces(settings.traces)
         with progress("reading traces", len(files)) as advance:
-            traces = load.read_traces(
+            traces = read_traces(
                 files,
                 ready=settings.ready,
                 unit=settings.unit,
                 interval_seconds=settings.interval_seconds,
                 tell=lambda file: advance(1),
             )
-        panel = load.trace_panel(traces, windows=settings.study.windows)
+        panel = trace_panel(traces, windows=settings.study.windows)
         if not panel.lengths() and not settings.generated:
             raise TelemetryError(
                 "a trace must hold at least two windows of 15 minutes with 8 samples each, "
@@ -162,7 +174,7 @@ def _run(settings: ForecastSettings, progress: Progress) -> Outcome:
             )
         identity = repr((settings.study, settings.ready, settings.unit, _fingerprint(panel)))
         studied.append(_study(panel, settings, identity, progress))
-        example = load.trace_example(traces)
+        example = trace_example(traces)
         example_unit, example_of = traces.unit, panel.name
     if settings.generated and not any(covers_daily(one.panel) for one in studied):
         panel = collect(settings, progress)
@@ -170,10 +182,10 @@ def _run(settings: ForecastSettings, progress: Progress) -> Outcome:
         studied.append(_study(panel, settings, identity, progress))
         if example is None:
             example, example_unit, example_of = _generated_example(settings), "ms", panel.name
-    return Outcome(studied, example, example_unit, example_of)
+    return ForecastOutcome(studied, example, example_unit, example_of)
 
 
-def collect(settings: ForecastSettings, progress: Progress) -> Panel:
+def collect(settings: ForecastSettings, progress: ProgressDisplay) -> Panel:
     """Stream the generated data set, one cluster per task."""
     shape, windows = settings.shape, settings.study.windows
     tasks = [
@@ -182,10 +194,10 @@ def collect(settings: ForecastSettings, progress: Progress) -> Panel:
     # Kept in memory only: to generate it again costs little more than to read it.
     with progress("generating data", len(tasks)) as advance:
         answers = run_tasks(tasks, jobs=settings.jobs, cache=Cache(None, ""), advance=advance)
-    return load.generated_panel(shape, [_restore(answers[task.name]) for task in tasks])
+    return generated_panel(shape, [_restore(answers[task.name]) for task in tasks])
 
 
-def _study(panel: Panel, settings: ForecastSettings, identity: str, progress: Progress) -> Studied:
+def _study(panel: Panel, settings: ForecastSettings, identity: str, progress: ProgressDisplay) -> Studied:
     cache = Cache(settings.cache, identity)
     size = len(lay_out_tasks(panel, settings.study))
     with progress(f"forecasting {panel.name}", size) as advance:
@@ -193,24 +205,24 @@ def _study(panel: Panel, settings: ForecastSettings, identity: str, progress: Pr
     return Studied(panel, result, describe_lack(panel))
 
 
-def _generated_example(settings: ForecastSettings) -> Example:
+def _generated_example(settings: ForecastSettings) -> HourForecast:
     cache = Cache(settings.cache, repr(("example", settings.shape)))
     held = cache.get("example")
     if held is None:
-        held = load.generated_example(settings.shape).as_dict()
+        held = generated_example(settings.shape).as_dict()
         cache.put("example", held)
-    return Example.from_dict(held)
+    return HourForecast.from_dict(held)
 
 
 def _collect_one(shape: PaperShape, index: int, windows: int | None) -> Any:
-    cluster = load.collect_generated(shape, index, windows)
+    cluster = collect_generated(shape, index, windows)
     held = {length: (w.medians, w.chosen, w.points) for length, w in cluster.windows.items()}
     return cluster.name, cluster.nodes, held
 
 
-def _restore(answer: Any) -> Cluster:
+def _restore(answer: Any) -> ClusterWindows:
     name, nodes, held = answer
-    return Cluster(name, tuple(nodes), {length: Windows(*arrays) for length, arrays in held.items()})
+    return ClusterWindows(name, tuple(nodes), {length: Windows(*arrays) for length, arrays in held.items()})
 
 
 def _fingerprint(panel: Panel) -> str:

@@ -1,15 +1,12 @@
-"""What other schedulers and papers would decide from the same telemetry.
+"""Rules of other schedulers and papers, on the same telemetry.
 
-Covers: one class per published rule, for M nodes at once, with its published default.
-`step` takes the present values of all nodes and returns a score per node (higher is
-worse, in shares of the node's CPUs) and which nodes refuse. A rule whose source only
-ranks nodes never refuses. The simulator runs them in its loop, the evaluator replays
-traces through them.
+One class per published rule, for M nodes at once, with its published default. `step` takes one timestep of all
+nodes, `(M,)`, or several, `(T, M)`, and returns for each a score per node (higher is worse, in shares of the node's
+CPUs) and which nodes refuse. A rule whose source only ranks nodes never refuses. The simulator takes single steps in
+its loop; the evaluator replays many at once.
 
-`run` takes several timesteps at once, `(T, M)`, with the answers of as many steps.
-
-A value that is unknown (NaN), or of a node that is not present, changes nothing; until
-a node has a first value its score is NaN and it does not refuse.
+A value that is unknown (NaN), or of a node that is not present, changes nothing; until a node has a first value its
+score is NaN and it does not refuse.
 """
 
 from __future__ import annotations
@@ -28,8 +25,8 @@ Mask = NDArray[np.bool_]
 MOST_KEPT = 900
 
 
-class Verdict(NamedTuple):
-    """The word of a rule on M nodes: scores and refusals, `(M,)` each."""
+class RuleAnswer(NamedTuple):
+    """Scores and refusals of a rule, in the shape of what it was given."""
 
     score: Array
     refuse: Mask
@@ -39,36 +36,21 @@ class Competitor(Protocol):
     """A published rule, over M nodes."""
 
     def step(
-        self,
-        ready: Array,
-        utilisation: Array,
-        demand: Array | None = None,
-        present: Mask | None = None,
-    ) -> Verdict:
-        """Take in one timestep and answer.
+        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
+    ) -> RuleAnswer:
+        """Take in one timestep, `(M,)` each, or several, `(T, M)` each, and answer.
 
         Parameters
         ----------
         ready
-            CPU Ready `(M,)`: waiting tasks in percent per CPU.
+            CPU Ready: waiting tasks in percent per CPU.
         utilisation
-            CPU utilisation `(M,)` in percent.
+            CPU utilisation in percent.
         demand
-            Runnable tasks per CPU `(M,)`, running and waiting; by default utilisation and
-            ready together.
+            Runnable tasks per CPU, running and waiting; by default utilisation and ready together.
         present
-            Which nodes step now, `(M,)`; all by default.
+            Which nodes step now; all by default.
         """
-        ...
-
-    def run(
-        self,
-        ready: Array,
-        utilisation: Array,
-        demand: Array | None = None,
-        present: Mask | None = None,
-    ) -> Verdict:
-        """Take in several timesteps, `(T, M)` each, and answer for every one."""
         ...
 
 
@@ -78,26 +60,23 @@ class Ready:
     Source: VMware's guidance that 5 % CPU Ready per virtual CPU is worth a look.
     """
 
-    def __init__(self, nodes: int, interval: float = 1.0, *, limit: float = 5.0) -> None:
-        self.limit = limit
+    LIMIT = 0.05
+
+    def __init__(self, nodes: int, interval: float = 1.0) -> None:
         self._last = np.full(nodes, np.nan)
 
     def step(
         self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> Verdict:
-        """Compare the present value."""
-        self._last = np.where(_known(ready, present), ready, self._last)
-        return _verdict(self._last / 100.0, self.limit / 100.0)
-
-    def run(
-        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> Verdict:
-        """Compare the values one after the other."""
-        return _one_by_one(self, ready, utilisation, demand, present)
+    ) -> RuleAnswer:
+        """Compare the last known value."""
+        known, last = _known(ready, present), np.empty(ready.shape)
+        for t in np.ndindex(ready.shape[:-1]):
+            last[t] = self._last = np.where(known[t], ready[t], self._last)
+        return _above(last / 100.0, self.LIMIT)
 
 
 class Pressure:
-    """Pressure stall averages of 10 and 60 seconds both at or above a threshold; open below it at 60.
+    """Pressure stall averages of 10 and 60 seconds both at or above 50 %; open below it at 60.
 
     Source: Kubernetes KEP-5394 (from KEP-4205), the observation logic for node conditions.
     It leaves the threshold to be found by experiment: 50 % here. Where PSI itself is not
@@ -107,39 +86,29 @@ class Pressure:
     Parameters
     ----------
     cores
-        CPUs of a node: what turns CPU Ready into waiting tasks.
+        CPUs of a node, or of each: what turns CPU Ready into waiting tasks.
     """
 
-    def __init__(self, nodes: int, interval: float = 1.0, *, cores: float = 1.0, limit: float = 50.0) -> None:
-        self.cores = cores
-        self.limit = limit
+    LIMIT = 50.0
+
+    def __init__(self, nodes: int, interval: float = 1.0, *, cores: float | Array = 1.0) -> None:
+        self._cores = cores
         self._short = _Average(nodes, 10.0, interval)
         self._long = _Average(nodes, 60.0, interval)
         self._refusing = np.zeros(nodes, np.bool_)
 
     def step(
         self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> Verdict:
+    ) -> RuleAnswer:
         """Follow both averages."""
         known = _known(ready, present)
-        some = np.minimum(ready * self.cores, 100.0)
+        some = np.minimum(ready * self._cores, 100.0)
         short, long = self._short.add(some, known), self._long.add(some, known)
-        over = long >= self.limit
-        self._refusing = over & (self._refusing | (short >= self.limit))
-        return Verdict(np.maximum(short, long) / 100.0, self._refusing.copy())
-
-    def run(
-        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> Verdict:
-        """Follow both averages over several steps."""
-        known = _known(ready, present)
-        some = np.minimum(ready * self.cores, 100.0)
-        short, long = self._short.run(some, known), self._long.run(some, known)
-        over, both = long >= self.limit, (long >= self.limit) & (short >= self.limit)
+        over, both = long >= self.LIMIT, (long >= self.LIMIT) & (short >= self.LIMIT)
         refuse = np.empty(over.shape, np.bool_)
-        for step in range(len(over)):
-            refuse[step] = self._refusing = over[step] & (self._refusing | both[step])
-        return Verdict(np.maximum(short, long) / 100.0, refuse)
+        for t in np.ndindex(over.shape[:-1]):
+            refuse[t] = self._refusing = over[t] & (self._refusing | both[t])
+        return RuleAnswer(np.maximum(short, long) / 100.0, refuse)
 
 
 class Trimaran:
@@ -149,29 +118,15 @@ class Trimaran:
     times deviation) / 2, margin and sensitivity 1, from the load watcher's 15 minutes.
     """
 
-    def __init__(
-        self, nodes: int, interval: float = 1.0, *, window: float = 900.0, margin: float = 1.0
-    ) -> None:
-        self.margin = margin
-        self._past = _Window(nodes, window, interval)
+    def __init__(self, nodes: int, interval: float = 1.0) -> None:
+        self._past = _Window(nodes, 900.0, interval)
 
     def step(
         self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> Verdict:
+    ) -> RuleAnswer:
         """Return the risk."""
-        self._past.add(utilisation / 100.0, _known(utilisation, present))
-        return self._risk(*self._past.moments())
-
-    def run(
-        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> Verdict:
-        """Return the risk over several steps."""
-        view = self._past.extend(utilisation / 100.0, _known(utilisation, present))
-        return self._risk(*view.moments())
-
-    def _risk(self, mean: Array, deviation: Array) -> Verdict:
-        spread = self.margin * np.clip(deviation, 0.0, 1.0)
-        return _verdict((np.clip(mean, 0.0, 1.0) + spread) / 2.0, math.inf)
+        mean, deviation = self._past.add(utilisation / 100.0, _known(utilisation, present)).moments()
+        return _above((np.clip(mean, 0.0, 1.0) + np.clip(deviation, 0.0, 1.0)) / 2.0, math.inf)
 
 
 class Koordinator:
@@ -181,32 +136,15 @@ class Koordinator:
     `p95`, over 5 minutes, the shortest of the durations that its node metrics report.
     """
 
-    def __init__(
-        self,
-        nodes: int,
-        interval: float = 1.0,
-        *,
-        window: float = 300.0,
-        percentile: float = 95.0,
-        limit: float = 65.0,
-    ) -> None:
-        self.percentile = percentile
-        self.limit = limit
-        self._past = _Window(nodes, window, interval)
+    def __init__(self, nodes: int, interval: float = 1.0) -> None:
+        self._past = _Window(nodes, 300.0, interval)
 
     def step(
         self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> Verdict:
+    ) -> RuleAnswer:
         """Compare the percentile."""
-        self._past.add(utilisation, _known(utilisation, present))
-        return _verdict(self._past.percentile(self.percentile) / 100.0, self.limit / 100.0)
-
-    def run(
-        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> Verdict:
-        """Compare the percentile over several steps."""
-        view = self._past.extend(utilisation, _known(utilisation, present))
-        return _verdict(view.percentile(self.percentile) / 100.0, self.limit / 100.0)
+        past = self._past.add(utilisation, _known(utilisation, present))
+        return _above(past.percentile(95.0) / 100.0, 0.65)
 
 
 class RunQueue:
@@ -217,25 +155,17 @@ class RunQueue:
     threshold by itself: 0.7, from its sample queue.
     """
 
-    def __init__(
-        self, nodes: int, interval: float = 1.0, *, seconds: float = 60.0, limit: float = 0.7
-    ) -> None:
-        self.limit = limit
+    LIMIT = 0.7
+
+    def __init__(self, nodes: int, interval: float = 1.0, *, seconds: float = 60.0) -> None:
         self._average = _Average(nodes, seconds, interval)
 
     def step(
         self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> Verdict:
+    ) -> RuleAnswer:
         """Follow the average."""
         queue = (utilisation + ready) / 100.0 if demand is None else demand
-        return _verdict(self._average.add(queue, _known(queue, present)), self.limit)
-
-    def run(
-        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> Verdict:
-        """Follow the average over several steps."""
-        queue = (utilisation + ready) / 100.0 if demand is None else demand
-        return _verdict(self._average.run(queue, _known(queue, present)), self.limit)
+        return _above(self._average.add(queue, _known(queue, present)), self.LIMIT)
 
 
 class Volcano:
@@ -244,42 +174,23 @@ class Volcano:
     Source: Volcano's `usage` plugin: thresholds cpu 80, the period 10m, metrics every 30 s.
     """
 
-    def __init__(
-        self,
-        nodes: int,
-        interval: float = 1.0,
-        *,
-        window: float = 600.0,
-        every: float = 30.0,
-        limit: float = 80.0,
-    ) -> None:
-        self.limit = limit
-        self._past = _Window(nodes, window, interval)
-        self._every = max(1, round(every / interval))
+    def __init__(self, nodes: int, interval: float = 1.0) -> None:
+        self._past = _Window(nodes, 600.0, interval)
+        self._every = max(1, round(30.0 / interval))
         self._steps = 0
         self._mean = np.full(nodes, np.nan)
 
     def step(
         self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> Verdict:
+    ) -> RuleAnswer:
         """Compare the mean as it was read last."""
-        self._past.add(utilisation, _known(utilisation, present))
-        if self._steps % self._every == 0:
-            self._mean = self._past.moments()[0]
-        self._steps += 1
-        return _verdict(self._mean / 100.0, self.limit / 100.0)
-
-    def run(
-        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> Verdict:
-        """Compare the mean as it was read last, over several steps."""
-        view = self._past.extend(utilisation, _known(utilisation, present))
-        steps = self._steps + np.arange(len(utilisation))
-        self._steps += len(utilisation)
-        means = np.concatenate([self._mean[None], view.moments()[0]])
+        mean, _ = self._past.add(utilisation, _known(utilisation, present)).moments()
+        means = np.concatenate([self._mean[None], np.atleast_2d(mean)])
+        steps = self._steps + np.arange(len(means) - 1)
+        self._steps += len(steps)
         read = np.maximum.accumulate(np.where(steps % self._every == 0, 1 + np.arange(len(steps)), 0))
         self._mean = means[read[-1]]
-        return _verdict(means[read] / 100.0, self.limit / 100.0)
+        return _above(means[read].reshape(utilisation.shape) / 100.0, 0.8)
 
 
 class Peak:
@@ -292,10 +203,8 @@ class Peak:
 
     Parameters
     ----------
-    sigmas
-        Standard deviations above the mean; None leaves that predictor out.
-    percentile
-        Percentile of the past; None leaves that predictor out.
+    sigmas, percentile
+        Standard deviations above the mean, and percentile of the past; None leaves that predictor out.
     """
 
     def __init__(
@@ -303,40 +212,29 @@ class Peak:
         nodes: int,
         interval: float = 1.0,
         *,
-        window: float = 7200.0,
         sigmas: float | None = 5.0,
         percentile: float | None = 99.0,
-        limit: float = 100.0,
     ) -> None:
         if sigmas is None and percentile is None:
             raise ValueError("a peak predictor must have sigmas, a percentile or both, got neither")
-        self.sigmas = sigmas
-        self.percentile = percentile
-        self.limit = limit
-        self._past = _Window(nodes, window, interval)
+        self._sigmas = sigmas
+        self._percentile = percentile
+        self._past = _Window(nodes, 7200.0, interval)
 
     def step(
         self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> Verdict:
+    ) -> RuleAnswer:
         """Compare the predicted peak."""
-        self._past.add(utilisation, _known(utilisation, present))
-        return self._compare(self._past)
-
-    def run(
-        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> Verdict:
-        """Compare the predicted peak over several steps."""
-        return self._compare(self._past.extend(utilisation, _known(utilisation, present)))
-
-    def _compare(self, past: _Window | _WindowRun) -> Verdict:
+        past = self._past.add(utilisation, _known(utilisation, present))
         peaks = []
-        if self.sigmas is not None:
+        if self._sigmas is not None:
             mean, deviation = past.moments()
-            peaks.append(mean + self.sigmas * deviation)
-        if self.percentile is not None:
-            peaks.append(past.percentile(self.percentile))
+            peaks.append(mean + self._sigmas * deviation)
+        if self._percentile is not None:
+            peaks.append(past.percentile(self._percentile))
         peak = np.maximum.reduce(peaks)
-        return Verdict(peak / 100.0, _at_least(peak, self.limit))
+        # A saturated machine shows 100 % but for rounding.
+        return RuleAnswer(peak / 100.0, np.nan_to_num(peak, nan=0.0) >= 100.0 - 1e-9)
 
 
 COMPETITORS: dict[str, Callable[..., Competitor]] = {
@@ -372,14 +270,12 @@ class _Average:
         self._weight = 1.0 - math.exp(-interval / seconds)
         self._value = np.full(nodes, np.nan)
 
-    def add(self, value: Array, known: Mask) -> Array:
-        """Take in the known values; return the averages."""
-        before = np.where(np.isnan(self._value), value, self._value)
-        self._value = np.where(known, before + self._weight * (value - before), self._value)
-        return self._value
-
-    def run(self, values: Array, known: Mask) -> Array:
-        """Take in several timesteps, `(T, M)`; return the averages after each."""
+    def add(self, values: Array, known: Mask) -> Array:
+        """Take in the known values of one timestep or several; return the averages after each."""
+        if values.ndim == 1:
+            before = np.where(np.isnan(self._value), values, self._value)
+            self._value = np.where(known, before + self._weight * (values - before), self._value)
+            return self._value.copy()
         if not known.all() or np.isnan(self._value).any():
             return np.stack([self.add(value, there) for value, there in zip(values, known, strict=True)])
         ages = np.subtract.outer(np.arange(len(values)), np.arange(len(values)))
@@ -388,6 +284,18 @@ class _Average:
         averages: Array = weights @ values + kept ** np.arange(1.0, len(values) + 1.0)[:, None] * self._value
         self._value = averages[-1].copy()
         return averages
+
+
+class _Past(Protocol):
+    """The last values of every node, after one timestep or after each of several."""
+
+    def moments(self) -> tuple[Array, Array]:
+        """Return mean and standard deviation."""
+        ...
+
+    def percentile(self, level: float) -> Array:
+        """Return a percentile: the nearest value that was seen."""
+        ...
 
 
 class _Window:
@@ -408,24 +316,26 @@ class _Window:
         self._count = np.zeros(nodes)
         self._percentiles: dict[float, Array] = {}
 
-    def add(self, value: Array, known: Mask) -> None:
-        """Keep the known values of this step, if it is one to keep."""
+    def add(self, values: Array, known: Mask) -> _Past:
+        """Keep the known values of one timestep or several; return what the window was after each."""
+        if values.ndim == 2:
+            return self._extend(values, known)
         steps, self._steps = self._steps, self._steps + 1
         if steps % self._stride:
-            return
+            return self
         at = (steps // self._stride) % self._kept.shape[1]
-        new = np.where(known, value, np.nan)
-        for sign, values in ((-1.0, self._kept[:, at]), (1.0, new)):
-            there = np.isfinite(values)
-            held = np.where(there, values, 0.0)
+        new = np.where(known, values, np.nan)
+        for sign, changed in ((-1.0, self._kept[:, at]), (1.0, new)):
+            there = np.isfinite(changed)
+            held = np.where(there, changed, 0.0)
             self._sum += sign * held
             self._squares += sign * held * held
             self._count += sign * there
         self._kept[:, at] = new
         self._percentiles.clear()
+        return self
 
-    def extend(self, values: Array, known: Mask) -> _WindowRun:
-        """Keep the known values of several timesteps, `(T, M)`; return what the window was after each."""
+    def _extend(self, values: Array, known: Mask) -> _Past:
         first, size = self._steps, self._kept.shape[1]
         steps = first + np.arange(len(values))
         kept = steps % self._stride == 0
@@ -444,18 +354,13 @@ class _Window:
         return _WindowRun(line, size, np.cumsum(kept))
 
     def moments(self) -> tuple[Array, Array]:
-        """Return mean and standard deviation of each node."""
-        count = np.where(self._count > 0, self._count, np.nan)
-        mean = self._sum / count
-        return mean, np.sqrt(np.maximum(self._squares / count - mean * mean, 0.0))
+        return _moments(self._sum, self._squares, self._count)
 
     def percentile(self, level: float) -> Array:
-        """Return a percentile of each node's values: the nearest that was seen."""
         if level not in self._percentiles:
             # NaN sorts last, so that a node's own values come first, in order.
             ordered = np.sort(self._kept, axis=1)
-            last = np.maximum(self._count - 1.0, 0.0)
-            place = np.rint(level / 100.0 * last).astype(np.intp)
+            place = _place(level, self._count)
             self._percentiles[level] = ordered[np.arange(len(ordered)), place]
         return self._percentiles[level]
 
@@ -486,35 +391,29 @@ class _WindowRun:
         return sums
 
     def moments(self) -> tuple[Array, Array]:
-        """Return mean and standard deviation, `(T, M)` each."""
-        count = np.where(self._count > 0, self._count, np.nan)
         held = np.where(np.isfinite(self._line), self._line, 0.0)
-        mean = self._sums(held) / count
-        return mean, np.sqrt(np.maximum(self._sums(held * held) / count - mean * mean, 0.0))
+        return _moments(self._sums(held), self._sums(held * held), self._count)
 
     def percentile(self, level: float) -> Array:
-        """Return a percentile, `(T, M)`: the nearest value that was seen."""
         moved, at = np.unique(self._ends, return_inverse=True)
-        place = np.rint(level / 100.0 * np.maximum(self._count - 1.0, 0.0)).astype(np.intp)
+        place = _place(level, self._count)
         found = np.empty(place.shape)
         for node in range(place.shape[1]):
             windows = np.lib.stride_tricks.sliding_window_view(self._line[:, node], self._size)[moved]
-            # NaN sorts last, so that a node's own values come first, in order.
             ranks = np.unique(place[:, node])
             ordered = np.partition(windows, ranks, axis=1) if ranks.size < 8 else np.sort(windows, axis=1)
             found[:, node] = ordered[at, place[:, node]]
         return found
 
 
-def _one_by_one(
-    rule: Competitor, ready: Array, utilisation: Array, demand: Array | None, present: Mask | None
-) -> Verdict:
-    """Let a rule take one step after the other."""
-    answers = [
-        rule.step(ready[t], utilisation[t], *(None if x is None else x[t] for x in (demand, present)))
-        for t in range(len(ready))
-    ]
-    return Verdict(np.stack([a.score for a in answers]), np.stack([a.refuse for a in answers]))
+def _moments(total: Array, squares: Array, count: Array) -> tuple[Array, Array]:
+    number = np.where(count > 0, count, np.nan)
+    mean = total / number
+    return mean, np.sqrt(np.maximum(squares / number - mean * mean, 0.0))
+
+
+def _place(level: float, count: Array) -> NDArray[np.intp]:
+    return np.rint(level / 100.0 * np.maximum(count - 1.0, 0.0)).astype(np.intp)
 
 
 def _known(values: Array, present: Mask | None) -> Mask:
@@ -522,12 +421,6 @@ def _known(values: Array, present: Mask | None) -> Mask:
     return known if present is None else known & present
 
 
-def _verdict(score: Array, limit: float) -> Verdict:
+def _above(score: Array, limit: float) -> RuleAnswer:
     refuse: Mask = np.greater(score, limit, where=~np.isnan(score), out=np.zeros(score.shape, np.bool_))
-    return Verdict(score.copy(), refuse)
-
-
-def _at_least(values: Array, limit: float) -> Mask:
-    known: Mask = ~np.isnan(values)
-    # A saturated machine shows 100 % but for rounding.
-    return known & (np.where(known, values, 0.0) >= limit - 1e-9)
+    return RuleAnswer(score, refuse)

@@ -13,22 +13,109 @@ is in `telemetry.vsphere`.
 
 from __future__ import annotations
 
+import gzip
+import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from prontosched.errors import TelemetryError
-from prontosched.evaluation.datasets.vsphere_columns import (
-    HEADINGS,
-    LongColumns,
-    find_long_columns,
-    parse_times,
-    split_heading,
-)
 from prontosched.telemetry.trace_files import Batch, TraceCounts, Wanted, without_infinity
 
+HEADINGS = {
+    "metric": ("metricid", "metric", "counter", "countername", "stat"),
+    "time": ("timestamp", "time", "sampletime", "offset_s", "date"),
+    "value": ("value",),
+    "node": ("entity", "entityname", "vm", "vmname", "node", "host", "name"),
+    "unit": ("unit",),
+    "instance": ("instance",),
+    "interval": ("intervalsecs", "interval", "intervalseconds"),
+}
+COUNTER = re.compile(r"[a-z]\w*\.\w+\.(average|summation|latest|maximum|minimum|none)(\.\S+)?", re.IGNORECASE)
+# `Ready for web-1 (ms)`: a chart of the vSphere Client.
+CHART = re.compile(r"(?P<counter>.+?) for (?P<node>.+?)\s*\((?P<unit>[^()]*)\)")
+# `\\host\Group Cpu(1234:web-1)\% Ready`: esxtop's batch mode.
+ESXTOP = re.compile(
+    r"\\\\[^\\]+\\(?P<group>Group Cpu|Group Memory|Virtual Disk)\((?P<node>[^)]*)\)\\(?P<counter>.+)"
+)
+
+
+class LongColumns(NamedTuple):
+    """Which columns of an export with one row per counter and time mean what."""
+
+    metric: str
+    time: str
+    value: str
+    node: str | None
+    instance: str | None
+    interval: str | None
+
+
+def find_long_columns(names: list[str]) -> LongColumns | None:
+    """Return the columns of an export with one row per counter and time, None if it is no such export."""
+    by_name = {name.lower().strip(): name for name in names}
+    found = {
+        role: next((by_name[heading] for heading in headings if heading in by_name), None)
+        for role, headings in HEADINGS.items()
+    }
+    if found["metric"] is None or found["time"] is None or found["value"] is None:
+        return None
+    return LongColumns(
+        found["metric"], found["time"], found["value"], found["node"], found["instance"], found["interval"]
+    )
+
+
+def split_heading(name: str) -> tuple[str, str] | None:
+    """Return counter and node (empty if not said) of a column, None if it is no counter."""
+    if COUNTER.fullmatch(name):
+        return name.lower(), ""
+    if match := ESXTOP.fullmatch(name):
+        # `1234:web-1` and `web-1:scsi0:0` both name the VM.
+        parts = match["node"].split(":")
+        node = parts[1] if len(parts) > 1 and parts[0].isdigit() else parts[0]
+        counter = (
+            match["counter"] if match["group"] == "Group Cpu" else f"{match['group']} {match['counter']}"
+        )
+        return counter, node
+    if match := CHART.fullmatch(name):
+        counter, unit = match["counter"].strip(), match["unit"].strip().lower()
+        if counter.lower() == "ready" and unit in ("ms", "millisecond", "milliseconds"):
+            counter = "cpu.ready.summation"
+        elif counter.lower() in ("readiness", "ready") and unit in ("%", "percent"):
+            counter = "cpu.readiness.average"
+        return counter, match["node"].strip()
+    return None
+
+
+def _day_comes_first(text: Any) -> bool:
+    """Tell 23/11/2026 and 23.11.2026 from 11/23/2026; where both would do, the month comes first."""
+    parts = text.str.extract(r"^(\d{1,2})([./-])\d{1,2}[./-]\d{4}").dropna()
+    return bool(len(parts)) and bool((parts[0].astype(int) > 12).any() or (parts[1] == ".").all())
+
+
+def parse_times(cells: Any) -> Any:
+    """Return seconds: clock time since 1970, or as given where the column holds small numbers."""
+    import pandas as pd
+
+    from prontosched.telemetry.trace_files import to_seconds
+
+    text = cells.astype(str).str.strip()
+    numbers = pd.to_numeric(text, errors="coerce")
+    if numbers.notna().mean() > 0.5:
+        return numbers.map(to_seconds, na_action="ignore").astype(float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # mixed formats are read one by one
+        moments = pd.to_datetime(
+            text, errors="coerce", utc=True, format="mixed", dayfirst=_day_comes_first(text)
+        )
+    seconds = (moments - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
+    return seconds.astype(float)
+
+
+LONGEST_LINE_CHARACTERS = 4_000_000
 READY_MS = "cpu.ready.summation"
 READY_PERCENT = "cpu.readiness.average"
 READY_COUNTERS = (READY_MS, READY_PERCENT)
@@ -55,17 +142,18 @@ class VsphereCsvFile:
 
         self.path = path
         self._counts = TraceCounts()
-        head = _first_lines(path)
+        head = first_lines(path, 2)
+        typed = head[0].startswith("#TYPE")
         try:
             table = pd.read_csv(
                 path,
                 dtype=str,
-                skiprows=1 if head[0].startswith("#TYPE") else 0,
+                skiprows=int(typed),
                 encoding_errors="replace",
                 on_bad_lines=self._count_bad_line,
                 engine="python",
                 keep_default_na=False,
-                sep=max(",;\t", key=head[-1].count),
+                sep=max(",;\t", key=head[typed].count),
             )
         except (OSError, ValueError) as error:
             raise TelemetryError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from error
@@ -220,12 +308,16 @@ class VsphereCsvFile:
         self._counts.dropped["wrong number of cells"] += 1
 
 
-def _first_lines(path: Path) -> list[str]:
-    """Return the line with `#TYPE`, if any, and the header."""
-    from prontosched.evaluation.datasets.opening import first_line, second_line
-
-    head = first_line(path)
-    return [head, second_line(path)] if head.startswith("#TYPE") else [head]
+def first_lines(path: Path, count: int) -> list[str]:
+    """Return the first lines of a text file; empty ones for Parquet."""
+    if path.name.endswith(".parquet"):
+        return [""] * count
+    opener = gzip.open if path.name.endswith(".gz") else open
+    try:
+        with opener(path, "rt", encoding="utf-8-sig", errors="replace") as stream:
+            return [str(stream.readline(LONGEST_LINE_CHARACTERS)) for _ in range(count)]
+    except (OSError, EOFError) as error:
+        raise TelemetryError(f"{path}: cannot be read ({error})") from error
 
 
 def _stem(path: Path) -> str:

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from prontosched.competitors import (
+from prontosched.evaluation.competitors import (
     COMPETITORS,
     SOURCES,
     Koordinator,
@@ -157,7 +157,7 @@ def test_several_steps_at_once_are_as_many_steps(name: str, gaps: bool, interval
     by_step, by_run = COMPETITORS[name](2, interval), COMPETITORS[name](2, interval)
     steps = [by_step.step(ready[t], busy[t], None, present[t]) for t in range(700)]
     cuts = [0, 1, 250, 251, 506, 700]
-    runs = [by_run.run(ready[a:b], busy[a:b], None, present[a:b]) for a, b in itertools.pairwise(cuts)]
+    runs = [by_run.step(ready[a:b], busy[a:b], None, present[a:b]) for a, b in itertools.pairwise(cuts)]
 
     np.testing.assert_allclose(
         np.concatenate([r.score for r in runs]), np.stack([s.score for s in steps]), rtol=1e-7, atol=1e-9

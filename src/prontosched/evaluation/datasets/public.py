@@ -1,7 +1,12 @@
-"""SMD, the Server Machine Dataset: 28 production servers, 38 metrics a minute for five weeks.
+"""Two public data sets: SMD, the Server Machine Dataset, and Bitbrains GWA-T-12.
 
-Reads the published text files (numbers without a header) and Parquet files with a `minute` column. SMD has no
-CPU Ready; its nearest relative is `load_1`, the run queue. Every column is scaled to [0, 1] by the publisher.
+SMD has 28 production servers with 38 metrics a minute for five weeks, as text without a header or as Parquet with
+a `minute` column. It has no CPU Ready; its nearest relative is `load_1`, the run queue. The publisher scaled every
+column to [0, 1].
+
+Bitbrains has 1,750 VMs of a hosting company, every five minutes for one to three months, one file per VM, cells
+parted by a semicolon and a tab. The header says milliseconds, but timestamps are seconds since 1970: they are told
+by their size. There is no CPU Ready in it; a column such as `CPU usage [%]` can be forecast in its place.
 """
 
 from __future__ import annotations
@@ -14,14 +19,14 @@ import numpy as np
 
 from prontosched.errors import TelemetryError
 from prontosched.subspace import Array
-from prontosched.telemetry.trace_csv import is_number
+from prontosched.telemetry.trace_csv import CsvFile, is_number
 from prontosched.telemetry.trace_files import Batch, TraceCounts, Wanted, without_infinity
 from prontosched.telemetry.trace_parquet import ParquetFile
 
 MINUTE_SECONDS = 60.0
-READY = "load_1"
+SMD_READY = "load_1"
 # The other load averages are the answer again, a little later.
-EXCLUDE = ("load_*",)
+SMD_EXCLUDE = ("load_*",)
 METRICS = (
     *("cpu_r", "load_1", "load_5", "load_15", "mem_shmem", "mem_u", "mem_u_e", "total_mem"),
     *("disk_q", "disk_r", "disk_rb", "disk_svc", "disk_u", "disk_w", "disk_wa", "disk_wb", "si", "so"),
@@ -42,9 +47,9 @@ class SmdFile:
 
     kind = "smd"
     ready_unit = "other"
-    ready: str | None = READY
+    ready: str | None = SMD_READY
     utilisation: str | None = "cpu_r"
-    exclude: tuple[str, ...] = EXCLUDE
+    exclude: tuple[str, ...] = SMD_EXCLUDE
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -103,3 +108,40 @@ def _numbers(lines: list[str], places: list[int], counts: TraceCounts) -> Array:
                 counts.cells["text in a number"] += 1
     numbers = without_infinity(numbers, counts)
     return numbers[:, [once.index(place) for place in places]]
+
+
+TIMESTAMP = "Timestamp [ms]"
+SIGN = "CPU capacity provisioned [MHZ]"
+
+
+class BitbrainsFile:
+    """One VM of GWA-T-12.
+
+    Attributes
+    ----------
+    names
+        `timestamp` and the published columns under their own names.
+    """
+
+    kind = "bitbrains"
+    ready_unit = "other"
+    ready: str | None = None
+    utilisation: str | None = "CPU usage [%]"
+    exclude: tuple[str, ...] = ()
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = CsvFile(path)
+        self._own = {"timestamp": self._file.names[0]}
+        self.names = ("timestamp", *self._file.names[1:])
+        self.text = self._file.text - {self._file.names[0]}
+
+    @staticmethod
+    def recognises(path: Path, head: str) -> bool:
+        """Tell from the first line whether this is a VM of GWA-T-12."""
+        return path.name.endswith((".csv", ".csv.gz")) and SIGN in head and head.startswith("Timestamp")
+
+    def batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
+        """Yield at most `size` rows at a time."""
+        clock = self._own["timestamp"] if wanted.timestamp else None
+        yield from self._file.batches(wanted._replace(timestamp=clock), size, counts)

@@ -1,0 +1,339 @@
+"""Generated fleets: two that check the evaluator itself, VMs of the paper's shape, and a writer for both.
+
+In the positive control every burst of CPU Ready is announced by a ramp in other metrics (memory, disk, fork
+rate), while CPU Ready's own history says nothing. In the negative control there are just as many ramps, but
+at times of their own. A sound evaluator finds the first and rejects the second. `datasets.paper_shape` generates
+the values of the paper's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+
+from prontosched.errors import TelemetryError
+from prontosched.evaluation.datasets.paper_shape import (
+    CHUNK_STEPS,
+    DAY_STEPS,
+    INTERVAL_SECONDS,
+    TABLES,
+    PaperShape,
+)
+from prontosched.evaluation.inputs import Part, Plan, chunk_size
+from prontosched.evaluation.measures import Mask
+from prontosched.extras import missing_extra
+from prontosched.subspace import Array
+from prontosched.telemetry.trace import Chunk, TraceCounts
+
+
+@dataclass(frozen=True, slots=True)
+class PaperShapeFeed:
+    """One cluster of VMs or hosts.
+
+    Attributes
+    ----------
+    shape
+        The data set.
+    cluster
+        Which of its clusters.
+    kind
+        "vm" (52 metrics) or "host" (134 metrics).
+    steps
+        Timesteps per node; None for all.
+
+    Examples
+    --------
+    >>> feed = PaperShapeFeed(PaperShape(clusters=1, hosts=2, vms=4, days=1), 0)
+    >>> [(chunk.node, chunk.vectors.shape) for chunk in next(feed.aligned(rows=90))][:2]
+    [('vm-000-000', (90, 52)), ('vm-000-001', (90, 52))]
+    """
+
+    shape: PaperShape
+    cluster: int
+    kind: str = "vm"
+    steps: int | None = None
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes."""
+        return next(self.shape.stream(self.cluster, kind=self.kind, steps=1)).nodes
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics."""
+        return TABLES[self.kind].names
+
+    @property
+    def interval_seconds(self) -> float:
+        """Time between two rows."""
+        return INTERVAL_SECONDS
+
+    @property
+    def ready_column(self) -> str:
+        """Name of the contention value."""
+        return "cpu_ready_ms"
+
+    @property
+    def counts(self) -> TraceCounts:
+        """Nothing is ever dropped."""
+        return TraceCounts(rows=self.total_rows())
+
+    def open(self) -> tuple[PaperShapeFeed, str]:
+        """Return itself, for there is nothing to open, and the unit of its CPU Ready."""
+        return self, "ms"
+
+    def total_rows(self) -> int:
+        """Return how many rows it has, over all nodes."""
+        steps = self.shape.steps if self.steps is None else min(self.steps, self.shape.steps)
+        return len(self.nodes) * steps
+
+    def close(self) -> None:
+        """Let go of nothing."""
+
+    def aligned(self, rows: int = 256, *, nodes: Collection[str] | None = None) -> Iterator[list[Chunk]]:
+        """Yield the next rows of all nodes at once, at most an hour."""
+        names = self.nodes
+        wanted = [place for place, name in enumerate(names) if nodes is None or name in nodes]
+        start = 0
+        size = min(rows, CHUNK_STEPS)
+        stream = self.shape.stream(self.cluster, kind=self.kind, metrics_of=wanted, steps=self.steps)
+        for hour in stream:
+            assert hour.values is not None or not wanted  # asked for
+            for low in range(0, len(hour.timestamps), size):
+                part = slice(low, low + size)
+                yield [
+                    Chunk(
+                        node=names[node],
+                        start=start + low,
+                        timestamps=hour.timestamps[part],
+                        ready=hour.ready_ms[node, part],
+                        utilisation=hour.utilisation[node, part],
+                        vectors=hour.values[place, part],
+                    )
+                    for place, node in enumerate(wanted)
+                    if hour.values is not None
+                ]
+            start += len(hour.timestamps)
+
+
+CONTROL_METRICS = 24
+ANNOUNCING = 5
+RAMP = 8
+BURST_RATE = 0.02
+READY_LIMIT = 5.0
+CONTROL_INTERVAL_SECONDS = 20.0
+START = 1_700_000_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A generated fleet, the same for the same seed, node by node, whoever generates it.
+
+    Attributes
+    ----------
+    kind
+        `positive` or `negative`.
+    seed
+        Of the fleet.
+    first, count
+        Which of its nodes.
+    steps
+        Timesteps per node.
+    """
+
+    kind: str
+    seed: int
+    first: int
+    count: int
+    steps: int
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes."""
+        return tuple(f"{self.kind}-{n:04d}" for n in range(self.first, self.first + self.count))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics."""
+        return tuple(f"metric_{k:02d}" for k in range(CONTROL_METRICS))
+
+    @property
+    def interval_seconds(self) -> float:
+        """Time between two rows."""
+        return CONTROL_INTERVAL_SECONDS
+
+    @property
+    def ready_column(self) -> str:
+        """Name of the contention value."""
+        return "cpu_ready_percent"
+
+    @property
+    def counts(self) -> TraceCounts:
+        """Nothing is ever dropped."""
+        return TraceCounts(rows=self.count * self.steps)
+
+    def open(self) -> tuple[Control, str]:
+        """Return itself, for there is nothing to open, and the unit of its CPU Ready."""
+        return self, "percent"
+
+    def total_rows(self) -> int:
+        """Return how many rows it has."""
+        return self.count * self.steps
+
+    def close(self) -> None:
+        """Let go of nothing."""
+
+    def aligned(self, rows: int = 256, *, nodes: Collection[str] | None = None) -> Iterator[list[Chunk]]:
+        """Yield the next rows of all nodes at once."""
+        going = [_generate(self, number, rows) for number in range(self.first, self.first + self.count)]
+        for parts in zip(*going, strict=True):
+            yield [part for part in parts if nodes is None or part.node in nodes]
+
+
+def _generate(control: Control, number: int, rows: int) -> Iterator[Chunk]:
+    """Generate one node, some rows at a time; up to rounding, what is generated does not depend on `rows`."""
+    generator = np.random.default_rng([control.seed, number])
+    mixing = generator.normal(size=(3, CONTROL_METRICS))
+    announcing = generator.choice(CONTROL_METRICS, ANNOUNCING, replace=False)
+    bursts = generator.random(control.steps + RAMP) < BURST_RATE
+    ramps = bursts if control.kind == "positive" else generator.random(control.steps + RAMP) < BURST_RATE
+    factors = np.zeros(3)
+    for start in range(0, control.steps, rows):
+        size = min(rows, control.steps - start)
+        noise = generator.normal(size=(size, 3 + CONTROL_METRICS + 2))
+        levels = _autoregressive(noise[:, :3], factors)
+        factors = levels[-1]
+        vectors = levels @ mixing + 0.5 * noise[:, 3 : 3 + CONTROL_METRICS]
+        vectors[:, announcing] += 4.0 * _ramp(ramps, start, size)[:, None]
+        burst = bursts[start : start + size]
+        ready = np.where(burst, 8.0, 0.8) + 0.2 * noise[:, -1]
+        yield Chunk(
+            node=f"{control.kind}-{number:04d}",
+            start=start,
+            timestamps=np.asarray(
+                START + CONTROL_INTERVAL_SECONDS * np.arange(start, start + size), np.float64
+            ),
+            ready=np.maximum(ready, 0.0),
+            utilisation=np.clip(50.0 + 8.0 * levels[:, 0] + noise[:, -2], 0.0, 100.0),
+            vectors=vectors,
+        )
+
+
+def _autoregressive(noise: Array, before: Array) -> Array:
+    """Return `x[t] = 0.9 x[t - 1] + 0.436 noise[t]`, going on from `before`: of variance 1."""
+    ages = np.subtract.outer(np.arange(len(noise)), np.arange(len(noise)))
+    weights = np.where(ages >= 0, 0.9 ** np.maximum(ages, 0), 0.0)
+    fading = 0.9 ** np.arange(1, len(noise) + 1)
+    found: Array = weights @ (0.436 * noise) + fading[:, None] * before
+    return found
+
+
+def _ramp(events: Mask, start: int, size: int) -> Array:
+    """Return how far the ramp before the next event has risen, 0 to 1."""
+    height = np.zeros(size)
+    for ahead in range(1, RAMP + 1):
+        soon = events[start + ahead : start + ahead + size]
+        height[: soon.size] = np.maximum(height[: soon.size], soon * (1.0 - (ahead - 1) / RAMP))
+    return height
+
+
+def plan_control(kind: str, *, nodes: int, steps: int, seed: int) -> Plan:
+    """Cut a generated fleet into parts: a control, or VMs as in the paper's data set for `paper`."""
+    size = chunk_size(nodes)
+    if kind == "paper":
+        clusters = -(-nodes // size)
+        days = -(-steps // DAY_STEPS)
+        vms = min(size, nodes)
+        shape = PaperShape(clusters=clusters, hosts=max(1, min(14, vms // 2)), vms=vms, days=days, seed=seed)
+        return Plan([PaperShapeFeed(shape, cluster, steps=steps) for cluster in range(clusters)])
+    parts: list[Part] = [
+        Control(kind, seed, first, min(size, nodes - first), steps) for first in range(0, nodes, size)
+    ]
+    return Plan(parts)
+
+
+class TraceWriter:
+    """A trace of many nodes in one file, as CSV or Parquet by its name.
+
+    Parameters
+    ----------
+    path
+        Ends in .csv or .parquet; it must not exist.
+    metrics
+        Names of the metrics.
+    ready_column
+        What the column of CPU Ready is called.
+
+    Notes
+    -----
+    Memory: the rows handed over at a time.
+    """
+
+    def __init__(self, path: Path, metrics: tuple[str, ...], *, ready_column: str) -> None:
+        if path.suffix not in (".csv", ".parquet"):
+            raise TelemetryError(f"{path}: a trace must end in .csv or .parquet")
+        if path.exists():
+            raise TelemetryError(f"{path}: the file must not exist yet: name another, or remove it")
+        self.names = ("timestamp", "node", ready_column, "utilisation", *metrics)
+        self.rows = 0
+        self._text: IO[str] | None = None
+        self._parquet: Any = None
+        if path.suffix == ".csv":
+            self._text = path.open("x", encoding="utf-8")
+            self._text.write(",".join(self.names) + "\n")
+            return
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise TelemetryError(missing_extra("writing Parquet (not CSV)", "trace")) from error
+
+        fields = [(name, pa.string() if name == "node" else pa.float64()) for name in self.names[:4]]
+        self._schema = pa.schema([*fields, *((name, pa.float32()) for name in metrics)])
+        self._pa = pa
+        self._parquet = pq.ParquetWriter(path, self._schema, compression="zstd")
+
+    def write(self, chunks: list[Chunk]) -> None:
+        """Add rows of all nodes, in the order of time."""
+        if not chunks:
+            return
+        times = np.concatenate([chunk.timestamps for chunk in chunks])
+        order = np.argsort(times, kind="stable")
+        owners = [chunk.node for chunk in chunks for _ in range(len(chunk))]
+        nodes = [owners[place] for place in order]
+        head = np.column_stack(
+            [
+                times,
+                np.concatenate([chunk.ready for chunk in chunks]),
+                np.concatenate([chunk.utilisation for chunk in chunks]),
+            ]
+        )[order]
+        metrics = np.concatenate([chunk.vectors for chunk in chunks])[order]
+        self.rows += len(order)
+        if self._text is not None:
+            for (time, ready, use), node, row in zip(head, nodes, metrics, strict=True):
+                cells = ",".join(f"{value:.6g}" for value in row)
+                self._text.write(f"{time:.3f},{node},{ready:.6g},{use:.6g},{cells}\n")
+            return
+        columns = [head[:, 0], nodes, head[:, 1], head[:, 2], *metrics.astype(np.float32).T]
+        arrays = [self._pa.array(c, type=f.type) for c, f in zip(columns, self._schema, strict=True)]
+        self._parquet.write_table(self._pa.Table.from_arrays(arrays, schema=self._schema))
+
+    def close(self) -> None:
+        """Finish the file."""
+        for file in (self._text, self._parquet):
+            if file is not None:
+                file.close()
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

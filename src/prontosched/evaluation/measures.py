@@ -1,0 +1,503 @@
+"""Measures of decisions against what followed.
+
+Stretches of replayed time are counted in two ways: by the paper's measures (left- and right-sided raises, contained
+spikes, downtime), which a clock that looks at nothing can satisfy, and by measures that a clock or a coin cannot
+game. Counts add up, so that a trace is scored as it streams by and a bootstrap only weighs blocks of it. Ranking
+(ROC area, average precision) and curves over downtime are here too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prontosched.subspace import Array
+
+Mask = NDArray[np.bool_]
+
+
+def total_within(values: NDArray[Any], *, first: int, last: int) -> Array:
+    """Return, for each t, the sum of `values[t + first … t + last]`.
+
+    Examples
+    --------
+    >>> total_within(np.array([1.0, 2.0, 4.0]), first=1, last=2)
+    array([6., 4., 0.])
+    """
+    if last < first:
+        raise ValueError(f"last must be at least first ({first}), got {last}")
+    steps = values.shape[0]
+    dtype = np.float64 if values.dtype.kind == "f" else np.int32
+    sums = np.zeros((steps + 1, *values.shape[1:]), dtype)
+    np.cumsum(values, axis=0, out=sums[1:], dtype=dtype)
+    index = np.arange(steps)
+    upper = np.clip(index + last + 1, 0, steps)
+    lower = np.clip(index + first, 0, steps)
+    found: Array = sums[upper] - sums[lower]
+    return found
+
+
+def any_within(happened: Mask, *, first: int, last: int) -> Mask:
+    """Return, for each t, whether anything happened in `t + first … t + last`.
+
+    Examples
+    --------
+    >>> any_within(np.array([False, False, True]), first=1, last=1)
+    array([False,  True, False])
+    """
+    found: Mask = total_within(happened, first=first, last=last) > 0
+    return found
+
+
+def mean_ahead(values: Array, *, horizon: int) -> Array:
+    """Return, for each t, the mean of the known values in the next `horizon` steps; NaN without any."""
+    known = np.isfinite(values)
+    count = total_within(known, first=1, last=horizon)
+    total = total_within(np.where(known, values, 0.0), first=1, last=horizon)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def within_array(steps: int, *, first: int, last: int) -> NDArray[np.int64]:
+    """Return how many steps of `t + first … t + last` lie inside an array of `steps`, for each t."""
+    index = np.arange(steps)
+    return np.clip(index + last + 1, 0, steps) - np.clip(index + first, 0, steps)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive timesteps with some context on both sides; only `inner` is counted.
+
+    Attributes
+    ----------
+    ready, threshold
+        CPU Ready and the spike threshold in force, `(steps, nodes)`.
+    known
+        The node stepped and its CPU Ready is known.
+    gap
+        Time is missing between the step before and this one.
+    score, probability
+        `(steps, methods, nodes)`, NaN where a method says nothing.
+    raised
+        `(steps, methods, nodes, 1 + budgets)`: the method's own decision, then at each budget.
+    inner
+        First and last step (exclusive) to count.
+    horizon, window
+        Steps ahead in which a spike counts; the paper's window w.
+    qos
+        What jobs suffered, `(steps, nodes)`, NaN where nobody looked.
+    """
+
+    ready: Array
+    threshold: Array
+    known: Mask
+    gap: Mask
+    score: Array
+    probability: Array
+    raised: Mask
+    inner: tuple[int, int]
+    horizon: int
+    window: int
+    qos: Array | None = None
+
+    @property
+    def part(self) -> slice:
+        """The steps to count."""
+        return slice(*self.inner)
+
+    @cached_property
+    def spike(self) -> Mask:
+        """CPU Ready at or over its threshold, `(steps, nodes)`."""
+        with np.errstate(invalid="ignore"):
+            found: Mask = self.known & (self.ready >= self.threshold)
+        return found
+
+    @cached_property
+    def label(self) -> Mask:
+        """A spike within the next `horizon` steps."""
+        return any_within(self.spike, first=1, last=self.horizon)
+
+    @cached_property
+    def valid(self) -> Mask:
+        """The step can be scored: the truth is known now and for the whole horizon, without a gap."""
+        judged = self.known & np.isfinite(self.threshold)
+        ahead = total_within(judged, first=1, last=self.horizon) == self.horizon
+        whole: Mask = judged & ahead & ~any_within(self.gap, first=1, last=self.horizon)
+        return whole
+
+    @cached_property
+    def quiet(self) -> Mask:
+        """No contention at this very moment: what is foretold from here is truly ahead."""
+        return self.known & ~self.spike
+
+    @cached_property
+    def future(self) -> Array:
+        """Mean CPU Ready over the next `horizon` steps."""
+        return mean_ahead(np.where(self.known, self.ready, np.nan), horizon=self.horizon)
+
+    @cached_property
+    def onset(self) -> Mask:
+        """A spike after at least `horizon` known steps without one."""
+        calm = total_within(self.quiet, first=-self.horizon, last=-1) == self.horizon
+        sudden: Mask = self.spike & calm & ~any_within(self.gap, first=-self.horizon, last=0)
+        return sudden
+
+
+NAMES = (
+    "raises",
+    "raises_in_windows",
+    "left",
+    "left_strict",
+    "right",
+    "preceded",
+    "preceded_strict",
+    "success",
+    "success_strict",
+)
+
+
+def count_paper(stretch: Stretch) -> dict[str, Array]:
+    """Count the paper's measures of each method's own decisions.
+
+    For a CPU Ready spike at t and half a window of steps either side, *left* are the raises in
+    `[t - w/2, t]` and *right* those in `(t, t + w/2]`. Left then has one slot more, which alone makes
+    left-sided raises more frequent; `left_strict` leaves out t itself. A spike is *preceded* when there
+    is a left-sided raise, and a *success* when there is one in `[t - w, t]`.
+
+    Returns
+    -------
+    One array `(methods, nodes)` per name of `NAMES`; `spikes` and `steps` are `(nodes,)`.
+    """
+    half = max(1, stretch.window // 2)
+    raised = stretch.raised[..., 0] & stretch.known[:, None, :]
+    spike = stretch.spike[:, None, :]
+    part = stretch.part
+
+    def at_spikes(values: Array) -> Array:
+        total: Array = np.where(spike[part], values[part], 0).sum(axis=0, dtype=np.float64)
+        return total
+
+    before = total_within(raised, first=-half, last=-1)
+    here = before + raised
+    near = any_within(stretch.spike, first=-half, last=half)[:, None, :]
+    long_before = any_within(raised, first=-stretch.window, last=-1)
+    return {
+        "raises": raised[part].sum(axis=0, dtype=np.float64),
+        "raises_in_windows": (raised & near)[part].sum(axis=0, dtype=np.float64),
+        "left": at_spikes(here),
+        "left_strict": at_spikes(before),
+        "right": at_spikes(total_within(raised, first=1, last=half)),
+        "preceded": at_spikes((here > 0).astype(np.float64)),
+        "preceded_strict": at_spikes((before > 0).astype(np.float64)),
+        "success": at_spikes((long_before | raised).astype(np.float64)),
+        "success_strict": at_spikes(long_before.astype(np.float64)),
+        "spikes": stretch.spike[part].sum(axis=0, dtype=np.float64),
+        "steps": stretch.known[part].sum(axis=0, dtype=np.float64),
+    }
+
+
+def paper_scores(counts: dict[str, Array]) -> dict[str, Array]:
+    """Turn counts into the paper's figures, `(methods, nodes)`; NaN for nodes without a spike.
+
+    `preceded` never exceeds 1; `contained_spikes` (raises in windows over spikes) and `raise_ratio` (all
+    raises over spikes) may: over 1 only says that a signal is raised more often than there are spikes.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        spikes = np.where(counts["spikes"] > 0, counts["spikes"], np.nan)
+        return {
+            "downtime": counts["raises"] / np.where(counts["steps"] > 0, counts["steps"], np.nan),
+            "left_sided": counts["left"],
+            "left_sided_strict": counts["left_strict"],
+            "right_sided": counts["right"],
+            "preceded": counts["preceded"] / spikes,
+            "preceded_strict": counts["preceded_strict"] / spikes,
+            "contained_spikes": counts["raises_in_windows"] / spikes,
+            "raise_ratio": counts["raises"] / spikes,
+            "success": counts["success"] / spikes,
+            "success_strict": counts["success_strict"] / spikes,
+        }
+
+
+CALIBRATION_BINS = 20
+
+
+def count_honest(stretch: Stretch) -> dict[str, Array]:
+    """Count decisions against what followed.
+
+    Returns
+    -------
+    Per node `(nodes,)`: `valid`, `positive`, `future`, `onsets`, `latched_steps`. Per method, node and
+    budget `(methods, nodes, 1 + budgets)`: `raised` and `hits` over valid steps; `accepted_future`, the
+    contention that followed accepted moments; `latched` and `latched_onsets`, where every raise closes the
+    node for the next w steps, so that raising at random finds just the share of onsets it costs. Of the
+    method's own decisions `(methods, nodes)`: `contended_accepted` of the `contended` steps, and `changes`
+    between accepting and refusing, `refusals` of them towards refusing, over `steps_running` steps that follow another.
+    """
+    part = stretch.part
+    valid = stretch.valid[part]
+    label = stretch.label[part] & valid
+    future = np.where(valid, np.nan_to_num(stretch.future[part]), 0.0)
+    raised = stretch.raised[part]
+    counted = raised & valid[:, None, :, None]
+    hits = raised & label[:, None, :, None]
+    refused = np.einsum("tkmb,tm->kmb", raised, future, optimize=True)
+
+    latched = any_within(stretch.raised, first=-stretch.window, last=-1)[part]
+    live = stretch.known[part] & np.isfinite(stretch.threshold[part])
+    onset = stretch.onset[part]
+    total = future.sum(axis=0)
+    return {
+        **_count_own(stretch),
+        **_count_qos(stretch),
+        "valid": valid.sum(axis=0, dtype=np.float64),
+        "positive": label.sum(axis=0, dtype=np.float64),
+        "future": total,
+        "onsets": onset.sum(axis=0, dtype=np.float64),
+        "latched_steps": live.sum(axis=0, dtype=np.float64),
+        "raised": counted.sum(axis=0, dtype=np.float64),
+        "hits": hits.sum(axis=0, dtype=np.float64),
+        "accepted_future": total[None, :, None] - refused,
+        "latched": (latched & live[:, None, :, None]).sum(axis=0, dtype=np.float64),
+        "latched_onsets": (latched & onset[:, None, :, None]).sum(axis=0, dtype=np.float64),
+    }
+
+
+def _count_own(stretch: Stretch) -> dict[str, Array]:
+    """Count, of each method's own decisions, contention that was accepted and changes of mind."""
+    part, own = stretch.part, stretch.raised[..., 0]
+    contended = stretch.spike[part]
+    running = np.zeros_like(stretch.known)
+    running[1:] = stretch.known[1:] & stretch.known[:-1] & ~stretch.gap[1:]
+    changed = np.zeros_like(own)
+    changed[1:] = (own[1:] != own[:-1]) & running[1:, None, :]
+    closed = changed & own
+    return {
+        "contended": contended.sum(axis=0, dtype=np.float64),
+        "contended_accepted": (contended[:, None, :] & ~own[part]).sum(axis=0, dtype=np.float64),
+        "steps_running": running[part].sum(axis=0, dtype=np.float64),
+        "changes": changed[part].sum(axis=0, dtype=np.float64),
+        "refusals": closed[part].sum(axis=0, dtype=np.float64),
+    }
+
+
+def _count_qos(stretch: Stretch) -> dict[str, Array]:
+    """Count what jobs suffered within the horizon of a moment: in all, and of those each method refused."""
+    methods, nodes = stretch.score.shape[1:]
+    if stretch.qos is None:
+        none = np.zeros(nodes), np.zeros((methods, nodes))
+        return {
+            "qos_moments": none[0],
+            "qos": none[0],
+            "qos_refused_moments": none[1],
+            "qos_refused": none[1],
+        }
+    part = stretch.part
+    suffered = mean_ahead(stretch.qos, horizon=stretch.horizon)[part]
+    looked = stretch.known[part] & np.isfinite(suffered)
+    suffered = np.where(looked, suffered, 0.0)
+    refused = stretch.raised[part][..., 0]
+    return {
+        "qos_moments": looked.sum(axis=0, dtype=np.float64),
+        "qos": suffered.sum(axis=0),
+        "qos_refused_moments": (refused & looked[:, None, :]).sum(axis=0, dtype=np.float64),
+        "qos_refused": np.einsum("tkm,tm->km", refused, suffered, optimize=True),
+    }
+
+
+def count_leads(stretch: Stretch) -> Array:
+    """Count onsets by how many steps before them the first raise of the last w came.
+
+    Returns `(methods, nodes, 1 + budgets, w)`; position k stands for k + 1 steps ahead.
+    """
+    start, stop = stretch.inner
+    window = stretch.window
+    leads = np.zeros((*stretch.raised.shape[1:], window))
+    steps, nodes = np.nonzero(stretch.onset[start:stop])
+    for step, node in zip(steps.tolist(), nodes.tolist(), strict=True):
+        at = start + step
+        before = stretch.raised[max(0, at - window) : at, :, node, :]
+        if not before.shape[0]:
+            continue
+        first = before.argmax(axis=0)
+        found = before.any(axis=0)
+        ahead = before.shape[0] - first
+        method, budget = np.nonzero(found)
+        leads[method, node, budget, ahead[method, budget] - 1] += 1
+    return leads
+
+
+def count_calibration(stretch: Stretch) -> Array:
+    """Count probabilities against what followed: `(methods, nodes, 2, bins, 3)` of number, sum, spikes.
+
+    The third axis tells quiet moments from those that are contended already.
+    """
+    part = stretch.part
+    methods, nodes = stretch.score.shape[1:]
+    bins = np.zeros((methods, nodes, 2, CALIBRATION_BINS, 3))
+    label, valid, contended = stretch.label[part], stretch.valid[part], stretch.spike[part]
+    for method in range(methods):
+        probability = stretch.probability[part, method]
+        used = valid & np.isfinite(probability)
+        if not used.any():
+            continue
+        chance = np.clip(probability[used], 0.0, 1.0)
+        place = np.minimum((chance * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+        node = np.broadcast_to(np.arange(nodes), used.shape)[used]
+        key = (node * 2 + contended[used]) * CALIBRATION_BINS + place
+        for column, weight in enumerate((np.ones_like(chance), chance, label[used].astype(np.float64))):
+            total = np.bincount(key, weights=weight, minlength=nodes * 2 * CALIBRATION_BINS)
+            bins[method, ..., column] = total.reshape(nodes, 2, CALIBRATION_BINS)
+    return bins
+
+
+def calibration_error(bins: Array) -> float:
+    """Return the expected calibration error of `(bins, 3)`; NaN where no probability was given.
+
+    Examples
+    --------
+    >>> round(calibration_error(np.array([[10.0, 1.0, 2.0], [0.0, 0.0, 0.0]])), 3)
+    0.1
+    """
+    number = bins[..., 0].sum()
+    if number <= 0:
+        return float("nan")
+    return float(np.abs(bins[..., 1] - bins[..., 2]).sum() / number)
+
+
+def rank_bins(scores: Array, bins: int) -> NDArray[np.int64]:
+    """Return the bin of each score, higher for higher scores, ties together, about equally filled.
+
+    Scores that are NaN (nothing said yet) count as the lowest.
+    """
+    filled = np.where(np.isfinite(scores), scores, -np.inf)
+    _, inverse, count = np.unique(filled, return_inverse=True, return_counts=True)
+    below = np.cumsum(count) - count
+    return np.asarray((below * bins // max(filled.size, 1))[inverse], np.int64).reshape(scores.shape)
+
+
+def middle_ranks(scores: Array) -> Array:
+    """Return the rank of each score between 0 and 1, ties at the middle of theirs; NaN counts as the lowest.
+
+    Examples
+    --------
+    >>> middle_ranks(np.array([5.0, 1.0, 1.0, 9.0]))
+    array([0.625, 0.25 , 0.25 , 0.875])
+    """
+    filled = np.where(np.isfinite(scores), scores, -np.inf)
+    _, inverse, count = np.unique(filled, return_inverse=True, return_counts=True)
+    middle = np.cumsum(count) - count / 2.0
+    found: Array = (middle / max(filled.size, 1))[inverse].reshape(scores.shape)
+    return found
+
+
+def histograms(
+    bins: NDArray[np.int64], size: int, labels: Mask, used: Mask, block: NDArray[np.int64]
+) -> Array:
+    """Count moments by block, label and bin: `(blocks, 2, size)`."""
+    blocks = int(block.max(initial=-1)) + 1
+    key = (block[used] * 2 + labels[used]) * size + bins[used]
+    counted = np.bincount(key, minlength=blocks * 2 * size)
+    return counted.reshape(blocks, 2, size).astype(np.float64)
+
+
+def binned_scores(counts: Array) -> tuple[Array, Array]:
+    """Return average precision and ROC area of histograms `(…, 2, bins)`; NaN with one class only."""
+    down = counts[..., ::-1]
+    negative, positive = down[..., 0, :], down[..., 1, :]
+    found, alarms = np.cumsum(positive, -1), np.cumsum(negative, -1)
+    all_positive, all_negative = found[..., -1], alarms[..., -1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        precision = np.where(found + alarms > 0, found / (found + alarms), 0.0)
+        average_precision = np.sum(precision * positive, -1) / all_positive
+        earlier = alarms - negative / 2.0
+        area = 1.0 - np.sum(positive * earlier, -1) / (all_positive * all_negative)
+    return average_precision, area
+
+
+def average_precision(scores: Array, labels: Mask) -> float:
+    """Return the exact average precision, ties together; NaN without positives.
+
+    Examples
+    --------
+    >>> round(average_precision(np.array([3.0, 2.0, 1.0]), np.array([True, False, True])), 3)
+    0.833
+    """
+    return _exact(scores, labels)[0]
+
+
+def roc_area(scores: Array, labels: Mask) -> float:
+    """Return the exact area under the ROC curve, ties counting half; NaN with one class only."""
+    return _exact(scores, labels)[1]
+
+
+def _exact(scores: Array, labels: Mask) -> tuple[float, float]:
+    if not labels.size or not labels.any():
+        return float("nan"), float("nan")
+    filled = np.where(np.isfinite(scores), scores, -np.inf)
+    distinct, inverse = np.unique(filled, return_inverse=True)
+    counts = np.zeros((2, distinct.size))
+    counts[1] = np.bincount(inverse, weights=labels, minlength=distinct.size)
+    counts[0] = np.bincount(inverse, minlength=distinct.size) - counts[1]
+    precision, area = binned_scores(counts)
+    return float(precision), float(area)
+
+
+def at_downtime(downtime: Array, value: Array, target: float) -> Array:
+    """Read curves at one downtime, never outside what they realised.
+
+    Parameters
+    ----------
+    downtime, value
+        `(…, points)`, in any order along the last axis.
+    target
+        The downtime to read at.
+
+    Returns
+    -------
+    `(…)`, NaN where no two points enclose `target`.
+
+    Examples
+    --------
+    >>> float(at_downtime(np.array([0.05, 0.15]), np.array([0.2, 0.4]), 0.10).round(3))
+    0.3
+    >>> float(at_downtime(np.array([0.05, 0.15]), np.array([0.2, 0.4]), 0.20))
+    nan
+    """
+    order = np.argsort(downtime, axis=-1, kind="stable")
+    cost = np.take_along_axis(downtime, order, -1)
+    gain = np.take_along_axis(value, order, -1)
+    points = cost.shape[-1]
+    with np.errstate(invalid="ignore"):
+        above = np.sum(cost < target, axis=-1)[..., None]  # the first point at or beyond the target
+    inside = (above < points)[..., 0]
+    right = np.minimum(above, points - 1)
+    left = np.maximum(right - 1, 0)
+    cost_right, gain_right = np.take_along_axis(cost, right, -1), np.take_along_axis(gain, right, -1)
+    cost_left, gain_left = np.take_along_axis(cost, left, -1), np.take_along_axis(gain, left, -1)
+    span = cost_right - cost_left
+    share = np.where(span > 0, (target - cost_left) / np.where(span > 0, span, 1.0), 1.0)
+    read = (gain_left + share * (gain_right - gain_left))[..., 0]
+    exact = (cost_right == target)[..., 0]
+    inside &= (above[..., 0] > 0) | exact
+    inside &= np.isfinite(cost_right[..., 0])
+    return np.where(inside, np.where(exact, gain_right[..., 0], read), np.nan)
+
+
+def exposure_of_oracle(future: Array, downtime: float) -> float:
+    """Return how much lower the mean future contention is when the worst `downtime` of moments is refused.
+
+    Parameters
+    ----------
+    future
+        Contention following each moment.
+    downtime
+        Share of moments an all-knowing rule refuses.
+    """
+    known = np.sort(future[np.isfinite(future)])
+    accepted = known[: max(1, round(known.size * (1.0 - downtime)))]
+    if not known.size or known.mean() <= 0:
+        return float("nan")
+    return float(1.0 - accepted.mean() / known.mean())
