@@ -18,7 +18,7 @@ from prontosched.errors import SettingsError
 from prontosched.evaluation.evaluate import run_parts
 from prontosched.evaluation.generated import Control, plan_control
 from prontosched.evaluation.inputs import Part, Setting
-from prontosched.evaluation.record import Record, Shape
+from prontosched.evaluation.record import ReplayRecord, Shape
 from prontosched.evaluation.replay import PartResult, evaluate_part
 from prontosched.pipeline.presets import make_fleet
 
@@ -140,8 +140,8 @@ def test_progress_adds_up_to_the_rows() -> None:
     assert sum(done) == 1500
 
 
-def fill(steps: int) -> Record:
-    record = Record(Shape(1, 2, (0.1,), 0, 5, 10), segment=64, tape_bytes=50_000)
+def fill(steps: int) -> ReplayRecord:
+    record = ReplayRecord(Shape(1, 2, (0.1,), 0, 5, 10), segment=64, tape_bytes=50_000)
     generator = np.random.default_rng(1)
     ready = generator.random((steps, 2))
     for start in range(0, steps, 100):

@@ -11,8 +11,9 @@ from prontosched.errors import SettingsError
 from prontosched.evaluation import methods as registry
 from prontosched.evaluation.inputs import Setting
 from prontosched.evaluation.limits import hours_above, limit_hours, worst_hour
-from prontosched.evaluation.methods import Chunked, Rows, choose
+from prontosched.evaluation.methods import MethodContext, choose
 from prontosched.evaluation.replay import make_runners
+from prontosched.evaluation.scorers import Coin, Rows
 from prontosched.signals import SIGNALS, RejectJob, RejectJobFleet, SignalKind
 
 NODES = ("a", "b", "c")
@@ -26,7 +27,7 @@ def series(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 def play(name: str, vectors: np.ndarray, ready: np.ndarray) -> np.ndarray:
     setting = Setting(methods=(name,), truth="5")
-    chunk = Chunked(NODES, FEATURES, 20.0, "5", setting)
+    chunk = MethodContext(NODES, FEATURES, 20.0, "5", setting)
     (runner,) = make_runners(choose((name,)), chunk, tuple("abcdef"))
     scores = []
     for start in range(0, STEPS, 140):
@@ -95,8 +96,6 @@ def test_an_unknown_method_is_named_with_those_there_are() -> None:
 
 
 def test_random_numbers_of_a_node_do_not_depend_on_its_neighbours(rng: np.random.Generator) -> None:
-    from prontosched.evaluation.methods import Coin
-
     def draws(nodes: tuple[str, ...]) -> list[float]:
         coin = Coin(nodes, 0.1, 7)
         rows = type("R", (), {"ready": np.zeros((5, len(nodes)))})()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prontosched.gates.policy import Rules
 from prontosched.gates.floor import places
+from prontosched.gates.policy import Rules
 from prontosched.simulation.cluster import Cluster, Jobs, Reading, Sensors, bounded_pareto_mean, draw_jobs
 from prontosched.simulation.placers import PLACERS, Choice, View
 from prontosched.simulation.rules import RATIONED, RULES, ClusterGate, World, make_rule

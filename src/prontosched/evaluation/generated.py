@@ -1,4 +1,4 @@
-"""Generated fleets: two that check the evaluator itself, VMs of the paper's shape, and a writer for both.
+"""Generated fleets: two that check the evaluator itself, VMs of the paper's shape, and a writer for all of them.
 
 In the positive control every burst of CPU Ready is announced by a ramp in other metrics (memory, disk, fork
 rate), while CPU Ready's own history says nothing. In the negative control there are just as many ramps, but
@@ -9,7 +9,6 @@ the values of the paper's shape.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -17,30 +16,28 @@ from typing import IO, Any
 import numpy as np
 
 from prontosched.errors import TelemetryError
-from prontosched.evaluation.datasets.paper_shape import (
-    CHUNK_STEPS,
-    DAY_STEPS,
-    INTERVAL_SECONDS,
-    TABLES,
-    PaperShape,
-)
-from prontosched.evaluation.inputs import Part, Plan, chunk_size
+from prontosched.evaluation.datasets.paper_shape import CHUNK_STEPS, DAY_STEPS, TABLES, PaperShape
+from prontosched.evaluation.inputs import GeneratedPart, Part, Plan, chunk_size
 from prontosched.evaluation.measures import Mask
 from prontosched.extras import missing_extra
 from prontosched.subspace import Array
-from prontosched.telemetry.trace import Chunk, TraceCounts
+from prontosched.telemetry.trace import Chunk
+
+METRICS = 24
+ANNOUNCING = 5
+RAMP = 8
+BURST_RATE = 0.02
+INTERVAL_SECONDS = 20.0
+START = 1_700_000_000.0
 
 
-@dataclass(frozen=True, slots=True)
-class PaperShapeFeed:
-    """One cluster of VMs or hosts.
+class PaperShapeFeed(GeneratedPart):
+    """One cluster of VMs or hosts of the paper's shape.
 
-    Attributes
+    Parameters
     ----------
-    shape
-        The data set.
-    cluster
-        Which of its clusters.
+    shape, cluster
+        The data set, and which of its clusters.
     kind
         "vm" (52 metrics) or "host" (134 metrics).
     steps
@@ -53,62 +50,30 @@ class PaperShapeFeed:
     [('vm-000-000', (90, 52)), ('vm-000-001', (90, 52))]
     """
 
-    shape: PaperShape
-    cluster: int
-    kind: str = "vm"
-    steps: int | None = None
+    ready_column = "cpu_ready_ms"
+    ready_unit = "ms"
 
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """Names of the nodes."""
-        return next(self.shape.stream(self.cluster, kind=self.kind, steps=1)).nodes
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics."""
-        return TABLES[self.kind].names
-
-    @property
-    def interval_seconds(self) -> float:
-        """Time between two rows."""
-        return INTERVAL_SECONDS
-
-    @property
-    def ready_column(self) -> str:
-        """Name of the contention value."""
-        return "cpu_ready_ms"
-
-    @property
-    def counts(self) -> TraceCounts:
-        """Nothing is ever dropped."""
-        return TraceCounts(rows=self.total_rows())
-
-    def open(self) -> tuple[PaperShapeFeed, str]:
-        """Return itself, for there is nothing to open, and the unit of its CPU Ready."""
-        return self, "ms"
+    def __init__(self, shape: PaperShape, cluster: int, kind: str = "vm", steps: int | None = None) -> None:
+        self.nodes = next(shape.stream(cluster, kind=kind, steps=1)).nodes
+        self.metrics = TABLES[kind].names
+        self._stream = (shape, cluster, kind)
+        self._steps = shape.steps if steps is None else min(steps, shape.steps)
 
     def total_rows(self) -> int:
         """Return how many rows it has, over all nodes."""
-        steps = self.shape.steps if self.steps is None else min(self.steps, self.shape.steps)
-        return len(self.nodes) * steps
-
-    def close(self) -> None:
-        """Let go of nothing."""
+        return len(self.nodes) * self._steps
 
     def aligned(self, rows: int = 256, *, nodes: Collection[str] | None = None) -> Iterator[list[Chunk]]:
         """Yield the next rows of all nodes at once, at most an hour."""
-        names = self.nodes
-        wanted = [place for place, name in enumerate(names) if nodes is None or name in nodes]
-        start = 0
-        size = min(rows, CHUNK_STEPS)
-        stream = self.shape.stream(self.cluster, kind=self.kind, metrics_of=wanted, steps=self.steps)
-        for hour in stream:
-            assert hour.values is not None or not wanted  # asked for
+        wanted = [place for place, name in enumerate(self.nodes) if nodes is None or name in nodes]
+        start, size = 0, min(rows, CHUNK_STEPS)
+        shape, cluster, kind = self._stream
+        for hour in shape.stream(cluster, kind=kind, metrics_of=wanted, steps=self._steps):
             for low in range(0, len(hour.timestamps), size):
                 part = slice(low, low + size)
                 yield [
                     Chunk(
-                        node=names[node],
+                        node=self.nodes[node],
                         start=start + low,
                         timestamps=hour.timestamps[part],
                         ready=hour.ready_ms[node, part],
@@ -121,20 +86,10 @@ class PaperShapeFeed:
             start += len(hour.timestamps)
 
 
-CONTROL_METRICS = 24
-ANNOUNCING = 5
-RAMP = 8
-BURST_RATE = 0.02
-READY_LIMIT = 5.0
-CONTROL_INTERVAL_SECONDS = 20.0
-START = 1_700_000_000.0
+class Control(GeneratedPart):
+    """Some nodes of a control fleet, the same for the same seed, node by node, whoever generates them.
 
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """A generated fleet, the same for the same seed, node by node, whoever generates it.
-
-    Attributes
+    Parameters
     ----------
     kind
         `positive` or `negative`.
@@ -146,82 +101,51 @@ class Control:
         Timesteps per node.
     """
 
-    kind: str
-    seed: int
-    first: int
-    count: int
-    steps: int
+    metrics = tuple(f"metric_{k:02d}" for k in range(METRICS))
+    interval_seconds = INTERVAL_SECONDS
+    ready_column = "cpu_ready_percent"
+    ready_unit = "percent"
 
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """Names of the nodes."""
-        return tuple(f"{self.kind}-{n:04d}" for n in range(self.first, self.first + self.count))
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics."""
-        return tuple(f"metric_{k:02d}" for k in range(CONTROL_METRICS))
-
-    @property
-    def interval_seconds(self) -> float:
-        """Time between two rows."""
-        return CONTROL_INTERVAL_SECONDS
-
-    @property
-    def ready_column(self) -> str:
-        """Name of the contention value."""
-        return "cpu_ready_percent"
-
-    @property
-    def counts(self) -> TraceCounts:
-        """Nothing is ever dropped."""
-        return TraceCounts(rows=self.count * self.steps)
-
-    def open(self) -> tuple[Control, str]:
-        """Return itself, for there is nothing to open, and the unit of its CPU Ready."""
-        return self, "percent"
+    def __init__(self, kind: str, seed: int, first: int, count: int, steps: int) -> None:
+        self.kind = kind
+        self.seed = seed
+        self.steps = steps
+        self.numbers = range(first, first + count)
+        self.nodes = tuple(f"{kind}-{n:04d}" for n in self.numbers)
 
     def total_rows(self) -> int:
-        """Return how many rows it has."""
-        return self.count * self.steps
-
-    def close(self) -> None:
-        """Let go of nothing."""
+        """Return how many rows it has, over all nodes."""
+        return len(self.nodes) * self.steps
 
     def aligned(self, rows: int = 256, *, nodes: Collection[str] | None = None) -> Iterator[list[Chunk]]:
         """Yield the next rows of all nodes at once."""
-        going = [_generate(self, number, rows) for number in range(self.first, self.first + self.count)]
-        for parts in zip(*going, strict=True):
+        for parts in zip(*(self._generate(number, rows) for number in self.numbers), strict=True):
             yield [part for part in parts if nodes is None or part.node in nodes]
 
-
-def _generate(control: Control, number: int, rows: int) -> Iterator[Chunk]:
-    """Generate one node, some rows at a time; up to rounding, what is generated does not depend on `rows`."""
-    generator = np.random.default_rng([control.seed, number])
-    mixing = generator.normal(size=(3, CONTROL_METRICS))
-    announcing = generator.choice(CONTROL_METRICS, ANNOUNCING, replace=False)
-    bursts = generator.random(control.steps + RAMP) < BURST_RATE
-    ramps = bursts if control.kind == "positive" else generator.random(control.steps + RAMP) < BURST_RATE
-    factors = np.zeros(3)
-    for start in range(0, control.steps, rows):
-        size = min(rows, control.steps - start)
-        noise = generator.normal(size=(size, 3 + CONTROL_METRICS + 2))
-        levels = _autoregressive(noise[:, :3], factors)
-        factors = levels[-1]
-        vectors = levels @ mixing + 0.5 * noise[:, 3 : 3 + CONTROL_METRICS]
-        vectors[:, announcing] += 4.0 * _ramp(ramps, start, size)[:, None]
-        burst = bursts[start : start + size]
-        ready = np.where(burst, 8.0, 0.8) + 0.2 * noise[:, -1]
-        yield Chunk(
-            node=f"{control.kind}-{number:04d}",
-            start=start,
-            timestamps=np.asarray(
-                START + CONTROL_INTERVAL_SECONDS * np.arange(start, start + size), np.float64
-            ),
-            ready=np.maximum(ready, 0.0),
-            utilisation=np.clip(50.0 + 8.0 * levels[:, 0] + noise[:, -2], 0.0, 100.0),
-            vectors=vectors,
-        )
+    def _generate(self, number: int, rows: int) -> Iterator[Chunk]:
+        """Generate one node, some rows at a time; up to rounding, what is generated does not depend on `rows`."""
+        generator = np.random.default_rng([self.seed, number])
+        mixing = generator.normal(size=(3, METRICS))
+        announcing = generator.choice(METRICS, ANNOUNCING, replace=False)
+        bursts = generator.random(self.steps + RAMP) < BURST_RATE
+        ramps = bursts if self.kind == "positive" else generator.random(self.steps + RAMP) < BURST_RATE
+        factors = np.zeros(3)
+        for start in range(0, self.steps, rows):
+            size = min(rows, self.steps - start)
+            noise = generator.normal(size=(size, 3 + METRICS + 2))
+            levels = _autoregressive(noise[:, :3], factors)
+            factors = levels[-1]
+            vectors = levels @ mixing + 0.5 * noise[:, 3 : 3 + METRICS]
+            vectors[:, announcing] += 4.0 * _ramp(ramps, start, size)[:, None]
+            ready = np.where(bursts[start : start + size], 8.0, 0.8) + 0.2 * noise[:, -1]
+            yield Chunk(
+                node=f"{self.kind}-{number:04d}",
+                start=start,
+                timestamps=np.asarray(START + INTERVAL_SECONDS * np.arange(start, start + size), np.float64),
+                ready=np.maximum(ready, 0.0),
+                utilisation=np.clip(50.0 + 8.0 * levels[:, 0] + noise[:, -2], 0.0, 100.0),
+                vectors=vectors,
+            )
 
 
 def _autoregressive(noise: Array, before: Array) -> Array:

@@ -12,13 +12,13 @@ import importlib.resources
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Self
 
 from prontosched.errors import SettingsError, TelemetryError
 from prontosched.evaluation.datasets import open_dataset, recognise
 from prontosched.extras import missing_extra
 from prontosched.telemetry.source import PROBE_COLUMN
-from prontosched.telemetry.trace import Chunk, TraceCounts, TraceSource, open_trace
+from prontosched.telemetry.trace import Chunk, TraceCounts, TraceSource
 from prontosched.telemetry.trace_files import name_some
 from prontosched.telemetry.trace_layout import ready_wanted
 
@@ -90,58 +90,9 @@ class Setting:
 
 MOST_NODES = 128
 FEWEST_NODES = 4
-# Of a small fleet each chunk is a quarter: fewer steps of Python each, and still work for four cores.
+# Of a small fleet each part is a quarter: fewer steps of Python each, and still work for four cores.
 PARTS = 4
 ENDINGS = (".parquet", ".csv", ".csv.gz", ".txt")
-
-
-class Feed(Protocol):
-    """What a chunk of nodes is read from."""
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """Names of the nodes."""
-        ...
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics."""
-        ...
-
-    @property
-    def interval_seconds(self) -> float:
-        """Time between two rows."""
-        ...
-
-    @property
-    def ready_column(self) -> str | None:
-        """Name of the contention value."""
-        ...
-
-    @property
-    def counts(self) -> TraceCounts:
-        """What the last pass met."""
-        ...
-
-    def aligned(self, rows: int = 256, *, nodes: Collection[str] | None = None) -> Iterator[list[Chunk]]:
-        """Yield the next rows of all nodes at once."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what is open."""
-        ...
-
-
-class Part(Protocol):
-    """A chunk of nodes that can be sent to a worker and opened there."""
-
-    def open(self) -> tuple[Feed, str]:
-        """Open it for reading; also return the unit of CPU Ready: `percent`, `ms`, or something else."""
-        ...
-
-    def total_rows(self) -> int:
-        """Return about how many rows it has, over all nodes; 0 if that is not known."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +104,13 @@ class Columns:
 
     ready: str | None = None
     utilisation: str | None = None
-    timestamp: str | None = None
-    node: str | None = None
     exclude: tuple[str, ...] = ()
     qos: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TracePart:
-    """Some nodes of recorded traces."""
+    """Some nodes of recorded traces, which can be sent to a worker and opened there."""
 
     paths: tuple[str, ...]
     columns: Columns
@@ -174,8 +123,19 @@ class TracePart:
         return self.columns.qos or PROBE_COLUMN
 
     def open(self, *, with_qos: bool = False) -> tuple[TraceSource, str]:
-        """Open the traces; refuse those without CPU Ready. What jobs suffer is a metric only where asked for."""
-        source, unit = open_columns(self.paths, self.columns, keep=(self.qos,) if with_qos else ())
+        """Open the traces and return the unit of CPU Ready too; refuse traces without CPU Ready.
+
+        What jobs suffer is among the metrics only where it is asked for.
+        """
+        columns = self.columns
+        left_out = () if with_qos or columns.qos is None else (columns.qos,)
+        source, unit = open_dataset(
+            self.paths,
+            ready=columns.ready,
+            exclude=(*columns.exclude, *left_out),
+            utilisation=columns.utilisation,
+            keep=(self.qos,) if with_qos else (),
+        )
         if source.ready_column is None:
             known = name_some(source.metrics, most=2)
             raise TelemetryError(
@@ -187,9 +147,39 @@ class TracePart:
         """Return how many rows the files have, as far as that can be told without reading them."""
         return self.rows
 
-    def without(self, path: str) -> TracePart:
-        """Return the same part less one file."""
-        return replace(self, paths=tuple(other for other in self.paths if other != path))
+
+class GeneratedPart:
+    """Nodes whose rows are generated as they are read: a part, and its own source of rows."""
+
+    nodes: tuple[str, ...]
+    metrics: tuple[str, ...]
+    interval_seconds = 20.0
+    ready_column: str
+    ready_unit: str
+
+    def open(self) -> tuple[Self, str]:
+        """Return itself, for there is nothing to open, and the unit of its CPU Ready."""
+        return self, self.ready_unit
+
+    def total_rows(self) -> int:
+        """Return how many rows it has, over all nodes."""
+        raise NotImplementedError
+
+    def aligned(self, rows: int = 256, *, nodes: Collection[str] | None = None) -> Iterator[list[Chunk]]:
+        """Yield the next rows of all nodes at once."""
+        raise NotImplementedError
+
+    @property
+    def counts(self) -> TraceCounts:
+        """Rows generated; none is ever dropped."""
+        return TraceCounts(rows=self.total_rows())
+
+    def close(self) -> None:
+        """Let go of nothing."""
+
+
+Part = TracePart | GeneratedPart
+Feed = TraceSource | GeneratedPart
 
 
 @dataclass(slots=True)
@@ -198,46 +188,6 @@ class Plan:
 
     parts: list[Part] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
-
-
-def open_columns(paths: Sequence[str], columns: Columns, keep: Sequence[str] = ()) -> tuple[TraceSource, str]:
-    """Open traces or files of a published data set; return also the unit of their CPU Ready."""
-    if columns.timestamp is None and columns.node is None:
-        source, unit = open_dataset(
-            list(paths),
-            ready=columns.ready,
-            exclude=_excluded(columns, keep),
-            utilisation=columns.utilisation,
-            keep=keep,
-        )
-    else:
-        source, unit = (
-            open_trace(
-                list(paths),
-                ready=columns.ready,
-                exclude=_excluded(columns, keep),
-                utilisation=columns.utilisation,
-                keep=keep,
-                timestamp=columns.timestamp,
-                node=columns.node,
-            ),
-            "other",
-        )
-    return source, ready_unit(source.ready_column) if unit == "other" else unit
-
-
-def _excluded(columns: Columns, keep: Sequence[str]) -> tuple[str, ...]:
-    """Return what is left out of the metrics: what jobs suffer too, unless it is kept."""
-    named = () if columns.qos is None or columns.qos in keep else (columns.qos,)
-    return (*columns.exclude, *named)
-
-
-def ready_unit(column: str | None) -> str:
-    """Tell from the name of its column what CPU Ready is measured in."""
-    name = (column or "").lower()
-    if name.endswith(("_ms", ".ms", "summation", "milliseconds")) or "[ms]" in name:
-        return "ms"
-    return "percent" if "ready" in name or "percent" in name else "other"
 
 
 def shipped_trace() -> str:
@@ -249,7 +199,7 @@ def shipped_trace() -> str:
 
 
 def chunk_size(nodes: int) -> int:
-    """Return how many of `nodes` nodes make a chunk."""
+    """Return how many of `nodes` nodes make a part."""
     return max(FEWEST_NODES, min(MOST_NODES, -(-nodes // PARTS)))
 
 
@@ -260,35 +210,33 @@ def plan_traces(paths: Sequence[str], columns: Columns) -> Plan:
     reason is raised.
     """
     plan = Plan()
-    groups: dict[tuple[str, ...], list[tuple[str, int]]] = {}
+    groups: dict[tuple[str, ...], list[TracePart]] = {}
     many: list[TracePart] = []
     for path in _expanded(paths):
         try:
-            header, rows = _look(path)
+            header, rows = _header(path)
             part = TracePart((path,), columns, rows=rows)
-            if (columns.node or "node") in header:
+            if "node" in header:
                 many.append(replace(part, nodes=part.open()[0].nodes))
             else:
-                if not groups.get(header):
+                if header not in groups:
                     part.open()[0].close()
-                groups.setdefault(header, []).append((path, rows))
+                groups.setdefault(header, []).append(part)
         except TelemetryError as error:
             plan.refused[path] = str(error)
-    total = sum(map(len, groups.values())) + sum(len(part.nodes or ()) for part in many)
-    size = chunk_size(total)
+    size = chunk_size(sum(map(len, groups.values())) + sum(len(part.nodes or ()) for part in many))
     for members in groups.values():
         for start in range(0, len(members), size):
             chosen = members[start : start + size]
-            names = tuple(path for path, _ in chosen)
-            plan.parts.append(TracePart(names, columns, rows=sum(rows for _, rows in chosen)))
+            names = tuple(part.paths[0] for part in chosen)
+            plan.parts.append(TracePart(names, columns, rows=sum(part.rows for part in chosen)))
     for part in many:
         nodes = part.nodes or ()
         for start in range(0, len(nodes), size):
             share = nodes[start : start + size]
             plan.parts.append(replace(part, nodes=share, rows=part.rows * len(share) // len(nodes)))
     if not plan.parts:
-        reasons = list(plan.refused.values())
-        raise TelemetryError(reasons[0] if reasons else "name at least one trace, got none")
+        raise TelemetryError(next(iter(plan.refused.values()), "name at least one trace, got none"))
     return plan
 
 
@@ -307,8 +255,8 @@ def _expanded(paths: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _look(path: str) -> tuple[tuple[str, ...], int]:
-    """Return a file's column names and number of rows; only headers are read."""
+def _header(path: str) -> tuple[tuple[str, ...], int]:
+    """Return a file's column names and about how many rows it has; only headers are read."""
     if path.endswith(".parquet") and Path(path).is_file():
         try:
             import pyarrow as pa

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from prontosched.evaluation.inputs import Setting
 from prontosched.evaluation.limits import limit_figures
 from prontosched.evaluation.measures import (
     Mask,
@@ -84,7 +85,7 @@ class Shape:
     window: int
 
 
-class Record:
+class ReplayRecord:
     """Everything counted of one chunk of nodes.
 
     Parameters
@@ -327,7 +328,7 @@ class NodeTape:
     block: NDArray[np.int64]
 
 
-def node_tape(record: Record, node: int) -> NodeTape:
+def node_tape(record: ReplayRecord, node: int) -> NodeTape:
     """Join what is on tape of one node."""
     parts = record.segments
     steps = [part.start + np.arange(part.label.shape[0]) for part in parts]
@@ -349,27 +350,11 @@ def node_tape(record: Record, node: int) -> NodeTape:
 
 
 def summarise_node(
-    record: Record,
-    node: int,
-    name: str,
-    *,
-    targets: tuple[float, float],
-    seed: int,
-    steps_per_hour: int = 180,
-    hourly_limit: float = 0.4,
+    record: ReplayRecord, node: int, name: str, setting: Setting, *, steps_per_hour: int
 ) -> NodeSummary:
-    """Work out all measures of one node.
-
-    Parameters
-    ----------
-    targets
-        The low and the chosen downtime at which methods are compared.
-    seed
-        Of the draws; a node's draws depend on it and on its name alone.
-    steps_per_hour, hourly_limit
-        What a limit for any one hour would do is worked out too.
-    """
-    generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    """Work out all measures of one node; its draws depend on the seed and on its name alone."""
+    targets = setting.targets
+    generator = np.random.default_rng([setting.seed, zlib.crc32(name.encode())])
     shape = record.shape
     blocks = _of_node(record, node)
     total = {key: value.sum(axis=0) for key, value in blocks.items()}
@@ -414,7 +399,11 @@ def summarise_node(
         seen=seen,
         cold_average_precision=_cold(tape),
         limit=limit_figures(
-            tape.chosen, tape.own, tape.label & tape.valid, steps_per_hour=steps_per_hour, limit=hourly_limit
+            tape.chosen,
+            tape.own,
+            tape.label & tape.valid,
+            steps_per_hour=steps_per_hour,
+            limit=setting.hourly_limit,
         ),
     )
 
@@ -437,7 +426,7 @@ def _cold(tape: NodeTape) -> Array:
     return np.array([average_precision(scores[:, k], tape.label[early]) for k in range(scores.shape[1])])
 
 
-def _of_node(record: Record, node: int) -> dict[str, Array]:
+def _of_node(record: ReplayRecord, node: int) -> dict[str, Array]:
     """Return the blocks' counts of one node, blocks first: `(blocks, …)`."""
     found: dict[str, Array] = {}
     for key, value in record.blocks[0].items():

@@ -101,7 +101,15 @@ class Truth:
             )
         return self.value / one_percent if asked == "ms" else self.value * one_percent
 
-    def learner(self, nodes: int, *, trace_unit: str = "percent", interval_seconds: float = 20.0) -> Learner:
+    def tolerance(self, unit: str, *, interval_seconds: float) -> str:
+        """Return the truth as a signal's tolerance: a percentile, or a value in the trace's unit."""
+        if self.kind == "fixed":
+            return repr(self.in_unit_of(unit, interval_seconds=interval_seconds))
+        return {"percentile": f"p{self.value:g}", "median": "p50"}.get(self.kind, "p95")
+
+    def learner(
+        self, nodes: int, *, trace_unit: str = "percent", interval_seconds: float = 20.0
+    ) -> ThresholdLearner:
         """Return what follows the threshold of `nodes` nodes at once."""
         if self.kind == "fixed":
             return FixedThreshold(nodes, self.in_unit_of(trace_unit, interval_seconds=interval_seconds))
@@ -112,7 +120,7 @@ class Truth:
         return ChartThreshold(nodes, ranges=self.kind == "xbar")
 
 
-class Learner(Protocol):
+class ThresholdLearner(Protocol):
     """Follows the spike threshold of many nodes."""
 
     def threshold(self) -> Array:

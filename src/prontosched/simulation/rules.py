@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.evaluation.competitors import COMPETITORS, SOURCES, Competitor
-from prontosched.gates.policy import Rules
 from prontosched.gates.floor import closable, places
+from prontosched.gates.policy import Rules
 from prontosched.gates.preference import level_of
 from prontosched.pipeline.fleet import Fleet
 from prontosched.pipeline.node_fleet import NodeFleet

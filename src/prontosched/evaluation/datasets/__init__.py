@@ -80,13 +80,13 @@ def open_dataset(
 
     Returns
     -------
-    The trace, and the unit of its CPU Ready: "percent" (per CPU) or "other".
+    The trace, and the unit of its CPU Ready: "percent" (per CPU), "ms" (per interval) or "other".
     """
     files = files_of(paths)
     readers = [recognise(path) for path in files]
     if not any(readers):
-        unit = "percent" if ready is None or ready.endswith("percent") else "other"
-        return open_trace(paths, ready=ready, exclude=exclude, utilisation=utilisation, keep=keep), unit
+        source = open_trace(paths, ready=ready, exclude=exclude, utilisation=utilisation, keep=keep)
+        return source, "percent" if ready is None else _unit_of(source.ready_column)
     for path, reader in zip(files, readers, strict=True):
         if reader is None:
             raise TelemetryError(f"{path}: all files must be of one kind, got a plain trace among data sets")
@@ -97,26 +97,25 @@ def open_dataset(
     first = opened[0]
     own_choice = ready is None or (kinds == ["vsphere"] and ready.lower().startswith("cpu.read"))
     chosen = first.ready if own_choice else ready
-    given = {
-        "ready": chosen,
-        "utilisation": utilisation or first.utilisation,
-        "timestamp": None,
-        "node": None,
-    }
+    busy = utilisation or first.utilisation
     if chosen is not None:
         require_column(chosen, list(opened))
-    if given["utilisation"] is not None and any(given["utilisation"] not in f.names for f in opened):
-        given["utilisation"] = None
-    if given["utilisation"] == chosen:
-        given["utilisation"] = None  # what is to be foretold must not be among what foretells it
+    # What is to be foretold must not be among what foretells it.
+    if busy == chosen or any(busy not in file.names for file in opened):
+        busy = None
+    given = {"ready": chosen, "utilisation": busy, "timestamp": None, "node": None}
     patterns = tuple(exclude) or (first.exclude if own_choice else ())
     layout, columns = lay_out(list(opened), given, patterns, keep)
-    streams = [Stream(_name(file.path), [file]) for file in opened]
+    streams = [Stream(file.path.name.removesuffix(".gz").rsplit(".", 1)[0], [file]) for file in opened]
     tell_apart(streams)
-    unit = first.ready_unit if own_choice else "percent" if str(ready).endswith("percent") else "other"
-    return TraceSource(streams, layout, columns), unit
+    source = TraceSource(streams, layout, columns)
+    measured = own_choice and first.ready_unit != "other"
+    return source, first.ready_unit if measured else _unit_of(source.ready_column)
 
 
-def _name(path: Path) -> str:
-    name = path.name.removesuffix(".gz")
-    return name.rsplit(".", 1)[0]
+def _unit_of(column: str | None) -> str:
+    """Tell from the name of its column what CPU Ready is measured in."""
+    name = (column or "").lower()
+    if name.endswith(("_ms", ".ms", "summation", "milliseconds")) or "[ms]" in name:
+        return "ms"
+    return "percent" if "ready" in name or "percent" in name else "other"

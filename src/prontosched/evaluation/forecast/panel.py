@@ -20,7 +20,6 @@ from prontosched.errors import ProntoError, TelemetryError
 from prontosched.evaluation.datasets import files_of, open_dataset
 from prontosched.evaluation.datasets.paper_shape import CHUNK_STEPS, INTERVAL_SECONDS, PaperShape
 from prontosched.evaluation.forecast.models import HourForecast, memory_and_network, one_hour
-from prontosched.evaluation.inputs import ready_unit
 from prontosched.subspace import Array
 from prontosched.telemetry.trace_layout import ready_wanted
 
@@ -355,7 +354,7 @@ def _read_one(path: Path, ready: str | None, unit: str | None, interval: float |
             f"'{source.metrics[0]}': {ready_wanted(source.metrics)}"
         )
     step = interval or source.interval_seconds
-    chosen = unit or (ready_unit(source.ready_column) if own_unit == "other" else own_unit)
+    chosen = unit or own_unit
     factor = {"percent": MS_PER_PERCENT, "ms": PAPER_INTERVAL_SECONDS / step}.get(chosen, 1.0)
     label = "ms" if chosen in ("percent", "ms") else source.ready_column
     result = TraceSet(step, label, source.ready_column)

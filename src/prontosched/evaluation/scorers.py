@@ -1,0 +1,333 @@
+"""Scorers: the rules that every signal has to beat, for a part of nodes at once.
+
+Rules that a user would write in five lines, those that other schedulers publish (`competitors`), those that look at
+nothing at all, and two learned references from other libraries, which keep one model per node and are slow. A
+scorer scores some rows at a time, each from its past and itself alone. `methods` names them.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prontosched.errors import SettingsError
+from prontosched.evaluation.competitors import Competitor
+from prontosched.evaluation.measures import Mask
+from prontosched.extras import missing_extra
+from prontosched.signals.arithmetic import One
+from prontosched.signals.inputs import OFFSET, Clock, History, Profiles, weight
+from prontosched.subspace import Array
+
+GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+CLOCK_PERIOD = 10
+HALF_LIFE = 600.0
+Z_LIMIT = 3.0
+RETRAIN_EVERY = 4000
+FIRST_TRAINING = 500
+
+
+class MethodScores(NamedTuple):
+    """What a method says of some rows, `(steps, nodes)` each.
+
+    Attributes
+    ----------
+    score
+        NaN says nothing.
+    raised
+        Its own decisions; None for a score without a threshold of its own, which is then raised in the
+        highest tenth of its own past.
+    probability
+        Chance of a spike; None where the method knows none.
+    """
+
+    score: Array
+    raised: Mask | None
+    probability: Array | None = None
+
+
+@dataclass(slots=True)
+class Rows:
+    """The next rows of all nodes of a part, side by side: `(steps, nodes)`, vectors `(steps, nodes, metrics)`.
+
+    Attributes
+    ----------
+    timestep
+        Position in each node's own stream.
+    threshold
+        CPU Ready from which there is contention.
+    present
+        The node has such a row.
+    t_squared, spe, scaled
+        As seen through the embedding, for methods that look through one: Hotelling's T², the squared
+        prediction error, and the scaled vectors.
+    """
+
+    ready: Array
+    utilisation: Array
+    time: Array
+    present: Mask
+    timestep: NDArray[np.int64]
+    threshold: Array
+    vectors: Array
+    t_squared: Array
+    spe: Array
+    scaled: Array
+
+
+Scorer = Callable[[Rows], MethodScores]
+
+
+def current_ready(rows: Rows) -> MethodScores:
+    """Refuse while CPU Ready is at or over the threshold."""
+    return MethodScores(rows.ready, rows.ready >= rows.threshold)
+
+
+def utilisation(rows: Rows) -> MethodScores:
+    """Score by CPU utilisation, raised in its own highest tenth."""
+    return MethodScores(rows.utilisation, None)
+
+
+def clock(rows: Rows) -> MethodScores:
+    """Refuse at every tenth timestep, looking at nothing.
+
+    The score runs through evenly spread values, so that at any budget it is raised at even distances.
+    """
+    score = np.asarray((rows.timestep * GOLDEN) % 1.0, np.float64)
+    return MethodScores(score, rows.timestep % CLOCK_PERIOD == 0)
+
+
+def always_accept(rows: Rows) -> MethodScores:
+    """Never refuse."""
+    return MethodScores(np.full(rows.ready.shape, np.nan), np.zeros(rows.ready.shape, bool))
+
+
+class PublishedRule:
+    """A rule of another scheduler, from `competitors`.
+
+    Utilisation is taken as a share of 1 on a node where it never was above 1. CPU Ready in a unit of its own
+    still ranks moments; the rule's published limit then means nothing.
+    """
+
+    def __init__(self, rule: Competitor, ready_unit: str, interval_seconds: float) -> None:
+        self._rule = rule
+        self._to_percent = 0.1 / interval_seconds if ready_unit == "ms" and interval_seconds > 0 else 1.0
+        self._demand = ready_unit == "other"
+        self._most: Array | None = None
+
+    def score(self, rows: Rows) -> MethodScores:
+        """Let the rule decide, row by row."""
+        busy = rows.utilisation
+        first = np.full(busy.shape[1:], -np.inf) if self._most is None else self._most
+        most = np.fmax.accumulate(np.concatenate([first[None], busy]), axis=0)[1:]
+        self._most = most[-1]
+        percent = np.where(most <= 1.0, 100.0 * busy, busy)
+        ready = rows.ready * self._to_percent
+        return MethodScores(*self._rule.step(ready, percent, ready if self._demand else None, rows.present))
+
+
+class SmoothedReady:
+    """An exponentially weighted mean of CPU Ready; one float per node."""
+
+    def __init__(self, nodes: int, weight: float = 0.3) -> None:
+        self._weight = weight
+        self._mean = np.full(nodes, np.nan)
+
+    def score(self, rows: Rows) -> MethodScores:
+        """Score by the mean, the present included."""
+        score = np.empty_like(rows.ready)
+        for step, ready in enumerate(rows.ready):
+            score[step] = self._mean = _blend(self._mean, ready, self._weight)
+        return MethodScores(score, score >= rows.threshold)
+
+
+class ReadyZScore:
+    """How many deviations CPU Ready lies above its own recent mean; three floats per node."""
+
+    def __init__(self, nodes: int) -> None:
+        self._mean = np.full(nodes, np.nan)
+        self._variance = np.full(nodes, np.nan)
+        self._seen = np.zeros(nodes)
+
+    def score(self, rows: Rows) -> MethodScores:
+        """Score against the mean and deviation of the past."""
+        score = np.stack([self._step(ready) for ready in rows.ready])
+        return MethodScores(score, score >= Z_LIMIT)
+
+    def _step(self, ready: Array) -> Array:
+        off = ready - self._mean
+        score: Array = off / np.sqrt(np.maximum(self._variance, 1e-18))
+        # A mean of the first values, then an exponential one.
+        recent = np.maximum(1.0 / (self._seen + 2.0), weight(HALF_LIFE))
+        self._mean = _blend(self._mean, ready, recent)
+        self._variance = _blend(self._variance, np.where(np.isfinite(off), off * off, 0.0), recent)
+        self._seen += np.isfinite(ready)
+        score[self._seen < 20] = np.nan
+        return score
+
+
+class DistanceMeans:
+    """T² and SPE of some nodes, each relative to its own recent mean, so that they can be added.
+
+    T² says how unusual a vector is within the subspace, SPE how far it lies outside. Memory: two floats per node.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self._weight = weight(HALF_LIFE)
+        self._means = np.full((2, nodes), np.nan)
+        self._rows: Rows | None = None
+        self._relative: Array = np.zeros((0, 2, nodes))
+
+    def scorer(self, *used: int) -> Scorer:
+        """Return the scorer by T² (0), SPE (1) or the sum of both; they are worked out once for the same rows."""
+
+        def score(rows: Rows) -> MethodScores:
+            if rows is not self._rows:
+                both = np.stack([rows.t_squared, rows.spe], axis=1)
+                self._relative = np.stack([self._step(now) for now in both])
+                self._rows = rows
+            return MethodScores(self._relative[:, list(used)].sum(axis=1), None)
+
+        return score
+
+    def _step(self, both: Array) -> Array:
+        means = self._means
+        relative: Array = both / np.maximum(means, 1e-12)
+        # One absurd vector must not silence the rest of the day; an unknown one moves nothing.
+        bounded = np.where(np.isnan(both), np.nan, np.fmin(both, 100.0 * means + 1e-9))
+        self._means = _blend(means, bounded, self._weight)
+        return relative
+
+
+class Coin:
+    """Refuse at random: what any method must beat at equal downtime."""
+
+    def __init__(self, nodes: tuple[str, ...], downtime: float, seed: int) -> None:
+        self._downtime = downtime
+        self._generators = [np.random.default_rng([seed, 11, zlib.crc32(node.encode())]) for node in nodes]
+
+    def score(self, rows: Rows) -> MethodScores:
+        """Score at random."""
+        steps = rows.ready.shape[0]
+        score = np.stack([generator.random(steps) for generator in self._generators], axis=1)
+        return MethodScores(score, score > 1.0 - self._downtime)
+
+
+class HalfSpaceTrees:
+    """river's HalfSpaceTrees over the scaled metrics, one forest of 10 trees of height 8 per node."""
+
+    def __init__(self, nodes: tuple[str, ...], seed: int) -> None:
+        try:
+            from river.anomaly import HalfSpaceTrees as Forest
+        except ImportError as error:
+            raise SettingsError(missing_extra("method half-space-trees", "evaluation")) from error
+        self._forests = [
+            Forest(n_trees=10, height=8, window_size=250, seed=(seed + zlib.crc32(node.encode())) % 2**31)
+            for node in nodes
+        ]
+
+    def score(self, rows: Rows) -> MethodScores:
+        """Score each vector, then learn it."""
+        score = np.full(rows.ready.shape, np.nan)
+        # The scaled metrics lie within ±8; the forest wants them between 0 and 1.
+        unit = np.clip(rows.scaled / 16.0 + 0.5, 0.0, 1.0)
+        for node, forest in enumerate(self._forests):
+            for step in np.flatnonzero(rows.present[:, node]).tolist():
+                inputs = dict(enumerate(unit[step, node].tolist()))
+                score[step, node] = forest.score_one(inputs)
+                forest.learn_one(inputs)
+        return MethodScores(score, None)
+
+
+class Boosting:
+    """Histogram gradient boosting on the inputs of the learned signal's heads, trained again on all the past.
+
+    It sees what the heads see and keeps everything, so that what it gains over them is what
+    linear heads and forgetting cost. Only labels whose horizon has passed are used.
+
+    Notes
+    -----
+    Memory: grows with the trace, by design: it stands for what could be had at any price.
+    """
+
+    def __init__(self, nodes: int, horizon: int, seed: int) -> None:
+        try:
+            import sklearn.ensemble  # noqa: F401
+        except ImportError as error:
+            raise SettingsError(missing_extra("method boosting", "evaluation")) from error
+        self._nodes = [_Boosted(horizon, seed) for _ in range(nodes)]
+
+    def score(self, rows: Rows) -> MethodScores:
+        """Score the next rows: each from the past and itself, by the model of now."""
+        columns = zip(rows.ready.T, rows.utilisation.T, rows.threshold.T, rows.time.T, strict=True)
+        found = [node.scores(*column) for node, column in zip(self._nodes, columns, strict=True)]
+        score = np.where(rows.present, np.stack(found, axis=1), np.nan)
+        return MethodScores(score, score > 0.5, np.where(score >= 0.0, score, np.nan))
+
+
+class _Boosted:
+    """One node's model; until there is one it says the present value, squeezed below every probability."""
+
+    def __init__(self, horizon: int, seed: int) -> None:
+        self._horizon = horizon
+        self._seed = seed
+        ops = One()
+        self._clock = Clock(ops)
+        self._history = History(ops)
+        self._profiles = Profiles(ops, horizon)
+        self._rows: list[list[float]] = []
+        self._spikes: list[bool] = []
+        self._model: Any = None
+        self._due = FIRST_TRAINING
+
+    def scores(self, ready: Array, utilisation: Array, threshold: Array, time: Array) -> Array:
+        if len(self._rows) >= self._due:
+            self._due = min(2 * len(self._rows), len(self._rows) + RETRAIN_EVERY)
+            self._train()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            relative = np.nan_to_num(np.where(threshold > 0, ready / threshold, 0.0))
+        values = np.log(OFFSET + np.clip(relative, 0.0, 1e6))
+        spikes = (relative >= 1.0).tolist()
+        columns = zip(values.tolist(), spikes, utilisation.tolist(), time.tolist(), strict=True)
+        rows = [self._inputs(*column) for column in columns]
+        self._rows += rows
+        self._spikes += spikes
+        return values - 20.0 if self._model is None else np.asarray(self._model(np.array(rows)), np.float64)
+
+    def _inputs(self, value: float, spike: bool, busy: float, time: float) -> list[float]:
+        self._clock.advance(time)
+        self._history.learn(value, spike, busy)
+        apart = value - self._history.levels[-1]
+        return self._history.inputs() + self._profiles.learn(self._clock, apart, spike)
+
+    def _train(self) -> None:
+        spikes = np.array(self._spikes)
+        labels = np.zeros(spikes.size - self._horizon, bool)
+        for ahead in range(1, self._horizon + 1):
+            labels |= spikes[ahead : ahead + labels.size]
+        if labels.min(initial=True) == labels.max(initial=False):
+            return
+        self._model = _fit(np.array(self._rows[: labels.size]), labels, self._seed)
+
+
+def _fit(inputs: Array, labels: Any, seed: int) -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    # Small trees: neighbouring labels overlap, and larger ones learn them by heart.
+    model = HistGradientBoostingClassifier(
+        max_iter=100, learning_rate=0.05, max_leaf_nodes=4, min_samples_leaf=min(200, labels.size // 20),
+        l2_regularization=10.0, early_stopping=False, random_state=seed,
+    )  # fmt: skip
+    model.fit(inputs, labels)
+    return lambda rows: model.predict_proba(rows)[:, 1]
+
+
+def _blend(mean: Array, value: Array, weight: Array | float) -> Array:
+    """Return the mean moved towards the value; an unknown value moves nothing, the first is the mean."""
+    moved = np.where(np.isfinite(mean), mean + weight * (value - mean), value)
+    return np.where(np.isfinite(value), moved, mean)
