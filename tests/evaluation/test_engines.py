@@ -130,6 +130,22 @@ def test_a_scheduler_that_does_not_answer_is_named() -> None:
         run_parts([Control("positive", 1, 0, 1, 200)], SETTING, engine="dask", scheduler="tcp://127.0.0.1:9")
 
 
+@pytest.mark.parametrize(
+    "address", ["nonsense", "tcp://", "tcp://127.0.0.1:port", "http://127.0.0.1:9", "tcp://a:0"]
+)
+def test_an_address_that_is_none_is_refused_in_one_line(address: str) -> None:
+    pytest.importorskip("distributed")
+    arguments = ["evaluate", "--control", "positive", "--engine", "dask", "--scheduler", address]
+    done = subprocess.run(
+        [sys.executable, "-m", "prontosched", *arguments], capture_output=True, text=True, timeout=100
+    )
+
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "a scheduler's address must be such as tcp://10.0.0.4:8786" in line
+    assert f"got '{address}'" in line
+
+
 def test_progress_adds_up_to_the_rows() -> None:
     done: list[int] = []
 

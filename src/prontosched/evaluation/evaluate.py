@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
@@ -35,6 +36,9 @@ ATTEMPTS = 3
 POLL_SECONDS = 0.2
 WATCH_SECONDS = 1.0
 STOP = -(2**62)
+ADDRESS = re.compile(r"((tcp|tls|wss?|ucx)://)?([^\s/:\[\]]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})/?")
+# A threshold that more of the steps reach tells nothing apart.
+MOST_SPIKES = 0.5
 
 _done: Any = None
 
@@ -70,8 +74,6 @@ def run_parts(
         return _run_dask(parts, setting, workers, scheduler, progress)
     if engine != "local":
         raise SettingsError(f"engine must be local or dask, got '{engine}'")
-    if scheduler is not None:
-        raise SettingsError("a scheduler's address needs --engine dask")
     workers = min(workers or cores(), len(parts))
     if workers <= 1:
         return [evaluate_part(part, setting, progress) for part in parts]
@@ -171,6 +173,12 @@ def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
     from distributed import Client, LocalCluster
 
     if scheduler is not None:
+        found = ADDRESS.fullmatch(scheduler)
+        if found is None or not 0 < int(found["port"]) < 65536:
+            raise SettingsError(
+                f"a scheduler's address must be such as tcp://10.0.0.4:8786, got '{scheduler}': "
+                "give the one that dask-scheduler prints"
+            )
         try:
             client = Client(scheduler, timeout="5s", set_as_default=False)
         except (OSError, ValueError) as error:
@@ -208,10 +216,6 @@ def _one_thread() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-# A threshold that more of the steps reach tells nothing apart.
-MOST_SPIKES = 0.5
 
 
 def evaluate(

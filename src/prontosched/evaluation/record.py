@@ -9,8 +9,8 @@ travel from workers as they are.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,13 +43,35 @@ SEGMENT = 64
 WINDOWS_PER_SEGMENT = 8
 MOST_BLOCKS = 64
 TAPE_BYTES = 48_000_000
+DRAWS = 200
+SHIFTS = 3000
+# A node must have at least this many scored moments to take part in the comparison.
+FEWEST_SCORED = 50
+BINS = 128
+# Of so few nodes a distribution is drawn over their blocks of time.
+FEW = 8
+COLD = (20, 500)
+# Of a method's own decisions, whatever they cost.
+OWN = ("own_downtime", "own_recall", "own_precision", "own_contended_accepted", "own_changes_per_hour")
+# Moments before a spike that were refused, and how many chance would have refused at the same downtime.
+HITS = ("own_hits", "own_hits_by_chance")
+# What jobs suffered after moments, and after those that were refused: how many moments, and the sum.
+QOS = ("own_qos_moments", "own_qos", "own_qos_refused_moments", "own_qos_refused")
+AT_BUDGET = ("recall_low", "recall", "precision_low", "precision", "exposure_cut", "onset_recall")
+COUNTED = (*OWN, *HITS, *QOS, *AT_BUDGET)
+STATISTICS = (*COUNTED, "average_precision", "roc", "quiet_average_precision", "quiet_roc")
+# Latched downtime at which onset recall is read: with w steps per raise, less cannot be reached by many.
+LATCHED_AT = 0.3
+NULL_STATISTICS = ("own", "recall", "quiet", "success")
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """One stretch on the tape; first axis time, last axis nodes."""
+class Tape:
+    """Some timesteps as they happened: first axis time, last axis nodes, unless it is of one node.
 
-    start: int
+    `score`, `own` and `chosen` (raised by its own decision, and at the chosen budget) have the methods in between.
+    """
+
     label: Mask
     valid: Mask
     quiet: Mask
@@ -59,23 +81,11 @@ class Segment:
     score: NDArray[np.float32]
     own: Mask
     chosen: Mask
+    step: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How a replay is recorded.
-
-    Attributes
-    ----------
-    methods, nodes
-        How many of each.
-    budgets
-        Downtimes at which every method is also raised.
-    chosen
-        Which of the budgets goes on the tape.
-    horizon, window
-        As in `Stretch`.
-    """
+class Shape(NamedTuple):
+    """How a replay is recorded: `chosen` says which of the budgets goes on the tape."""
 
     methods: int
     nodes: int
@@ -86,12 +96,10 @@ class Shape:
 
 
 class ReplayRecord:
-    """Everything counted of one chunk of nodes.
+    """Everything counted of one part of nodes.
 
     Parameters
     ----------
-    shape
-        What is recorded.
     segment
         Timesteps per stretch; by default eight windows or horizons, at least `SEGMENT`.
     tape_bytes
@@ -99,16 +107,12 @@ class ReplayRecord:
 
     Attributes
     ----------
-    segment
-        Timesteps per stretch.
     blocks
         Counts that add up, at most `MOST_BLOCKS` of them in the order of time.
     segments
         The tape: every `thinning`-th stretch.
-    thinning
-        1 while everything is on tape.
     leads, calibration
-        As counted by `honest`.
+        As `measures` counts them.
     spent
         Processor time by what it was spent on.
     """
@@ -119,7 +123,7 @@ class ReplayRecord:
         self.shape = shape
         self.blocks: list[dict[str, Array]] = []
         self.per_block = 1
-        self.segments: list[Segment] = []
+        self.segments: list[Tape] = []
         self.thinning = 1
         self.spent: dict[str, float] = {}
         self.leads = np.zeros((shape.methods, shape.nodes, 1 + len(shape.budgets), shape.window))
@@ -131,64 +135,59 @@ class ReplayRecord:
         self._in_block = 0
         per_segment = segment * shape.nodes * (9 + 6 * shape.methods)
         self._most_segments = max(8, (TAPE_BYTES if tape_bytes is None else tape_bytes) // per_segment)
-        steps, nodes, methods = self._past + segment + self._ahead, shape.nodes, shape.methods
-        self._ready = np.full((steps, nodes), np.nan)
-        self._threshold = np.full((steps, nodes), np.nan)
-        self._known = np.zeros((steps, nodes), bool)
-        self._gap = np.zeros((steps, nodes), bool)
-        self._qos = np.full((steps, nodes), np.nan)
-        self._score = np.full((steps, methods, nodes), np.nan)
-        self._probability = np.full((steps, methods, nodes), np.nan)
-        self._raised = np.zeros((steps, methods, nodes, 1 + len(shape.budgets)), bool)
+        self._steps = self._past + segment + self._ahead
+        of_nodes, of_methods = (self._steps, shape.nodes), (self._steps, shape.methods, shape.nodes)
+        self._buffers: dict[str, NDArray[Any]] = {
+            "ready": np.full(of_nodes, np.nan),
+            "threshold": np.full(of_nodes, np.nan),
+            "known": np.zeros(of_nodes, bool),
+            "gap": np.zeros(of_nodes, bool),
+            "qos": np.full(of_nodes, np.nan),
+            "score": np.full(of_methods, np.nan),
+            "probability": np.full(of_methods, np.nan),
+            "raised": np.zeros((*of_methods, 1 + len(shape.budgets)), bool),
+        }
         self._filled = self._past
 
-    def extend(
-        self, *, ready: Array, threshold: Array, known: Mask, gap: Mask, score: Array, probability: Array,
-        own: Mask, at_budgets: Mask, qos: Array | None = None,
-    ) -> None:  # fmt: skip
-        """Take in some timesteps: `(steps, nodes)`, `(steps, methods, nodes)` and with budgets as last axis."""
-        qos = np.full(ready.shape, np.nan) if qos is None else qos
-        raised = np.concatenate([own[..., None], at_budgets], axis=-1)
-        given = (ready, threshold, known, gap, qos, score, probability, raised)
-        taken, steps = 0, ready.shape[0]
+    def extend(self, *, own: Mask, at_budgets: Mask, **given: NDArray[Any]) -> None:
+        """Take in some timesteps of everything that `Stretch` has.
+
+        Parameters
+        ----------
+        own, at_budgets
+            Raises by the methods' own decisions, `(steps, methods, nodes)`, and at the budgets, one axis more.
+        """
+        given["raised"] = np.concatenate([own[..., None], at_budgets], axis=-1)
+        given.setdefault("qos", np.full(given["ready"].shape, np.nan))
+        taken, steps = 0, len(own)
         while taken < steps:
             at = self._filled
-            size = min(steps - taken, self._ready.shape[0] - at)
-            for held, new in zip(self._held(), given, strict=True):
-                held[at : at + size] = new[taken : taken + size]
+            size = min(steps - taken, self._steps - at)
+            for name, held in self._buffers.items():
+                held[at : at + size] = given[name][taken : taken + size]
             self._filled, taken = at + size, taken + size
-            if self._filled == self._ready.shape[0]:
+            if self._filled == self._steps:
                 self._settle(self._past + self.segment)
                 kept = self._past + self._ahead
-                for held in self._held():
+                for held in self._buffers.values():
                     held[:kept] = held[self.segment : self.segment + kept]
                 self._filled = kept
 
     def finish(self) -> None:
         """Settle what is left; nothing can be put in afterwards."""
         last = self._filled
-        self._known[last:] = False
-        self._qos[last:] = np.nan
-        self._raised[last:] = False
-        self._gap[last:] = False
+        for name, nothing in (("known", False), ("qos", np.nan), ("raised", False), ("gap", False)):
+            self._buffers[name][last:] = nothing
         if last > self._past:
             self._settle(last)
         self._close_block()
 
-    def _held(self) -> tuple[NDArray[np.generic], ...]:
-        return (
-            self._ready, self._threshold, self._known, self._gap, self._qos, self._score, self._probability,
-            self._raised,
-        )  # fmt: skip
-
     def _settle(self, stop: int) -> None:
-        stretch = Stretch(
-            self._ready, self._threshold, self._known, self._gap, self._score, self._probability,
-            self._raised, (self._past, stop), self.shape.horizon, self.shape.window, self._qos,
-        )  # fmt: skip
+        inner, shape = (self._past, stop), self.shape
+        stretch = Stretch(**self._buffers, inner=inner, horizon=shape.horizon, window=shape.window)
         self._add({**count_honest(stretch), **{f"paper_{k}": v for k, v in count_paper(stretch).items()}})
         self.leads += count_leads(stretch)
-        if np.isfinite(self._probability).any():
+        if np.isfinite(stretch.probability).any():
             found = count_calibration(stretch)
             self.calibration = found if self.calibration is None else self.calibration + found
         if (self._settled // self.segment) % self.thinning == 0:
@@ -214,54 +213,32 @@ class ReplayRecord:
 
     def _keep(self, stretch: Stretch) -> None:
         part = stretch.part
+        names = ("label", "valid", "quiet", "spike", "known")
+        raised = stretch.raised[part]
         self.segments.append(
-            Segment(
-                start=self._settled,
-                label=stretch.label[part].copy(),
-                valid=stretch.valid[part].copy(),
-                quiet=stretch.quiet[part].copy(),
-                spike=stretch.spike[part].copy(),
-                known=stretch.known[part].copy(),
+            Tape(
+                **{name: getattr(stretch, name)[part].copy() for name in names},
                 future=stretch.future[part].astype(np.float32),
                 score=stretch.score[part].astype(np.float32),
-                own=stretch.raised[part][..., 0].copy(),
-                chosen=stretch.raised[part][..., 1 + self.shape.chosen].copy(),
+                own=raised[..., 0].copy(),
+                chosen=raised[..., 1 + self.shape.chosen].copy(),
+                step=self._settled + np.arange(len(raised)),
             )
         )
         if len(self.segments) >= self._most_segments:
             self.segments = self.segments[::2]
             self.thinning *= 2
 
+    def tape_of(self, node: int) -> tuple[Tape, NDArray[np.int64]]:
+        """Join what is on tape of one node; return also in which block each step is."""
 
-DRAWS = 200
-SHIFTS = 3000
-# A node must have at least this many scored moments to take part in the comparison.
-FEWEST_SCORED = 50
-BINS = 128
-# Of so few nodes a distribution is drawn over their blocks of time.
-FEW = 8
-COLD = (20, 500)
-# Of a method's own decisions, whatever they cost.
-OWN = ("own_downtime", "own_recall", "own_precision", "own_contended_accepted", "own_changes_per_hour")
-# Moments before a spike that were refused, and how many chance would have refused at the same downtime.
-HITS = ("own_hits", "own_hits_by_chance")
-# What jobs suffered after moments, and after those that were refused: how many moments, and the sum.
-QOS = ("own_qos_moments", "own_qos", "own_qos_refused_moments", "own_qos_refused")
-COUNTED = (
-    *OWN,
-    *HITS,
-    *QOS,
-    "recall_low",
-    "recall",
-    "precision_low",
-    "precision",
-    "exposure_cut",
-    "onset_recall",
-)
-RANKED = ("average_precision", "roc", "quiet_average_precision", "quiet_roc")
-STATISTICS = (*COUNTED, *RANKED)
-# Latched downtime at which onset recall is read: with w steps per raise, less cannot be reached by many.
-LATCHED_AT = 0.3
+        def join(name: str) -> Any:
+            parts = [getattr(part, name) for part in self.segments]
+            return np.concatenate([part if name == "step" else part[..., node] for part in parts])
+
+        starts = [np.full(len(part.step), part.step[0]) for part in self.segments]
+        block = np.concatenate(starts) // (self.segment * self.per_block)
+        return Tape(**{one.name: join(one.name) for one in fields(Tape)}), block
 
 
 @dataclass(slots=True)
@@ -311,72 +288,32 @@ class NodeSummary:
     paper_blocks: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeTape:
-    """The tape of one node, stretches joined; scores are `(steps, methods)`."""
-
-    label: Mask
-    valid: Mask
-    quiet: Mask
-    spike: Mask
-    known: Mask
-    future: Array
-    score: NDArray[np.float32]
-    own: Mask
-    chosen: Mask
-    step: NDArray[np.int64]
-    block: NDArray[np.int64]
-
-
-def node_tape(record: ReplayRecord, node: int) -> NodeTape:
-    """Join what is on tape of one node."""
-    parts = record.segments
-    steps = [part.start + np.arange(part.label.shape[0]) for part in parts]
-    per_block = record.segment * record.per_block
-    blocks = [np.full(part.label.shape[0], part.start // per_block) for part in parts]
-
-    def join(name: str) -> Any:
-        return np.concatenate([getattr(part, name)[..., node] for part in parts])
-
-    return NodeTape(
-        **{name: join(name) for name in ("label", "valid", "quiet", "spike", "known")},
-        future=join("future").astype(np.float64),
-        score=join("score"),
-        own=join("own"),
-        chosen=join("chosen"),
-        step=np.concatenate(steps),
-        block=np.concatenate(blocks).astype(np.int64),
-    )
-
-
 def summarise_node(
     record: ReplayRecord, node: int, name: str, setting: Setting, *, steps_per_hour: int
 ) -> NodeSummary:
     """Work out all measures of one node; its draws depend on the seed and on its name alone."""
-    targets = setting.targets
     generator = np.random.default_rng([setting.seed, zlib.crc32(name.encode())])
     shape = record.shape
-    blocks = _of_node(record, node)
+    blocks = {
+        key: np.stack(
+            [np.take(block[key], node, axis=0 if value.ndim == 1 else 1) for block in record.blocks]
+        )
+        for key, value in record.blocks[0].items()
+    }
     total = {key: value.sum(axis=0) for key, value in blocks.items()}
     weights = block_weights(len(record.blocks), DRAWS, generator)
     drawn = {key: np.tensordot(weights, value, axes=1) for key, value in blocks.items()}
-    tape = node_tape(record, node)
-    statistics = np.full((shape.methods, len(STATISTICS)), np.nan)
-    draws = np.full((shape.methods, len(STATISTICS), DRAWS), np.nan)
-    oracle = exposure_of_oracle(tape.future[tape.valid], targets[1])
-    for index, key in enumerate(COUNTED):
-        if key.startswith("own_"):
-            statistics[:, index] = _of_own(key, total, steps_per_hour)
-            draws[:, index] = np.moveaxis(_of_own(key, drawn, steps_per_hour), 0, -1)
-        else:
-            statistics[:, index] = _counted(key, total, targets, oracle)
-            draws[:, index] = np.moveaxis(_counted(key, drawn, targets, oracle), 0, -1)
-    ranked = len(COUNTED)
-    for method in range(shape.methods):
-        statistics[method, ranked:], draws[method, ranked:] = _ranked(tape, tape.score[:, method], weights)
+    tape, block = record.tape_of(node)
+    oracle = exposure_of_oracle(tape.future[tape.valid].astype(np.float64), setting.targets[1])
+    counted = [
+        np.stack(list(_counted(counts, setting.targets, oracle, steps_per_hour).values()), axis=-1)
+        for counts in (total, drawn)
+    ]
+    ranked = [_ranked(tape, method, block, weights) for method in range(shape.methods)]
     shifts = draw_shifts(tape.label.size, SHIFTS, 5 * max(shape.horizon, shape.window), generator)
     nulls, seen = _shifted(tape, shifts, shape.window)
-    downtime, recall = _curve(total)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        downtime, recall = total["raised"] / total["valid"], total["hits"] / total["positive"]
     return NodeSummary(
         node=name,
         steps=int(total["paper_steps"]),
@@ -387,8 +324,10 @@ def summarise_node(
         on_tape=int(tape.known.sum()),
         contended_blocks=int((blocks["positive"] > 0).sum()),
         refusals=total["refusals"],
-        statistics=statistics,
-        draws=draws.astype(np.float32),
+        statistics=np.concatenate([counted[0], np.stack([exact for exact, _ in ranked])], axis=1),
+        draws=np.concatenate(
+            [np.moveaxis(counted[1], 0, -1), np.stack([draws for _, draws in ranked])], axis=1
+        ).astype(np.float32),
         downtime=downtime[:, 1:],
         recall=recall[:, 1:],
         paper=_paper(total),
@@ -419,87 +358,62 @@ def _paper_blocks(blocks: dict[str, Array]) -> dict[str, NDArray[np.float32]]:
     return {key: np.stack([found[key] for found in each]).astype(np.float32) for key in each[0]}
 
 
-def _cold(tape: NodeTape) -> Array:
+def _cold(tape: Tape) -> Array:
     """Return each method's average precision over the first steps, where little has been learned."""
     early = tape.valid & (tape.step >= COLD[0]) & (tape.step < COLD[1])
     scores = tape.score[early].astype(np.float64)
     return np.array([average_precision(scores[:, k], tape.label[early]) for k in range(scores.shape[1])])
 
 
-def _of_node(record: ReplayRecord, node: int) -> dict[str, Array]:
-    """Return the blocks' counts of one node, blocks first: `(blocks, …)`."""
-    found: dict[str, Array] = {}
-    for key, value in record.blocks[0].items():
-        axis = 0 if value.ndim == 1 else 1
-        found[key] = np.stack([np.take(block[key], node, axis=axis) for block in record.blocks])
-    return found
-
-
-def _curve(counts: dict[str, Array]) -> tuple[Array, Array]:
-    """Return realised downtime and decision recall, `(…, methods, 1 + budgets)`."""
+def _counted(
+    counts: dict[str, Array], targets: tuple[float, float], oracle: float, steps_per_hour: int
+) -> dict[str, Array]:
+    """Return the statistics that follow from counts, those of `COUNTED` in order, `(…, methods)` each."""
+    low, chosen = targets
     with np.errstate(invalid="ignore", divide="ignore"):
-        downtime = counts["raised"] / counts["valid"][..., None, None]
-        recall = counts["hits"] / counts["positive"][..., None, None]
-    return downtime, recall
-
-
-def _of_own(key: str, counts: dict[str, Array], steps_per_hour: int) -> Array:
-    """Return one of the figures of the methods' own decisions, `(…, methods)`."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        if key in QOS:
-            found = counts[key.removeprefix("own_")]
-            found = found if "refused" in key else np.broadcast_to(found[..., None], counts["changes"].shape)
-        elif key == "own_hits":
-            found = counts["hits"][..., 0]
-        elif key == "own_hits_by_chance":
-            found = counts["raised"][..., 0] * (counts["positive"] / counts["valid"])[..., None]
-        elif key == "own_contended_accepted":
-            found = counts["contended_accepted"] / counts["contended"][..., None]
-        elif key == "own_changes_per_hour":
-            found = counts["changes"] / counts["steps_running"][..., None] * steps_per_hour
-        elif key == "own_precision":
-            found = _precision(counts)[..., 0]
-        else:
-            found = _curve(counts)[key == "own_recall"][..., 0]
-    return np.asarray(found, np.float64)
-
-
-def _precision(counts: dict[str, Array]) -> Array:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found: Array = counts["hits"] / counts["raised"]
-    return found
-
-
-def _counted(key: str, counts: dict[str, Array], targets: tuple[float, float], oracle: float) -> Array:
-    """Return one of the statistics that follow from counts, `(…, methods)`."""
-    downtime, recall = _curve(counts)
-    target = targets[0] if key.endswith("_low") else targets[1]
-    if key.startswith("recall"):
-        return at_downtime(downtime[..., 1:], recall[..., 1:], target)
-    if key.startswith("precision"):
-        return at_downtime(downtime[..., 1:], _precision(counts)[..., 1:], target)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        if key == "onset_recall":
-            cost = counts["latched"] / counts["latched_steps"][..., None, None]
-            found = counts["latched_onsets"] / counts["onsets"][..., None, None]
-            return at_downtime(cost[..., 1:], found[..., 1:], LATCHED_AT)
-        accepted = counts["valid"][..., None, None] - counts["raised"]
+        valid, positive = counts["valid"][..., None, None], counts["positive"][..., None, None]
+        raised, hits = counts["raised"], counts["hits"]
+        downtime, recall, precision = raised / valid, hits / positive, hits / raised
         overall = (counts["future"] / counts["valid"])[..., None, None]
-        cut = 1.0 - counts["accepted_future"] / accepted / overall
-        return at_downtime(downtime[..., 1:], cut[..., 1:], target) / oracle
+        cut = 1.0 - counts["accepted_future"] / (valid - raised) / overall
+        latched = counts["latched"] / counts["latched_steps"][..., None, None]
+        onsets = counts["latched_onsets"] / counts["onsets"][..., None, None]
+        changes = counts["changes"]
+        own = {
+            "own_downtime": downtime[..., 0],
+            "own_recall": recall[..., 0],
+            "own_precision": precision[..., 0],
+            "own_contended_accepted": counts["contended_accepted"] / counts["contended"][..., None],
+            "own_changes_per_hour": changes / counts["steps_running"][..., None] * steps_per_hour,
+            "own_hits": hits[..., 0],
+            "own_hits_by_chance": raised[..., 0] * (counts["positive"] / counts["valid"])[..., None],
+            "own_qos_moments": np.broadcast_to(counts["qos_moments"][..., None], changes.shape),
+            "own_qos": np.broadcast_to(counts["qos"][..., None], changes.shape),
+            "own_qos_refused_moments": counts["qos_refused_moments"],
+            "own_qos_refused": counts["qos_refused"],
+        }
+        curves = {
+            "recall_low": (downtime, recall, low),
+            "recall": (downtime, recall, chosen),
+            "precision_low": (downtime, precision, low),
+            "precision": (downtime, precision, chosen),
+            "exposure_cut": (downtime, cut, chosen),
+            "onset_recall": (latched, onsets, LATCHED_AT),
+        }
+        read = {key: at_downtime(x[..., 1:], y[..., 1:], at) for key, (x, y, at) in curves.items()}
+        read["exposure_cut"] = read["exposure_cut"] / oracle
+    return {**own, **read}
 
 
-def _ranked(tape: NodeTape, score: NDArray[np.float32], weights: Array) -> tuple[Array, Array]:
+def _ranked(tape: Tape, method: int, block: NDArray[np.int64], weights: Array) -> tuple[Array, Array]:
     """Return average precision and ROC area over all and over quiet moments, and their draws."""
+    score = tape.score[:, method].astype(np.float64)
     exact: list[float] = []
     draws: list[Array] = []
-    bins = rank_bins(score.astype(np.float64), BINS)
+    bins = rank_bins(score, BINS)
     for used in (tape.valid, tape.valid & tape.quiet):
-        point = (
-            average_precision(score[used].astype(np.float64), tape.label[used]),
-            roc_area(score[used].astype(np.float64), tape.label[used]),
-        )
-        counts = histograms(bins, BINS, tape.label, used, tape.block)
+        point = average_precision(score[used], tape.label[used]), roc_area(score[used], tape.label[used])
+        counts = histograms(bins, BINS, tape.label, used, block)
         resampled = np.tensordot(weights[:, : counts.shape[0]], counts, axes=1)
         # Bins blur a little: draws are moved so that they scatter around the exact value.
         for value, whole, drawn in zip(
@@ -511,15 +425,12 @@ def _ranked(tape: NodeTape, score: NDArray[np.float32], weights: Array) -> tuple
 
 
 def _shifted(
-    tape: NodeTape, shifts: Array, window: int
+    tape: Tape, shifts: Array, window: int
 ) -> tuple[dict[str, NDArray[np.float32]], dict[str, Array]]:
     """Return the statistics of shifted signals, and the observed ones, for each method."""
     methods = tape.score.shape[1]
-    nulls = {
-        key: np.full((methods, shifts.size), np.nan, np.float32)
-        for key in ("own", "recall", "quiet", "success")
-    }
-    seen = {key: np.full(methods, np.nan) for key in nulls}
+    nulls = {key: np.full((methods, shifts.size), np.nan, np.float32) for key in NULL_STATISTICS}
+    seen = {key: np.full(methods, np.nan) for key in NULL_STATISTICS}
     positive = (tape.label & tape.valid).astype(np.float64)
     anticipated = (tape.label & tape.valid & tape.quiet).astype(np.float64)
     calm = (~tape.label & tape.valid & tape.quiet).astype(np.float64)

@@ -21,9 +21,9 @@ from prontosched.evaluation.figures import NodeExample, Picture, busiest, look
 from prontosched.evaluation.inputs import Part
 from prontosched.evaluation.methods import EMBEDDING_LABELS, Method
 from prontosched.evaluation.nulls import Interval
-from prontosched.evaluation.record import LATCHED_AT, OWN, STATISTICS
+from prontosched.evaluation.record import LATCHED_AT, NULL_STATISTICS, OWN, STATISTICS
 from prontosched.evaluation.speed import performance_table
-from prontosched.evaluation.study import NULL_STATISTICS, Study, median_lead
+from prontosched.evaluation.study import Study, median_lead
 from prontosched.evaluation.truth import Truth
 from prontosched.evaluation.verdict import answer, anticipation, comparison
 from prontosched.extras import missing_extra

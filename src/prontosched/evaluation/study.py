@@ -26,14 +26,13 @@ from prontosched.evaluation.nulls import (
     student_interval,
     t_quantile,
 )
-from prontosched.evaluation.record import FEWEST_SCORED, HITS, QOS, STATISTICS, NodeSummary
+from prontosched.evaluation.record import FEWEST_SCORED, HITS, NULL_STATISTICS, QOS, STATISTICS, NodeSummary
 from prontosched.evaluation.replay import PartResult
 from prontosched.subspace import Array
 from prontosched.telemetry.trace import TraceCounts
 
 OWN_METHOD = "learned"
 VARIANTS = ("learned-blind",)
-NULL_STATISTICS = ("own", "recall", "quiet", "success")
 # Fewer separate onsets of contention, or blocks of time with any, allow no honest interval.
 FEWEST_ONSETS = 20
 FEWEST_BLOCKS = 8
