@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from prontosched.cli.evaluate import command
 from prontosched.evaluation.evaluate import evaluate
 from prontosched.evaluation.generated import plan_control
-from prontosched.evaluation.inputs import Setting
+from prontosched.evaluation.inputs import Setting, first_rows
 from prontosched.evaluation.report import draw
 from tests.requirements import require_program
 
@@ -180,7 +180,8 @@ def test_every_figure_has_labelled_axes() -> None:
         methods=("learned", "ready", "paper", "clock"), truth="5%", sweeps=(("rank", (2.0, 4.0)),)
     )
 
-    for picture in draw(evaluate(plan, setting, workers=1)):
+    found = evaluate(plan, setting, workers=1)
+    for picture in draw(found.study, first_rows(found.first)):
         *_, last = picture.figure.axes
         assert last.get_xlabel(), picture.name
         for axis in picture.figure.axes:

@@ -20,11 +20,11 @@ from importlib.metadata import version
 from typing import Any
 
 from prontosched.errors import SettingsError, TelemetryError
-from prontosched.evaluation.inputs import Part, Plan, Setting
+from prontosched.evaluation.inputs import Part, Plan, Setting, first_rows
 from prontosched.evaluation.methods import choose
 from prontosched.evaluation.replay import PartResult, Progress, evaluate_part
 from prontosched.evaluation.report import Evaluation, machine, outcome
-from prontosched.evaluation.speed import paper_scale, timing
+from prontosched.evaluation.speed import TIMED_VECTORS, paper_scale, timing
 from prontosched.evaluation.study import Study
 from prontosched.evaluation.truth import Truth
 from prontosched.evaluation.verdict import goals
@@ -276,8 +276,8 @@ def evaluate(
         "paper_data_set": paper_scale(steps, sum(result.seconds for result in results), elapsed, used),
     }
     if timed:
-        found["performance"]["timing"] = timing(results, plan.parts[0])
-    return Evaluation(study, found, _warnings(study, plan), plan.parts[0])
+        found["performance"]["timing"] = timing(results, first_rows(plan.parts[0], TIMED_VECTORS))
+    return Evaluation(study, found, plan.parts[0], _warnings(study, plan))
 
 
 def _developed_on(study: Study) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from prontosched.errors import SettingsError
-from prontosched.evaluation.inputs import Part
+from prontosched.evaluation.inputs import FirstRows
 from prontosched.evaluation.measures import Mask
 from prontosched.evaluation.study import Study
 from prontosched.evaluation.truth import Truth
@@ -334,7 +334,6 @@ def _percent() -> Callable[[float, int], str]:
 
 
 UNITS = {"percent": "% of a CPU", "ms": "ms per interval"}
-LOOKED_AT = 6000
 SHOWN = 160
 
 
@@ -373,46 +372,37 @@ class NodeExample:
                        self.raised[cut], self.ready[cut], self.threshold[cut], self.unit)  # fmt: skip
 
 
-def look(part: Part, truth: str, *, lag: int = 10, steps: int = LOOKED_AT) -> NodeExample | None:
-    """Replay the first steps of the first node; None if it has too few."""
-    feed, unit = part.open()
-    node = make_node("paper", lag=lag)
-    learner = Truth.parse(truth).learner(1, trace_unit=unit, interval_seconds=feed.interval_seconds)
-    rows: list[tuple[list[float], list[int], float, bool, float, float]] = []
-    early: list[Array] = []
-    name, rank = "", 4
-    try:
-        for chunks in feed.aligned(256):
-            chunk = chunks[0]
-            if name and chunk.node != name:
-                break
-            name = chunk.node
-            for y, ready in zip(chunk.vectors, chunk.ready, strict=True):
-                threshold = float(learner.threshold()[0])
-                learner.learn(np.array([ready]))
-                decision = node.step(y, ready=float(ready))
-                seen = node.evidence
-                assert seen is not None
-                if seen.subspace is None and seen.vector is not None:
-                    early.append(seen.vector)
-                elif early and seen.subspace is not None:
-                    # The vectors of the first block, on the subspace it gave.
-                    for at, projected in enumerate(np.stack(early) @ seen.subspace.basis):
-                        rows[at] = ([*projected.tolist(), *[np.nan] * rank][:rank], *rows[at][1:])
-                    early = []
-                projections = [*seen.projections, *[np.nan] * rank][:rank]
-                spikes = [*(seen.spikes or []), *[0] * rank][:rank]
-                rows.append((projections, spikes, decision.score, decision.raised, float(ready), threshold))
-            if len(rows) >= steps:
-                break
-    finally:
-        feed.close()
-    if len(rows) < 4 * lag:
+def look(first: FirstRows, truth: str, *, lag: int = 10) -> NodeExample | None:
+    """Replay the first steps of a node under the published signal; None if it has too few."""
+    if len(first.ready) < 4 * lag:
         return None
-    columns = list(zip(*rows, strict=True))
-    return NodeExample(name, 0, np.array(columns[0]), np.array(columns[1]), np.array(columns[2]),
-                   np.array(columns[3], bool), np.array(columns[4]), np.array(columns[5]),
-                   UNITS.get(unit, "the trace’s own unit"))  # fmt: skip
+    node = make_node("paper", lag=lag)
+    learner = Truth.parse(truth).learner(
+        1, trace_unit=first.ready_unit, interval_seconds=first.interval_seconds
+    )
+    steps, rank = len(first.ready), 4
+    projections, spikes = np.full((steps, rank), np.nan), np.zeros((steps, rank))
+    score, threshold = np.empty(steps), np.empty(steps)
+    raised = np.empty(steps, bool)
+    early: list[Array] = []
+    for step, (y, ready) in enumerate(zip(first.vectors, first.ready.tolist(), strict=True)):
+        threshold[step] = learner.threshold()[0]
+        learner.learn(np.array([ready]))
+        decision = node.step(y, ready=ready)
+        score[step], raised[step] = decision.score, decision.raised
+        seen = node.evidence
+        assert seen is not None
+        if seen.subspace is None and seen.vector is not None:
+            early.append(seen.vector)
+        elif early and seen.subspace is not None:
+            # The vectors of the first block, on the subspace it gave.
+            block = (np.stack(early) @ seen.subspace.basis)[:, :rank]
+            projections[: len(block), : block.shape[1]] = block
+            early = []
+        projections[step, : len(seen.projections)] = seen.projections[:rank]
+        spikes[step, : len(seen.spikes or ())] = (seen.spikes or ())[:rank]
+    unit = UNITS.get(first.ready_unit, "the trace’s own unit")
+    return NodeExample(first.node, 0, projections, spikes, score, raised, first.ready, threshold, unit)
 
 
 def busiest(example: NodeExample, steps: int = SHOWN) -> NodeExample:

@@ -12,11 +12,14 @@ import importlib.resources
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
+
+import numpy as np
 
 from prontosched.errors import SettingsError, TelemetryError
 from prontosched.evaluation.datasets import open_dataset, recognise
 from prontosched.extras import missing_extra
+from prontosched.subspace import Array
 from prontosched.telemetry.source import PROBE_COLUMN
 from prontosched.telemetry.trace import Chunk, TraceCounts, TraceSource
 from prontosched.telemetry.trace_files import name_some
@@ -180,6 +183,33 @@ class GeneratedPart:
 
 Part = TracePart | GeneratedPart
 Feed = TraceSource | GeneratedPart
+
+
+class FirstRows(NamedTuple):
+    """The first rows of the first node of a part."""
+
+    node: str
+    vectors: Array
+    ready: Array
+    interval_seconds: float
+    ready_unit: str
+
+
+def first_rows(part: Part, rows: int = 6000) -> FirstRows:
+    """Read about the first `rows` rows of the first node of a part, or all that it has."""
+    feed, unit = part.open()
+    chunks: list[Chunk] = []
+    try:
+        for chunk, *_ in feed.aligned(256):
+            if chunks and chunk.node != chunks[0].node:
+                break
+            chunks.append(chunk)
+            if sum(map(len, chunks)) >= rows:
+                break
+    finally:
+        feed.close()
+    vectors, ready = (np.concatenate([getattr(c, name) for c in chunks]) for name in ("vectors", "ready"))
+    return FirstRows(chunks[0].node, vectors, ready, feed.interval_seconds, unit)
 
 
 @dataclass(slots=True)

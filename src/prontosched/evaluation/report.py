@@ -17,8 +17,8 @@ import numpy as np
 
 from prontosched.errors import SettingsError
 from prontosched.evaluation import figures
-from prontosched.evaluation.figures import NodeExample, Picture, busiest, look
-from prontosched.evaluation.inputs import Part
+from prontosched.evaluation.figures import Picture
+from prontosched.evaluation.inputs import FirstRows, Part, first_rows
 from prontosched.evaluation.methods import EMBEDDING_LABELS, Method
 from prontosched.evaluation.nulls import Interval
 from prontosched.evaluation.record import LATCHED_AT, NULL_STATISTICS, OWN, STATISTICS
@@ -398,8 +398,8 @@ class Evaluation:
 
     study: Study
     outcome: dict[str, Any]
+    first: Part
     warnings: list[str] = field(default_factory=list)
-    first: Part | None = None
 
 
 def write_report(evaluation: Evaluation, path: Path) -> list[Path]:
@@ -414,9 +414,9 @@ def write_report(evaluation: Evaluation, path: Path) -> list[Path]:
     except OSError as error:
         raise SettingsError(f"{folder}: cannot be made ({error.strerror}): choose another place") from error
     found = evaluation.outcome
-    if evaluation.first is not None:
-        found["performance"]["table"] = performance_table(evaluation.first)
-    pictures = draw(evaluation)
+    first = first_rows(evaluation.first)
+    found["performance"]["table"] = performance_table(first)
+    pictures = draw(evaluation.study, first)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("prontosched.evaluation", "templates"),
         autoescape=True,
@@ -446,9 +446,8 @@ def write_report(evaluation: Evaluation, path: Path) -> list[Path]:
     return [path, folder]
 
 
-def draw(evaluation: Evaluation) -> list[Picture]:
-    """Draw every figure."""
-    study = evaluation.study
+def draw(study: Study, first: FirstRows) -> list[Picture]:
+    """Draw every figure; the paper's examples are drawn from the first rows of a node."""
     with figures.drawing():
         found: list[Picture | None] = [
             figures.recall_against_downtime(study),
@@ -456,27 +455,19 @@ def draw(evaluation: Evaluation) -> list[Picture]:
             figures.against_null(study),
             figures.lead_times(study),
             figures.reliability(study),
-            *_of_paper(study, evaluation),
         ]
+        if any(method.family == "published" for method in study.methods):
+            found += figures.distributions(study)
+        found += [figures.sweep(study, name, values) for name, values in study.setting.sweeps]
+        example = figures.look(first, study.setting.truth)
+        if example is not None:
+            closer = figures.busiest(example)
+            found += [
+                figures.projections(closer),
+                figures.rejection(closer),
+                figures.window_steps(example, study.setting.window),
+            ]
     return [picture for picture in found if picture is not None]
-
-
-def _of_paper(study: Study, evaluation: Evaluation) -> list[Picture | None]:
-    found: list[Picture | None] = []
-    if any(method.family == "published" for method in study.methods):
-        found += figures.distributions(study)
-    found += [figures.sweep(study, name, values) for name, values in study.setting.sweeps]
-    example: NodeExample | None = None
-    if evaluation.first is not None:
-        example = look(evaluation.first, study.setting.truth)
-    if example is not None:
-        closer = busiest(example)
-        found += [
-            figures.projections(closer),
-            figures.rejection(closer),
-            figures.window_steps(example, study.setting.window),
-        ]
-    return found
 
 
 def _sorted(methods: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,13 +7,10 @@ import time
 import tracemalloc
 from typing import Any
 
-import numpy as np
-
 from prontosched.errors import ProntoError
-from prontosched.evaluation.inputs import Part
+from prontosched.evaluation.inputs import FirstRows
 from prontosched.evaluation.replay import PartResult
 from prontosched.pipeline.presets import make_node
-from prontosched.subspace import Array
 
 # 100 clusters, about 30,000 VMs, four weeks at 20 s.
 PAPER_NODES = 30_000
@@ -32,16 +29,7 @@ WORKERS = (8, 64, 512)
 def paper_scale(node_steps: int, processor_seconds: float, elapsed: float, workers: int) -> dict[str, Any]:
     """Work out from this run's rate what the paper's data set would take.
 
-    Parameters
-    ----------
-    node_steps
-        Vectors evaluated.
-    processor_seconds
-        What they took, added up over workers.
-    elapsed
-        What they took by the clock.
-    workers
-        How many there were.
+    Processor time is added up over workers; `elapsed` is by the clock.
     """
     total = PAPER_NODES * PAPER_STEPS
     if not node_steps or not elapsed:
@@ -56,7 +44,7 @@ def paper_scale(node_steps: int, processor_seconds: float, elapsed: float, worke
     }
 
 
-def timing(results: list[PartResult], part: Part) -> dict[str, Any]:
+def timing(results: list[PartResult], first: FirstRows) -> dict[str, Any]:
     """Return what a node-step of this study took, beside a bare step of a default node on the same vectors."""
     steps = sum(result.node_steps for result in results)
     each = sum(result.seconds for result in results) / max(1, steps) * 1e6
@@ -64,7 +52,7 @@ def timing(results: list[PartResult], part: Part) -> dict[str, Any]:
     for result in results:
         for name, seconds in result.spent.items():
             spent[name] = spent.get(name, 0.0) + seconds / max(1, steps) * 1e6
-    bare = bare_step(part)
+    bare = bare_step(first)
     return {
         "microseconds_per_node_step": each,
         "microseconds_of_a_bare_step": bare,
@@ -73,10 +61,9 @@ def timing(results: list[PartResult], part: Part) -> dict[str, Any]:
     }
 
 
-def bare_step(part: Part) -> float:
+def bare_step(first: FirstRows) -> float:
     """Return the processor time of one step of a default node, in microseconds: the best of three passes."""
-    vectors, ready = _first_vectors(part)
-    values = ready.tolist()
+    vectors, values = first.vectors[:TIMED_VECTORS], first.ready[:TIMED_VECTORS].tolist()
     best = math.inf
     for _ in range(3):
         node = make_node("default")
@@ -87,26 +74,26 @@ def bare_step(part: Part) -> float:
     return best / len(values) * 1e6
 
 
-def performance_table(part: Part) -> list[dict[str, Any]]:
+def performance_table(first: FirstRows) -> list[dict[str, Any]]:
     """Time one node of each embedding, vector by vector, and measure what it allocates.
 
     The paper's figures include an interpreter and a profiler; ours are the node alone.
     """
-    vectors, ready = _first_vectors(part)
+    vectors, ready = first.vectors[:TIMED_VECTORS], first.ready[:TIMED_VECTORS].tolist()
     rows = []
     for embedding, (paper_ms, paper_mb) in PAPER_TABLE.items():
         tracemalloc.start()
         try:
             node = make_node("paper", embedding=embedding)
             for y, value in zip(vectors[:200], ready[:200], strict=True):
-                node.step(y, ready=float(value))
+                node.step(y, ready=value)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
         node = make_node("paper", embedding=embedding)
         began = time.process_time()
         for y, value in zip(vectors, ready, strict=True):
-            node.step(y, ready=float(value))
+            node.step(y, ready=value)
         spent = time.process_time() - began
         rows.append(
             {
@@ -126,18 +113,3 @@ def _state_size(node: Any) -> float:
         return len(node.to_bytes()) / 1000.0
     except ProntoError:
         return math.nan
-
-
-def _first_vectors(part: Part) -> tuple[Array, Array]:
-    feed, _ = part.open()
-    vectors, ready, held = [], [], 0
-    try:
-        for chunks in feed.aligned(256):
-            vectors.append(chunks[0].vectors)
-            ready.append(chunks[0].ready)
-            held += len(chunks[0])
-            if held >= TIMED_VECTORS:
-                break
-    finally:
-        feed.close()
-    return np.concatenate(vectors)[:TIMED_VECTORS], np.concatenate(ready)[:TIMED_VECTORS]
