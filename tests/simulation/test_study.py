@@ -121,6 +121,15 @@ def test_the_command_prints_tables_goals_words_and_a_figure(tmp_path: Path) -> N
     assert figure.stat().st_size > 5000
 
 
+def test_a_figure_without_the_placer_alone_is_refused_in_words(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    ran = pronto("simulate", "--rules", "ready", "--figure", str(tmp_path / "slowdown.png"))
+
+    assert ran.returncode == 2
+    assert "--rules must have nothing among them, got ready" in " ".join(ran.stderr.split())
+    assert "Traceback" not in ran.stderr
+
+
 def test_the_command_compares_at_equal_downtime_and_in_json() -> None:
     ran = pronto(
         "simulate", "--nodes", "8", "--steps", "400", "--seeds", "2", "--placers", "random", "--workers", "1",

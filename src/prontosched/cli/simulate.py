@@ -146,11 +146,15 @@ def command(
         pronto simulate --seeds 3 --parts placers --figure slowdown.svg
         pronto simulate --busy 0.8 --tenants chronic --rules nothing,ready,pronto
     """
-    from prontosched.simulation.report import goal_lines, legend, table, words
+    from prontosched.simulation.report import draw, goal_lines, legend, table, words
     from prontosched.simulation.study import SimulationStudy, goals, run_cells
 
     if figure is not None:
         require_extra("drawing", "evaluation")
+        if rules and "nothing" not in rules:
+            raise click.UsageError(
+                f"a figure compares with the placer alone: --rules must have nothing among them, got {','.join(rules)}"
+            )
     chosen = _cells(parts, background, load_column, exclude, placers, rules, options)
     cells = [cell for some in chosen.values() for cell in some]
     numbers = tuple(range(1, seeds + 1))
@@ -162,7 +166,8 @@ def command(
             found[cell] = outcomes
     study = SimulationStudy(chosen, numbers, found)
     if figure is not None:
-        _draw(study, figure)
+        draw(study, figure)
+        click.echo(f"drawn: {figure}", err=True)
     if as_json:
         click.echo(json.dumps({**study.as_json(), "goals": [goal.as_json() for goal in goals(study)]}))
         return
@@ -213,10 +218,3 @@ def _cells(
         )
     name = f"{scenario.tenants} tenants, utilisation {scenario.busy:.2f}"
     return {"scenario": cells_of(name, scenario, placers or list(PLACERS_COMPARED), rules)}
-
-
-def _draw(study: Any, path: Path) -> None:
-    from prontosched.simulation.report import draw
-
-    draw(study, path)
-    click.echo(f"drawn: {path}", err=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -36,8 +36,8 @@ class Scenario:
 
     Attributes
     ----------
-    nodes, cores, steps
-        Size of the cluster, CPUs of a node, seconds to simulate.
+    cores, steps
+        CPUs of a node, and seconds to simulate.
     busy
         Share of all CPUs in use, by jobs and tenants together: jobs come as often as that takes.
     tenants
@@ -95,14 +95,10 @@ class RunOutcome:
         The mean, each job weighted by its work.
     contended
         Share of jobs that ran over 5 % longer than alone.
-    queueing_mean
-        Seconds from arrival to start.
     throughput
         Counted jobs that ended, a second.
-    utilisation
-        Share of all CPUs in use, jobs and tenants.
-    downtime
-        Share of node time closed.
+    utilisation, downtime
+        Share of all CPUs in use by jobs and tenants, and of node time closed.
     changes
         Times that a node closed or opened, an hour and node.
     """
@@ -126,10 +122,6 @@ class RunOutcome:
     def excess(self) -> float:
         """What jobs lose: mean slowdown beyond 1."""
         return self.slowdown_mean - 1.0
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
 
 
 class _Recent:

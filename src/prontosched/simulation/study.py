@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
@@ -13,59 +13,27 @@ import numpy as np
 
 from prontosched.simulation.run import RunOutcome, Scenario, simulate
 
-MEASURES = (
-    "slowdown_mean",
-    "slowdown_p50",
-    "slowdown_p99",
-    "slowdown_by_work",
-    "contended",
-    "queueing_mean",
-    "throughput",
-    "utilisation",
-    "downtime",
-    "changes",
-)
+# What is measured of a run: all fields of an outcome but its names and the number of jobs.
+MEASURES = tuple(one.name for one in fields(RunOutcome))[4:]
 # Two-sided 95 % points of Student's t for 1 to 10 degrees of freedom; beyond, the normal's.
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 PLACERS_COMPARED = ("random", "two-choices", "least-allocated")
+OURS = ("pronto-veto", "pronto-prefer", "pronto")
 EVERY_RULE = (
-    "nothing",
-    "ready",
-    "psi",
-    "koordinator",
-    "volcano",
-    "r15s",
-    "r1m",
-    "n-sigma",
-    "peak-percentile",
-    "peak-max",
-    "trimaran-score",
-    "r1m-score",
-    "ready-score",
-    "paper",
-    "pronto-veto",
-    "pronto-prefer",
-    "pronto",
-    "oracle",
+    *("nothing", "ready", "psi", "koordinator", "volcano", "r15s", "r1m", "n-sigma", "peak-percentile"),
+    *("peak-max", "trimaran-score", "r1m-score", "ready-score", "paper", *OURS, "oracle"),
 )
-SCORES = (
-    "nothing",
-    "trimaran-score",
-    "r1m-score",
-    "ready-score",
-    "ready",
-    "pronto-veto",
-    "pronto-prefer",
-    "pronto",
-    "oracle",
-)
+SCORES = ("nothing", "trimaran-score", "r1m-score", "ready-score", "ready", *OURS, "oracle")
 FEW_RULES = ("nothing", "ready", "ready-score", "r1m-score", "pronto-prefer", "pronto", "oracle")
 EQUAL_RULES = ("nothing", "coin", "trimaran", "koordinator", "r1m", "ready", "pronto", "oracle")
+LEAST = "least-allocated"
 UTILISATIONS = (0.66, 0.8, 0.9, 0.95)
 LENGTHS = (3.0, 10.0, 30.0, 100.0, 600.0)
 # A run must be long enough for long jobs to end in it.
 LEAST_LENGTHS = 6.0
+# Share of the excess that preference alone removes, at least, by utilisation.
+LEAST_REMOVED = {0.66: 0.40, 0.8: 0.30, 0.9: 0.18}
 
 
 @dataclass(frozen=True)
@@ -98,13 +66,7 @@ def over_seeds(values: Sequence[float]) -> SeedInterval:
 
 
 class Cell(NamedTuple):
-    """One placer with one rule in one scenario.
-
-    Attributes
-    ----------
-    name
-        Of the scenario, for people.
-    """
+    """One placer with one rule in one scenario; `name` is that of the scenario, for people."""
 
     name: str
     scenario: Scenario
@@ -126,20 +88,19 @@ def whole_grid(scenario: Scenario) -> dict[str, list[Cell]]:
         Sizes to use; with a background, its tenants are a kind more.
     """
     plain = replace(scenario, background=None)
-    least = ("least-allocated",)
     placers = cells_of(busy_name(plain.busy), plain, PLACERS_COMPARED, EVERY_RULE)
     utilisation, length, tenants = [], [], []
     for busy in UTILISATIONS:
-        utilisation += cells_of(busy_name(busy), replace(plain, busy=busy), least, SCORES)
+        utilisation += cells_of(busy_name(busy), replace(plain, busy=busy), [LEAST], SCORES)
     for seconds in LENGTHS:
         steps = max(plain.steps, int(LEAST_LENGTHS * seconds))
         one = replace(plain, length=seconds, steps=steps)
-        length += cells_of(f"jobs of {seconds:g} s", one, least, FEW_RULES)
+        length += cells_of(f"jobs of {seconds:g} s", one, [LEAST], FEW_RULES)
     for kind in ("unannounced", "announced", "regular", "chronic", "mixed"):
-        tenants += cells_of(f"{kind} tenants", replace(plain, tenants=kind), least, FEW_RULES)
-    tenants += cells_of("unequal nodes", replace(plain, unequal=True), least, FEW_RULES)
+        tenants += cells_of(f"{kind} tenants", replace(plain, tenants=kind), [LEAST], FEW_RULES)
+    tenants += cells_of("unequal nodes", replace(plain, unequal=True), [LEAST], FEW_RULES)
     if scenario.background is not None:
-        tenants += cells_of("recorded tenants", replace(scenario, tenants="trace"), least, FEW_RULES)
+        tenants += cells_of("recorded tenants", replace(scenario, tenants="trace"), [LEAST], FEW_RULES)
     return {"placers": placers, "utilisation": utilisation, "length": length, "tenants": tenants}
 
 
@@ -163,6 +124,13 @@ class SimulationStudy:
     def names(self, part: str) -> list[str]:
         """Return the names of a part's scenarios."""
         return list(dict.fromkeys(cell.name for cell in self.parts.get(part, ())))
+
+    def blocks(self, part: str) -> dict[tuple[str, str], list[str]]:
+        """Return the rules of every scenario and placer of a part, in order."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for cell in self.parts[part]:
+            found.setdefault((cell.name, cell.placer), []).append(cell.rule)
+        return found
 
     def _find(self, name: str, placer: str, rule: str) -> Cell | None:
         wanted = (name, placer, rule)
@@ -202,18 +170,17 @@ class SimulationStudy:
                         "scenario": cell.scenario.as_json(),
                         "placer": cell.placer,
                         "rule": cell.rule,
-                        **{m: asdict(self.interval(*_key(cell), m)) for m in MEASURES},
-                        "outcomes": [outcome.as_json() for outcome in self.outcomes[cell]],
+                        **{
+                            measure: asdict(self.interval(cell.name, cell.placer, cell.rule, measure))
+                            for measure in MEASURES
+                        },
+                        "outcomes": [asdict(outcome) for outcome in self.outcomes[cell]],
                     }
                     for cell in cells
                 ]
                 for part, cells in self.parts.items()
             },
         }
-
-
-def _key(cell: Cell) -> tuple[str, str, str]:
-    return cell.name, cell.placer, cell.rule
 
 
 def run_cells(
@@ -228,11 +195,13 @@ def run_cells(
     workers = min(workers or len(os.sched_getaffinity(0)), len(cells))
     if workers <= 1:
         for cell in cells:
-            yield cell, _run(cell, seeds)
+            yield cell, simulate(cell.scenario, cell.placer, cell.rule, seeds)
         return
     # A fresh interpreter each: forking a process with BLAS threads can hang.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(_run, cell, seeds): cell for cell in cells}
+        waiting = {
+            pool.submit(simulate, cell.scenario, cell.placer, cell.rule, seeds): cell for cell in cells
+        }
         try:
             for done in as_completed(waiting):
                 yield waiting[done], done.result()
@@ -240,26 +209,8 @@ def run_cells(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _run(cell: Cell, seeds: Sequence[int]) -> list[RunOutcome]:
-    return simulate(cell.scenario, cell.placer, cell.rule, seeds)
-
-
-OURS = ("pronto", "pronto-prefer", "pronto-veto")
-LEAST = "least-allocated"
-# Share of the excess that preference alone removes, at least, by utilisation.
-LEAST_REMOVED = {0.66: 0.40, 0.8: 0.30, 0.9: 0.18}
-
-
 class Goal(NamedTuple):
-    """A claim with the figure that decides it.
-
-    Attributes
-    ----------
-    figure
-        Mean and interval over seeds of what is compared with `bound`.
-    at_most
-        Whether the figure must not be above the bound; else not below it.
-    """
+    """A claim, with the mean and interval over seeds of the figure that decides it."""
 
     claim: str
     figure: SeedInterval
@@ -268,7 +219,7 @@ class Goal(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Whether the mean over seeds is on the right side."""
+        """Whether the mean over seeds is on the right side: not above the bound, or not below it."""
         return self.figure.mean <= self.bound if self.at_most else self.figure.mean >= self.bound
 
     def __str__(self) -> str:
@@ -278,106 +229,66 @@ class Goal(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        figure = self.figure
-        return {
-            "claim": self.claim,
-            "mean": figure.mean,
-            "low": figure.low,
-            "high": figure.high,
-            "bound": self.bound,
-            "at_most": self.at_most,
-            "met": self.met,
-        }
+        bound = {"bound": self.bound, "at_most": self.at_most, "met": self.met}
+        return {"claim": self.claim, **asdict(self.figure), **bound}
 
 
 def goals(study: SimulationStudy) -> list[Goal]:
     """Return the goals that the study can decide."""
-    return [
-        *_by_placer(study),
-        *_by_utilisation(study),
-        *_by_length(study),
-        *_by_tenants(study),
-        *_nowhere_worse(study),
-    ]
+    parts = (_by_placer, _by_utilisation, _by_length, _by_tenants, _nowhere_worse)
+    return [goal for part in parts for goal in part(study)]
 
 
 def _by_placer(study: SimulationStudy) -> Iterator[Goal]:
     name = busy_name(UTILISATIONS[0])
     for placer in PLACERS_COMPARED:
-        if study.has(name, placer, "nothing", "ready", "pronto", "pronto-prefer", "pronto-veto"):
+        if study.has(name, placer, "nothing", "ready", *OURS):
+            default = f"{placer}: excess of the default over that of"
             yield Goal(
-                f"{placer}: excess of the default over that of the one-line rule",
-                study.ratio(name, placer, "pronto", "ready"),
-                1.0,
-                True,
+                f"{default} the one-line rule", study.ratio(name, placer, "pronto", "ready"), 1.0, True
             )
-            yield Goal(
-                f"{placer}: excess of the default over that of the placer alone",
-                study.ratio(name, placer, "pronto"),
-                0.6,
-                True,
-            )
-            yield Goal(
-                f"{placer}: excess of preference alone over that of the veto alone",
-                study.ratio(name, placer, "pronto-prefer", "pronto-veto"),
-                1.0,
-                True,
-            )
+            yield Goal(f"{default} the placer alone", study.ratio(name, placer, "pronto"), 0.6, True)
+            ratio = study.ratio(name, placer, "pronto-prefer", "pronto-veto")
+            yield Goal(f"{placer}: excess of preference alone over that of the veto alone", ratio, 1.0, True)
 
 
 def _by_utilisation(study: SimulationStudy) -> Iterator[Goal]:
     for busy, least in LEAST_REMOVED.items():
         name = busy_name(busy)
-        if not study.has(name, LEAST, "nothing", "pronto-prefer"):
-            continue
-        yield Goal(
-            f"{name}: share of the excess removed by preference alone",
-            study.removed(name, LEAST, "pronto-prefer"),
-            least,
-            False,
-        )
+        yield from _removed_by_preference(study, name, least)
         for other in ("ready-score", "r1m-score", "trimaran-score"):
-            if study.has(name, LEAST, other):
-                yield Goal(
-                    f"{name}: the same, more than by {other}",
-                    _apart(study, name, "pronto-prefer", other),
-                    0.0,
-                    False,
-                )
+            if study.has(name, LEAST, "nothing", "pronto-prefer", other):
+                apart = _apart(study, name, "pronto-prefer", other)
+                yield Goal(f"{name}: the same, more than by {other}", apart, 0.0, False)
 
 
 def _by_length(study: SimulationStudy) -> Iterator[Goal]:
-    name = "jobs of 10 s"
+    yield from _removed_by_preference(study, "jobs of 10 s", 0.6)
+
+
+def _removed_by_preference(study: SimulationStudy, name: str, least: float) -> Iterator[Goal]:
     if study.has(name, LEAST, "nothing", "pronto-prefer"):
-        yield Goal(
-            f"{name}: share of the excess removed by preference alone",
-            study.removed(name, LEAST, "pronto-prefer"),
-            0.6,
-            False,
-        )
+        removed = study.removed(name, LEAST, "pronto-prefer")
+        yield Goal(f"{name}: share of the excess removed by preference alone", removed, least, False)
 
 
 def _by_tenants(study: SimulationStudy) -> Iterator[Goal]:
     for name in ("regular tenants", "announced tenants"):
         if study.has(name, LEAST, "ready", "pronto"):
-            yield Goal(
-                f"{name}: excess of the default over that of the one-line rule",
-                study.ratio(name, LEAST, "pronto", "ready"),
-                0.8,
-                True,
-            )
+            ratio = study.ratio(name, LEAST, "pronto", "ready")
+            yield Goal(f"{name}: excess of the default over that of the one-line rule", ratio, 0.8, True)
 
 
 def _nowhere_worse(study: SimulationStudy) -> Iterator[Goal]:
     """Yield the worst of all scenarios, with every placer."""
-    worst: tuple[float, str, SeedInterval] | None = None
-    for cell in study.outcomes:
-        if cell.rule in OURS and study.has(cell.name, cell.placer, "nothing"):
-            ratio = study.ratio(cell.name, cell.placer, cell.rule)
-            if worst is None or ratio.mean > worst[0]:
-                worst = (ratio.mean, f"{cell.rule} with {cell.placer}, {cell.name}", ratio)
-    if worst is not None:
-        yield Goal(f"nowhere worse than the placer alone; nearest to it: {worst[1]}", worst[2], 1.0, True)
+    found = [
+        (f"{cell.rule} with {cell.placer}, {cell.name}", study.ratio(cell.name, cell.placer, cell.rule))
+        for cell in study.outcomes
+        if cell.rule in OURS and study.has(cell.name, cell.placer, "nothing")
+    ]
+    if found:
+        where, ratio = max(found, key=lambda pair: pair[1].mean)
+        yield Goal(f"nowhere worse than the placer alone; nearest to it: {where}", ratio, 1.0, True)
 
 
 def _apart(study: SimulationStudy, name: str, rule: str, other: str) -> SeedInterval:

@@ -27,6 +27,19 @@ from prontosched.evaluation.forecast.study import (
 BOOTSTRAP_DRAWS = 2000
 # With fewer, the bootstrap draws the same few nodes again and again and its interval says little.
 FEWEST_NODES = 5
+PAPER_MS = f"{published.SOURCE}, in ms"
+SCOPES = ("same node", "same cluster")
+SPIKE_TABLES = {
+    "fixed": ("a fixed threshold, in ms", ("500ms", "800ms", "1000ms")),
+    "percentiles": ("percentiles of the node's past", ("p90", "p95", "p99")),
+    "statistical": ("statistical thresholds and the median", ("3sigma", "xbar", "median", "mean+xbar")),
+}
+MEASURES = {
+    "accuracy": "accuracy per node (mean of TP/P and TN/N)",
+    "balanced": "balanced accuracy over all nodes and days",
+    "plain": "plain accuracy (share of right answers)",
+    "literal": "the formula as printed (numbers forecast over numbers actual; can exceed 1)",
+}
 QUESTIONS = {
     "how many": "How many other VMs should be used to forecast?",
     "how much past": "How much data from the past?",
@@ -89,6 +102,9 @@ def compare(first: dict[str, float], second: dict[str, float], *, seed: int = 0)
     return Comparison(float(middle), float(low), float(high), len(nodes))
 
 
+Parts = list[tuple[str, Comparison | None]]
+
+
 def answer(result: StudyResult) -> dict[str, QuestionAnswer]:
     """QuestionAnswer the four questions; a question without numbers says so."""
     return {
@@ -100,29 +116,22 @@ def answer(result: StudyResult) -> dict[str, QuestionAnswer]:
 
 
 def _how_many(result: StudyResult) -> QuestionAnswer:
-    parts = []
+    parts: Parts = []
     for days, errors in result.daily.items():
-        for method in ("arima", "svm"):
-            found = compare(
-                node_rmse(errors, f"same cluster/{method}"), node_rmse(errors, f"same node/{method}")
-            )
-            if found:
-                parts.append((found, f"{METHODS[method]} from {days} days: {found.words()}"))
-        best = min(GROUPINGS, key=lambda g: _or_infinite(mean_rmse(errors, f"similar/{g}")))
-        found = compare(node_rmse(errors, f"similar/{best}"), node_rmse(errors, "same cluster/svm"))
-        if found:
-            parts.append(
-                (
-                    found,
-                    f"SVM from {days} days, similar nodes ({GROUPINGS[best]}) against the cluster: {found.words()}",
-                )
-            )
-    if not parts:
-        return QuestionAnswer("Not answered: the data set is too short for daily medians.")
-    gains = [c for c, _ in parts if c.clear and c.change < 0]
-    losses = [c for c, _ in parts if c.clear and c.change > 0]
-    head = _verdict(gains, losses, "Using other nodes lowers the error", "Using other nodes raises the error")
-    return QuestionAnswer(head, ("error with other nodes against without:", *(text for _, text in parts)))
+        pairs = [
+            (f"{METHODS[method]} from {days} days", f"same cluster/{method}", f"same node/{method}")
+            for method in ("arima", "svm")
+        ]
+        best = min(GROUPINGS, key=lambda g: np.nan_to_num(mean_rmse(errors, f"similar/{g}"), nan=np.inf))
+        similar = f"SVM from {days} days, similar nodes ({GROUPINGS[best]}) against the cluster"
+        for label, first, second in (*pairs, (similar, f"similar/{best}", "same cluster/svm")):
+            parts.append((label, compare(node_rmse(errors, first), node_rmse(errors, second))))
+    return _compared(
+        parts,
+        "the data set is too short for daily medians",
+        ("Using other nodes lowers the error", "Using other nodes raises the error"),
+        "error with other nodes against without:",
+    )
 
 
 def _how_much_past(result: StudyResult) -> QuestionAnswer:
@@ -130,25 +139,34 @@ def _how_much_past(result: StudyResult) -> QuestionAnswer:
     if short not in result.daily or long not in result.daily:
         return QuestionAnswer(f"Not answered: the data set is too short for past windows of {long} days.")
     near, far = result.daily[short], result.daily[long]
-    parts = []
-    for scope in ("same node", "same cluster"):
+    parts: Parts = []
+    for scope in SCOPES:
         for method in METHODS:
-            key = f"{scope}/{method}"
             if method == "naive":
                 continue  # yesterday is yesterday in either window
+            key = f"{scope}/{method}"
             common = _steps(near, key) & _steps(far, key)
             found = compare(node_rmse(far, key, common), node_rmse(near, key, common))
-            if found:
-                parts.append((found, f"{METHODS[method]}, {scope}: {found.words()}"))
-    if not parts:
-        return QuestionAnswer("Not answered: too few days are forecast from both windows.")
-    gains = [c for c, _ in parts if c.clear and c.change < 0]
-    losses = [c for c, _ in parts if c.clear and c.change > 0]
-    head = _verdict(
-        gains, losses, f"{long} days are better than {short}", f"{long} days are worse than {short}"
+            parts.append((f"{METHODS[method]}, {scope}", found))
+    return _compared(
+        parts,
+        "too few days are forecast from both windows",
+        (f"{long} days are better than {short}", f"{long} days are worse than {short}"),
+        f"error from {long} days against {short}, on the same days:",
     )
-    title = f"error from {long} days against {short}, on the same days:"
-    return QuestionAnswer(head, (title, *(text for _, text in parts)))
+
+
+def _compared(parts: Parts, lack: str, verdicts: tuple[str, str], title: str) -> QuestionAnswer:
+    """Return the answer that comparisons of errors give: lower, higher, or neither."""
+    found = [(label, one) for label, one in parts if one is not None]
+    if not found:
+        return QuestionAnswer(f"Not answered: {lack}.")
+    signs = {one.change < 0 for _, one in found if one.clear}
+    if len(signs) == 1:
+        verdict = f"{verdicts[0] if True in signs else verdicts[1]}."
+    else:
+        verdict = "It depends on the method." if signs else "No clear difference."
+    return QuestionAnswer(verdict, (title, *(f"{label}: {one.words()}" for label, one in found)))
 
 
 def _how_far(result: StudyResult) -> QuestionAnswer:
@@ -213,35 +231,8 @@ def _which_method(result: StudyResult) -> QuestionAnswer:
     )
 
 
-def _verdict(gains: list[Comparison], losses: list[Comparison], better: str, worse: str) -> str:
-    if gains and not losses:
-        return f"{better}."
-    if losses and not gains:
-        return f"{worse}."
-    return "It depends on the method." if gains and losses else "No clear difference."
-
-
 def _steps(errors: Errors, key: str) -> set[int]:
     return {step for by_step in errors.get(key, {}).values() for step in by_step}
-
-
-def _or_infinite(value: float) -> float:
-    return value if value == value else float("inf")
-
-
-PAPER_MS = f"{published.SOURCE}, in ms"
-SCOPES = ("same node", "same cluster")
-SPIKE_TABLES = {
-    "fixed": ("a fixed threshold, in ms", ("500ms", "800ms", "1000ms")),
-    "percentiles": ("percentiles of the node's past", ("p90", "p95", "p99")),
-    "statistical": ("statistical thresholds and the median", ("3sigma", "xbar", "median", "mean+xbar")),
-}
-MEASURES = {
-    "accuracy": "accuracy per node (mean of TP/P and TN/N)",
-    "balanced": "balanced accuracy over all nodes and days",
-    "plain": "plain accuracy (share of right answers)",
-    "literal": "the formula as printed (numbers forecast over numbers actual; can exceed 1)",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,87 +312,89 @@ def digits_for(values: list[float]) -> int:
     return 2 if not known else min(6, max(1, 3 - math.floor(math.log10(max(known)))))
 
 
-def rmse_grid(
-    origin: str,
+# Where a cell of a table of errors comes from: part of the study, past days or length, and method.
+Cell = tuple[str, int, str]
+
+
+def _rmse_table(
+    head: tuple[str, str, str, tuple[str, ...]],
+    results: dict[str, StudyResult],
     columns: tuple[str, ...],
-    rows: dict[str, list[float]],
-    *,
-    digits: int | None = None,
+    cells: dict[str, list[Cell]],
+    printed: dict[str, list[float]],
     groups: tuple[tuple[str, int], ...] = (),
-) -> Grid:
-    """Return a grid of errors, the smallest best."""
-    shown = digits_for([v for row in rows.values() for v in row]) if digits is None else digits
-    return Grid(origin, columns, tuple((k, tuple(v)) for k, v in rows.items()), "low", shown, groups=groups)
+) -> Table:
+    """Return a table of average errors, the smallest best; `head` is its key, title, note and questions."""
+    key, title, note, questions = head
+
+    def grid(origin: str, rows: dict[str, list[float]], digits: int) -> Grid:
+        filled = tuple((label, tuple(values)) for label, values in rows.items())
+        return Grid(origin, columns, filled, "low", digits, groups=groups)
+
+    ours = []
+    for origin, result in results.items():
+        rows = {
+            label: [mean_rmse(getattr(result, part).get(group, {}), name) for part, group, name in row]
+            for label, row in cells.items()
+        }
+        ours.append(grid(origin, rows, digits_for([value for row in rows.values() for value in row])))
+    return Table(key, title, tuple(ours), grid(PAPER_MS, printed, 2), note, questions)
 
 
 def daily_table(results: dict[str, StudyResult]) -> Table:
     """Table of daily medians from the same node and from the same cluster."""
-    columns = tuple(f"{days} days" for _ in SCOPES for days in PAST_DAYS)
-    groups = tuple((scope, len(PAST_DAYS)) for scope in SCOPES)
-    ours = []
-    for origin, result in results.items():
-        rows = {
-            title: [
-                mean_rmse(result.daily.get(days, {}), f"{scope}/{method}")
-                for scope in SCOPES
-                for days in PAST_DAYS
-            ]
+    return _rmse_table(
+        (
+            "daily",
+            "Average RMSE of daily medians, from the same node and from all nodes of its cluster",
+            "For the cluster, the naive method and exponential smoothing forecast the average node.",
+            ("Q1", "Q2", "Q4"),
+        ),
+        results,
+        tuple(f"{days} days" for _ in SCOPES for days in PAST_DAYS),
+        {
+            title: [("daily", days, f"{scope}/{method}") for scope in SCOPES for days in PAST_DAYS]
             for method, title in METHODS.items()
-        }
-        ours.append(rmse_grid(origin, columns, rows, groups=groups))
-    printed = {METHODS[m]: list(row.values()) for m, row in published.DAILY.items()}
-    paper = rmse_grid(PAPER_MS, columns, printed, digits=2, groups=groups)
-    return Table(
-        "daily",
-        "Average RMSE of daily medians, from the same node and from all nodes of its cluster",
-        tuple(ours),
-        paper,
-        "For the cluster, the naive method and exponential smoothing forecast the average node.",
-        ("Q1", "Q2", "Q4"),
+        },
+        {METHODS[m]: list(row.values()) for m, row in published.DAILY.items()},
+        tuple((scope, len(PAST_DAYS)) for scope in SCOPES),
     )
 
 
 def similar_table(results: dict[str, StudyResult]) -> Table:
     """Table of daily medians from groups of similar nodes."""
-    columns = tuple(f"{days} days" for days in PAST_DAYS)
-    ours = tuple(
-        rmse_grid(
-            origin,
-            columns,
-            {
-                title: [mean_rmse(result.daily.get(days, {}), f"similar/{key}") for days in PAST_DAYS]
-                for key, title in GROUPINGS.items()
-            },
-        )
-        for origin, result in results.items()
-    )
-    printed = {GROUPINGS[k]: list(v.values()) for k, v in published.SIMILAR.items()}
-    paper = rmse_grid(PAPER_MS, columns, printed, digits=2)
-    note = "SVM regression on the nodes of the same group; groups of about ten nodes."
-    return Table(
-        "similar", "Average RMSE of daily medians, from similar nodes", ours, paper, note, ("Q1", "Q2")
+    return _rmse_table(
+        (
+            "similar",
+            "Average RMSE of daily medians, from similar nodes",
+            "SVM regression on the nodes of the same group; groups of about ten nodes.",
+            ("Q1", "Q2"),
+        ),
+        results,
+        tuple(f"{days} days" for days in PAST_DAYS),
+        {
+            title: [("daily", days, f"similar/{key}") for days in PAST_DAYS]
+            for key, title in GROUPINGS.items()
+        },
+        {GROUPINGS[k]: list(v.values()) for k, v in published.SIMILAR.items()},
     )
 
 
 def windows_table(results: dict[str, StudyResult]) -> Table:
     """Table of forecasting windows, each from a past window as long."""
-    columns = tuple(LENGTHS.values())
     titles = {"naive": "naive", "expsmo": "ExpSmo", "arima": "ARIMA", "svm": "SVM cluster"}
-    ours = tuple(
-        rmse_grid(
-            origin,
-            columns,
-            {
-                title: [mean_rmse(result.windows.get(length, {}), method) for length in LENGTHS]
-                for method, title in titles.items()
-            },
-        )
-        for origin, result in results.items()
+    return _rmse_table(
+        (
+            "windows",
+            "Average RMSE for different forecasting windows",
+            "The median of the next window is forecast from the inside of the window before it, as long.",
+            ("Q3", "Q4"),
+        ),
+        results,
+        tuple(LENGTHS.values()),
+        {title: [("windows", length, method) for length in LENGTHS] for method, title in titles.items()},
+        {titles[m]: list(row) for m, row in published.WINDOWS.items()},
     )
-    printed = {titles[m]: list(row) for m, row in published.WINDOWS.items()}
-    paper = rmse_grid(PAPER_MS, columns, printed, digits=2)
-    note = "The median of the next window is forecast from the inside of the window before it, as long."
-    return Table("windows", "Average RMSE for different forecasting windows", ours, paper, note, ("Q3", "Q4"))
 
 
 def alarm_tables(results: dict[str, StudyResult], measure: str = "accuracy") -> list[Table]:
