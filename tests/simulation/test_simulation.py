@@ -13,7 +13,7 @@ from prontosched.gates.floor import places
 from prontosched.gates.policy import Rules
 from prontosched.simulation.cluster import Cluster, Jobs, Reading, Sensors, bounded_pareto_mean, draw_jobs
 from prontosched.simulation.placers import PLACERS, Choice, View
-from prontosched.simulation.rules import RATIONED, RULES, ClusterGate, World, make_rule
+from prontosched.simulation.rules import RATIONED, RULES, ClusterGate, RuleContext, make_rule
 from prontosched.simulation.run import Scenario, simulate
 from prontosched.simulation.tenants import (
     BEYOND,
@@ -260,11 +260,11 @@ def test_without_holds_no_node_is_closed_that_is_calmer_than_one_left_open(rng: 
             assert chance[closed].min() >= chance[~closed].max()
 
 
-def world(nodes: int = 30) -> World:
+def world(nodes: int = 30) -> RuleContext:
     rng = np.random.default_rng(1)
     cluster = Cluster(np.full(nodes, 8.0), jobs_of((1.0, 1.0, 0.0)))
     tenants = Tenants(rng.exponential(0.4, (700 + BEYOND, nodes)), np.zeros((700 + BEYOND, nodes)))
-    return World(cluster, tenants, 1, tuple(f"m{i}" for i in range(32)), 0.1, rng)
+    return RuleContext(cluster, tenants, 1, tuple(f"m{i}" for i in range(32)), 0.1, rng)
 
 
 @pytest.mark.parametrize("name", sorted(RATIONED))

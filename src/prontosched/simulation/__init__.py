@@ -1,8 +1,7 @@
 """A cluster in a loop with its signals: what preferring and refusing nodes does to the jobs.
 
-`jobs` and `tenants` draw what will come, `background` reads it from traces, `cluster` moves
-it through time, `sensors` shows its state as telemetry, `rules` speak for the nodes (`gate`
-applies what gates do), `placers` choose, `run` closes the loop, `study` compares over seeds,
-and `goals`, `report` and `figure` say what came of it. The model and what it leaves out are
-on one page, `docs/simulation.md`.
+`tenants` draws or reads the load that no scheduler placed; `cluster` draws the jobs, moves both through time and
+shows the nodes as telemetry; `rules` decide for the nodes, `placers` choose one for a job, `run` closes the loop;
+`study` compares over seeds and has the goals, `report` says what came of it. The model and what it leaves out are on
+one page, `docs/simulation.md`.
 """

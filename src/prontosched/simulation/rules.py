@@ -8,7 +8,8 @@ get no jobs), or both. Pronto's rule passes through the gates' own levels and bo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,9 @@ from prontosched.subspace import Array
 
 Mask = NDArray[np.bool_]
 Levels = NDArray[np.intp]
+# Moments of a job's life that the oracle looks at, and seconds ahead for its score.
+MOMENTS = 48
+HORIZON = 5
 
 
 class ClusterGate:
@@ -83,19 +87,15 @@ def _within(closed: Mask, probability: Array, most: int) -> Mask:
     return opened
 
 
-# Moments of a job's life that the oracle looks at.
-MOMENTS = 48
-
-
-class Word(NamedTuple):
-    """What a rule says of all nodes, `(N,)` each: a score or none, who gets no jobs, and levels or none."""
+class RuleDecision(NamedTuple):
+    """What a rule decides on all nodes, `(N,)` each: a score or none, who gets no jobs, and levels or none."""
 
     score: Array | None
     closed: Mask
     levels: Levels | None = None
 
 
-class World(NamedTuple):
+class RuleContext(NamedTuple):
     """What rules are made for: clusters in a row, their tenants, and what is measured of them.
 
     Attributes
@@ -113,8 +113,8 @@ class World(NamedTuple):
     draws: bool = True
 
 
-class Rule(Protocol):
-    """Speak for all nodes at once, every second.
+class Rule:
+    """Decide for all nodes at once, every second; this one neither prefers nor refuses any: the placer alone.
 
     Attributes
     ----------
@@ -122,9 +122,13 @@ class Rule(Protocol):
         Whether it looks at more than CPU Ready and utilisation.
     """
 
-    vectors: bool
+    vectors = False
 
-    def decide(self, reading: Reading, time: float, starved: Mask) -> Word:
+    def __init__(self, context: RuleContext) -> None:
+        self.context = context
+        self._open: Mask = np.zeros(context.cluster.nodes, np.bool_)
+
+    def decide(self, reading: Reading, time: float, starved: Mask) -> RuleDecision:
         """Return what holds until the next second.
 
         Parameters
@@ -134,40 +138,25 @@ class Rule(Protocol):
         starved
             For each cluster, whether jobs wait that no open node can take.
         """
-        ...
+        return RuleDecision(None, self._open)
 
 
-class Nothing:
-    """Say nothing: the placer alone."""
-
-    vectors = False
-
-    def __init__(self, world: World) -> None:
-        self._word = Word(None, np.zeros(world.cluster.nodes, np.bool_))
-
-    def decide(self, reading: Reading, time: float, starved: Mask) -> Word:
-        """Return no score and no veto."""
-        return self._word
-
-
-class Published:
+class Published(Rule):
     """A competitor's rule, as a veto as it was published or as a score."""
 
-    vectors = False
-
-    def __init__(self, world: World, name: str, *, as_score: bool) -> None:
-        cores = {"cores": world.cluster.cores} if name == "psi" else {}
-        self.rule: Competitor = COMPETITORS[name](world.cluster.nodes, **cores)
+    def __init__(self, context: RuleContext, name: str, *, as_score: bool) -> None:
+        super().__init__(context)
+        cores = {"cores": context.cluster.cores} if name == "psi" else {}
+        self.rule: Competitor = COMPETITORS[name](context.cluster.nodes, **cores)
         self.as_score = as_score
-        self._open = np.zeros(world.cluster.nodes, np.bool_)
 
-    def decide(self, reading: Reading, time: float, starved: Mask) -> Word:
+    def decide(self, reading: Reading, time: float, starved: Mask) -> RuleDecision:
         """Ask the rule."""
         score, refuse = self.rule.step(reading.ready, reading.utilisation)
-        return Word(np.nan_to_num(score), self._open) if self.as_score else Word(None, refuse)
+        return RuleDecision(np.nan_to_num(score), self._open) if self.as_score else RuleDecision(None, refuse)
 
 
-class Pronto:
+class Pronto(Rule):
     """The default policy, as agents and their gates run it: preference and a bounded veto.
 
     Placers that rank nodes add the chance of contention, as a scheduler extender's score;
@@ -183,21 +172,23 @@ class Pronto:
 
     vectors = True
 
-    def __init__(self, world: World, *, levels: bool = True, prefer: bool = True, veto: bool = True) -> None:
-        nodes = world.cluster.nodes
+    def __init__(
+        self, context: RuleContext, *, levels: bool = True, prefer: bool = True, veto: bool = True
+    ) -> None:
+        super().__init__(context)
+        nodes = context.cluster.nodes
         self.fleet: Fleet | NodeFleet = make_fleet(
-            "default", nodes=nodes, features=len(world.metrics), metrics=world.metrics, enforcing=veto
+            "default", nodes=nodes, features=len(context.metrics), metrics=context.metrics, enforcing=veto
         )
-        self.levels = levels and prefer and world.draws
+        self.levels = levels and prefer and context.draws
         self.prefer = prefer
         self.veto = veto
-        each = nodes // world.clusters
-        self._blocks = [slice(i * each, (i + 1) * each) for i in range(world.clusters)]
+        each = nodes // context.clusters
+        self._blocks = [slice(i * each, (i + 1) * each) for i in range(context.clusters)]
         self._gates = [ClusterGate(each) for _ in self._blocks]
-        self._open = np.zeros(nodes, np.bool_)
 
-    def decide(self, reading: Reading, time: float, starved: Mask) -> Word:
-        """Carry the reading through the nodes, and their words through the gates."""
+    def decide(self, reading: Reading, time: float, starved: Mask) -> RuleDecision:
+        """Carry the reading through the nodes, and their decisions through the gates."""
         decision = self.fleet.step(
             reading.vectors, ready=reading.ready, utilisation=reading.utilisation, time=time
         )
@@ -211,134 +202,108 @@ class Pronto:
             closed = np.concatenate(
                 [gate.close(decision.raised[at], chance[at], starved=hungry) for gate, at, hungry in each]
             )
-        return Word(score, closed, levels)
+        return RuleDecision(score, closed, levels)
 
 
-class Paper:
+class Paper(Rule):
     """The published signal, obeyed as it is."""
 
     vectors = True
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, context: RuleContext) -> None:
+        super().__init__(context)
         self.fleet = make_fleet(
-            "paper", nodes=world.cluster.nodes, features=len(world.metrics), metrics=world.metrics
+            "paper", nodes=context.cluster.nodes, features=len(context.metrics), metrics=context.metrics
         )
 
-    def decide(self, reading: Reading, time: float, starved: Mask) -> Word:
+    def decide(self, reading: Reading, time: float, starved: Mask) -> RuleDecision:
         """Close the nodes that raise it."""
         raised = self.fleet.step(
             reading.vectors, ready=reading.ready, utilisation=reading.utilisation, time=time
         ).raised
-        return Word(None, raised)
+        return RuleDecision(None, raised)
 
 
-class Oracle(Nothing):
+class Oracle(Rule):
     """Know the tenants' future: a score for each job, what it would wait over its life on each node."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self._cluster = world.cluster
-        self._wanted = world.tenants.wanted
 
     def score_for(self, job: int, block: slice) -> Array:
         """Return the mean of what is wanted beyond the CPUs over the job's life, in shares of them."""
-        cluster = self._cluster
+        cluster, wanted = self.context.cluster, self.context.tenants.wanted
+        now, jobs = int(cluster.time), cluster.jobs
+        life = max(1, round(float(jobs.prelude[job] + jobs.work[job] / jobs.width[job])))
+        end = min(now + life, len(wanted))
+        coming = wanted[now : end : max(1, (end - now) // MOMENTS), block]
+        allocated = (cluster.allocated[block] + jobs.width[job]) / cluster.cores[block]
+        return np.asarray(np.maximum(coming + (allocated - 1.0), 0.0).mean(axis=0))
+
+
+class OracleScore(Rule):
+    """What the tenants will want within the horizon, on top of the jobs that are there."""
+
+    def decide(self, reading: Reading, time: float, starved: Mask) -> RuleDecision:
+        """Return the most CPUs wanted, in shares of the node's."""
+        cluster = self.context.cluster
         now = int(cluster.time)
-        life = max(
-            1, round(float(cluster.jobs.prelude[job] + cluster.jobs.work[job] / cluster.jobs.width[job]))
-        )
-        end = min(now + life, len(self._wanted))
-        coming = self._wanted[now : end : max(1, (end - now) // MOMENTS), block]
-        jobs = (cluster.allocated[block] + cluster.jobs.width[job]) / cluster.cores[block]
-        return np.asarray(np.maximum(coming + (jobs - 1.0), 0.0).mean(axis=0))
+        jobs = (cluster.demand - cluster.tenants) / cluster.cores
+        coming = self.context.tenants.wanted[now : now + HORIZON].max(axis=0)
+        return RuleDecision(coming + jobs, self._open)
 
 
-class Rationed:
+class RandomScore(Rule):
+    """A score at random."""
+
+    def decide(self, reading: Reading, time: float, starved: Mask) -> RuleDecision:
+        """Toss a coin for every node."""
+        return RuleDecision(self.context.rng.random(reading.ready.size), self._open)
+
+
+class Rationed(Rule):
     """Another rule's score, refused at its highest values, as often as the budget says: equal downtime."""
 
-    def __init__(self, world: World, rule: Rule) -> None:
+    def __init__(self, context: RuleContext, rule: Rule) -> None:
+        super().__init__(context)
         self.rule = rule
         self.vectors = rule.vectors
-        self._budget = Budget(Many(world.cluster.nodes), world.budget)
+        self._budget = Budget(Many(context.cluster.nodes), context.budget)
 
-    def decide(self, reading: Reading, time: float, starved: Mask) -> Word:
+    def decide(self, reading: Reading, time: float, starved: Mask) -> RuleDecision:
         """Refuse above a threshold that follows the budget."""
         score = self.rule.decide(reading, time, starved).score
-        if score is None:
-            raise ValueError("a rationed rule must give a score, got none: name another")
+        assert score is not None  # those of `RATIONED` give one
         raised: Mask = np.asarray(score > self._budget.threshold())
         self._budget.learn(score)
         self._budget.spend(raised)
-        return Word(None, raised)
+        return RuleDecision(None, raised)
 
 
-class _Coin(Nothing):
-    """A score at random."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self._rng = world.rng
-
-    def decide(self, reading: Reading, time: float, starved: Mask) -> Word:
-        """Toss."""
-        return Word(self._rng.random(reading.ready.size), self._word.closed)
-
-
-class _Coming(Nothing):
-    """What the tenants will want within the horizon, on top of the jobs that are there."""
-
-    HORIZON = 5
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self._cluster = world.cluster
-        self._wanted = world.tenants.wanted
-
-    def decide(self, reading: Reading, time: float, starved: Mask) -> Word:
-        """Return the most CPUs wanted, in shares of the node's."""
-        cluster = self._cluster
-        now = int(cluster.time)
-        jobs = (cluster.demand - cluster.tenants) / cluster.cores
-        return Word(self._wanted[now : now + self.HORIZON].max(axis=0) + jobs, self._word.closed)
-
-
-MakeRule = Callable[[World], Rule]
+MakeRule = Callable[[RuleContext], Rule]
 RULES: dict[str, tuple[MakeRule, str]] = {
-    "nothing": (Nothing, "the placer alone"),
+    "nothing": (Rule, "the placer alone"),
     "pronto": (Pronto, "Pronto's default: preference, and a bounded veto"),
-    "pronto-prefer": (lambda world: Pronto(world, veto=False), "Pronto's preference alone"),
+    "pronto-prefer": (partial(Pronto, veto=False), "Pronto's preference alone"),
     "pronto-score": (
-        lambda world: Pronto(world, levels=False, veto=False),
+        partial(Pronto, levels=False, veto=False),
         "Pronto's chance of contention as a score, without levels or a veto",
     ),
-    "pronto-veto": (lambda world: Pronto(world, prefer=False), "Pronto's bounded veto alone"),
+    "pronto-veto": (partial(Pronto, prefer=False), "Pronto's bounded veto alone"),
     "paper": (Paper, "the published signal as a veto"),
     "oracle": (Oracle, "knows the tenants' future: a score over the job's life"),
 }
 for _name in COMPETITORS:
-
-    def _veto(world: World, name: str = _name) -> Rule:
-        return Published(world, name, as_score=False)
-
-    def _score(world: World, name: str = _name) -> Rule:
-        return Published(world, name, as_score=True)
-
     if _name != "trimaran":
-        RULES[_name] = (_veto, f"{SOURCES[_name]}: veto")
-    RULES[f"{_name}-score"] = (_score, f"{SOURCES[_name]}: as a score")
+        RULES[_name] = (partial(Published, name=_name, as_score=False), f"{SOURCES[_name]}: veto")
+    RULES[f"{_name}-score"] = (partial(Published, name=_name, as_score=True), f"{SOURCES[_name]}: as a score")
+# Scores that can be refused at equal downtime.
 RATIONED: dict[str, MakeRule] = {
-    "coin": lambda world: Rationed(world, _Coin(world)),
-    "ready": lambda world: Rationed(world, Published(world, "ready", as_score=True)),
-    "r1m": lambda world: Rationed(world, Published(world, "r1m", as_score=True)),
-    "trimaran": lambda world: Rationed(world, Published(world, "trimaran", as_score=True)),
-    "koordinator": lambda world: Rationed(world, Published(world, "koordinator", as_score=True)),
-    "pronto": lambda world: Rationed(world, Pronto(world, levels=False, veto=False)),
-    "oracle": lambda world: Rationed(world, _Coming(world)),
+    "coin": RandomScore,
+    **{name: RULES[f"{name}-score"][0] for name in ("ready", "r1m", "trimaran", "koordinator", "pronto")},
+    "oracle": OracleScore,
 }
 
 
-def make_rule(name: str, world: World, *, equal_downtime: bool = False) -> Rule:
+def make_rule(name: str, context: RuleContext, *, equal_downtime: bool = False) -> Rule:
     """Return a rule by its name; with `equal_downtime` as a veto that refuses the budget's share of time."""
     if equal_downtime and name != "nothing":
-        return RATIONED[name](world)
-    return RULES[name][0](world)
+        return Rationed(context, RATIONED[name](context))
+    return RULES[name][0](context)

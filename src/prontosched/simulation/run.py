@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from prontosched.errors import SettingsError
 from prontosched.simulation.cluster import WIDTHS, Cluster, Jobs, Sensors, draw_jobs
 from prontosched.simulation.placers import DRAWING, PLACERS, Choice, Loads, View
-from prontosched.simulation.rules import Oracle, Rule, Word, World, make_rule
+from prontosched.simulation.rules import Oracle, Rule, RuleContext, RuleDecision, make_rule
 from prontosched.simulation.tenants import BEYOND, TENANTS, Background, Tenants, join, replayed
 from prontosched.subspace import Array
 
@@ -163,7 +163,7 @@ class _Queue:
         self._rng = rng
         self._coming: deque[int] = deque(numbers.tolist())
 
-    def place(self, word: Word, loads: Loads, recent: _Recent, oracle: Oracle | None) -> None:
+    def place(self, decision: RuleDecision, loads: Loads, recent: _Recent, oracle: Oracle | None) -> None:
         """Let every job that waits or has come ask for a node, the oldest first."""
         cluster, block = self.cluster, self.block
         arrival, widths = cluster.jobs.arrival, cluster.jobs.width
@@ -173,11 +173,11 @@ class _Queue:
         if not self.waiting:
             return
         view = View(cluster.cores[block], cluster.allocated[block], loads.fresh[block], loads.stale[block])
-        closed = word.closed[block]
+        closed = decision.closed[block]
         # A rule that closes every node closes none: no scheduler would stop for it.
         open_nodes = np.ones(closed.size, np.bool_) if closed.all() else ~closed
-        score = None if word.score is None else word.score[block]
-        levels = None if word.levels is None else word.levels[block]
+        score = None if decision.score is None else decision.score[block]
+        levels = None if decision.levels is None else decision.levels[block]
         room = cluster.capacity[block] + 1e-9
         too_wide = np.inf
         for _ in range(len(self.waiting)):
@@ -221,10 +221,10 @@ def simulate(scenario: Scenario, placer: str, rule: str, seeds: Sequence[int]) -
     of_all = np.random.default_rng(list(seeds)).spawn(2)
     own = () if scenario.background is None or scenario.tenants != "trace" else scenario.background.metrics
     sensors = Sensors(cluster.nodes, of_all[0], delay=scenario.delay, own=own)
-    world = World(
+    context = RuleContext(
         cluster, tenants, len(seeds), sensors.metrics, scenario.budget, of_all[1], placer in DRAWING
     )
-    decides = make_rule(rule, world, equal_downtime=scenario.equal_downtime)
+    decides = make_rule(rule, context, equal_downtime=scenario.equal_downtime)
     sensors.vectors = decides.vectors
     tally = _loop(scenario, cluster, tenants, queues, sensors, decides)
     return [
@@ -253,21 +253,21 @@ def _loop(
     """Let time go on until the end."""
     tally, loads, recent = _Tally(cluster.nodes), Loads(cluster.nodes), _Recent(cluster.nodes)
     oracle = rule if isinstance(rule, Oracle) else None
-    word = Word(None, np.zeros(cluster.nodes, np.bool_))
+    decision = RuleDecision(None, np.zeros(cluster.nodes, np.bool_))
     begin = _begin(scenario)
     for step in range(scenario.steps):
         for queue in queues:
-            queue.place(word, loads, recent, oracle)
+            queue.place(decision, loads, recent, oracle)
         recent.pass_second()
         cluster.step(tenants.wanted[step] * cluster.cores)
         reading = sensors.read(cluster, tenants.announced[step], tenants.own(step) if rule.vectors else None)
         loads.observe(cluster.demand / cluster.cores)
-        before = word.closed
+        before = decision.closed
         starved = np.array([queue.starved for queue in queues])
-        word = rule.decide(reading, tenants.clock * cluster.time, starved)
+        decision = rule.decide(reading, tenants.clock * cluster.time, starved)
         if step >= begin:
-            tally.closed += word.closed
-            tally.changed += word.closed != before
+            tally.closed += decision.closed
+            tally.changed += decision.closed != before
             tally.busy += np.minimum(cluster.demand, cluster.cores)
     return tally
 
