@@ -23,8 +23,6 @@ class BudgetThresholds:
 
     Parameters
     ----------
-    streams
-        How many streams of scores.
     budgets
         Downtimes to aim at, one threshold each.
 

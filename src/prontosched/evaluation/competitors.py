@@ -44,8 +44,6 @@ class Competitor(Protocol):
         ----------
         ready
             CPU Ready: waiting tasks in percent per CPU.
-        utilisation
-            CPU utilisation in percent.
         demand
             Runnable tasks per CPU, running and waiting; by default utilisation and ready together.
         present
@@ -372,8 +370,6 @@ class _WindowRun:
     ----------
     line
         The values kept before, then those kept since, `(size + n, M)`.
-    size
-        Length of the window.
     ends
         How many of the values since were kept by each timestep.
     """

@@ -63,8 +63,6 @@ def run_parts(
     ----------
     engine
         `local` for processes on this machine, `dask` for a cluster.
-    workers
-        Processes; by default all cores.
     scheduler
         Address of a Dask scheduler; without one a cluster is started on this machine.
     progress
@@ -236,8 +234,6 @@ def evaluate(
     ----------
     data
         What they are: `traces`, `shipped` for Pronto's own, or the name of a generated fleet.
-    command
-        How this was asked for, to be written down.
     timed
         Also measure a bare step of a node, and say how many of those a step of this study took.
 

@@ -343,16 +343,10 @@ class NodeExample:
 
     Attributes
     ----------
-    node
-        Its name.
-    start
-        Timestep of the first.
     projections, spikes
         `(steps, rank)`.
     score, raised, ready, threshold
         `(steps,)`.
-    unit
-        Of CPU Ready, in words.
     """
 
     node: str

@@ -93,12 +93,6 @@ class Control(GeneratedPart):
     ----------
     kind
         `positive` or `negative`.
-    seed
-        Of the fleet.
-    first, count
-        Which of its nodes.
-    steps
-        Timesteps per node.
     """
 
     metrics = tuple(f"metric_{k:02d}" for k in range(METRICS))
@@ -188,10 +182,6 @@ class TraceWriter:
     ----------
     path
         Ends in .csv or .parquet; it must not exist.
-    metrics
-        Names of the metrics.
-    ready_column
-        What the column of CPU Ready is called.
 
     Notes
     -----

@@ -36,22 +36,14 @@ class Setting:
 
     Attributes
     ----------
-    methods
-        Names of the methods, as in `methods.METHODS`.
     truth
         What counts as a spike, as `truth.Truth.parse` reads it.
     horizon
         Timesteps ahead in which a spike counts.
-    window
-        The paper's window w.
-    budget
-        Downtime at which methods are compared.
     tolerance
         What signals are told contention is; None for the truth itself.
     hourly_limit
         Downtime allowed in any one hour, whose price is reported.
-    seed
-        Of everything drawn.
     with_ready
         CPU Ready is one of the metrics too, though the answer is then among the questions.
     sweeps

@@ -452,8 +452,6 @@ def at_downtime(downtime: Array, value: Array, target: float) -> Array:
     ----------
     downtime, value
         `(…, points)`, in any order along the last axis.
-    target
-        The downtime to read at.
 
     Returns
     -------
@@ -493,8 +491,6 @@ def exposure_of_oracle(future: Array, downtime: float) -> float:
     ----------
     future
         Contention following each moment.
-    downtime
-        Share of moments an all-knowing rule refuses.
     """
     known = np.sort(future[np.isfinite(future)])
     accepted = known[: max(1, round(known.size * (1.0 - downtime)))]

@@ -94,16 +94,10 @@ class Method:
         On the command line, in tables, and in one line for a reader.
     family
         `learned`, `competitor`, `published`, `subspace`, `plain`, `null` or `reference`.
-    make
-        Makes it for a part of nodes.
     preset, embedding
         Which stages 2 to 4 it looks through; an empty embedding looks at none.
-    options
-        Of those stages, e.g. `rank` and `lag`.
     sees
         What it takes from those stages: `distances` (T² and SPE), scaled `vectors`, or nothing.
-    default
-        Runs without being named.
     percent_only
         Its own decisions mean something only where CPU Ready is known in percent of a CPU.
     """

@@ -278,8 +278,6 @@ class PartResult:
     ----------
     paths
         Files read; a file of many nodes may be read for several parts.
-    counts
-        Rows read and dropped, with causes.
     refused
         Files that could not be evaluated, with the reason.
     nulls

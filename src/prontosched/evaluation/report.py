@@ -386,12 +386,8 @@ class Evaluation:
 
     Attributes
     ----------
-    study
-        Numbers node by node, for figures.
     outcome
         What `--json` prints.
-    warnings
-        One line each, for a person.
     first
         The part from which examples are drawn.
     """

@@ -61,8 +61,6 @@ class Rows:
         Position in each node's own stream.
     threshold
         CPU Ready from which there is contention.
-    present
-        The node has such a row.
     t_squared, spe, scaled
         As seen through the embedding, for methods that look through one: Hotelling's T², the squared
         prediction error, and the scaled vectors.

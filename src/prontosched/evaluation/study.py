@@ -56,10 +56,6 @@ class Study:
 
     Parameters
     ----------
-    results
-        Of all parts, in order.
-    setting
-        What was asked.
     methods
         In the order of the results' arrays.
     """

@@ -40,8 +40,6 @@ class Assessment:
         `yes`, `no` or `too early`.
     subject
         The method that is judged: the default signal and policy where it ran.
-    because
-        Why, in one or two sentences.
     lift
         How many times more contention the refusals met than chance would have.
     recall, downtime

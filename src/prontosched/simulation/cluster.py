@@ -22,12 +22,6 @@ class Jobs(NamedTuple):
 
     Attributes
     ----------
-    arrival
-        Second in which it comes.
-    width
-        CPUs it asks for.
-    work
-        CPU seconds.
     prelude
         Seconds of loading before the work, with little CPU.
     """
@@ -57,8 +51,6 @@ def draw_jobs(
     ----------
     load
         CPU seconds of work that arrive a second, in CPUs.
-    steps
-        Seconds of arrivals.
     length
         Mean seconds of a job, from half to one and a half times it; by default work is
         heavy-tailed (bounded Pareto, 10 to 3,000 CPU seconds, tail 1.3).
@@ -106,10 +98,6 @@ class Cluster:
 
     Parameters
     ----------
-    cores
-        CPUs of each node, `(N,)`.
-    jobs
-        All jobs that will come, by number.
     overcommit
         Widths of the jobs on a node may add up to its CPUs times this.
 
@@ -253,8 +241,6 @@ class Sensors:
         ----------
         announced
             How far a burst of the tenants is announced, 0 to 1.
-        own
-            The tenants' own metrics, `(N, k)`.
         """
         ready = cluster.ready() + np.abs(self._ready.normal(0.0, 0.3, cluster.nodes))
         vectors = self._read_vectors(cluster, announced) if self.vectors else self._nothing

@@ -31,8 +31,6 @@ class View(NamedTuple):
     ----------
     cores, allocated
         CPUs, and those that jobs asked for.
-    load
-        Runnable tasks per CPU, fresh.
     stale
         The same, ten seconds old.
     """
@@ -48,8 +46,6 @@ class Choice(NamedTuple):
 
     Attributes
     ----------
-    width
-        CPUs it asks for.
     able
         Which nodes are open and have room, at least one.
     score, levels

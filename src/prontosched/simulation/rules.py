@@ -61,8 +61,6 @@ class ClusterGate:
 
         Parameters
         ----------
-        refusing, probability
-            The nodes' own words.
         starved
             Whether jobs wait that no open node can take: then all open, whatever the holds.
         """
@@ -164,8 +162,6 @@ class Pronto(Rule):
 
     Parameters
     ----------
-    levels
-        Give levels of preference too.
     prefer, veto
         Either can be left out.
     """

@@ -36,8 +36,6 @@ class Scenario:
 
     Attributes
     ----------
-    cores, steps
-        CPUs of a node, and seconds to simulate.
     busy
         Share of all CPUs in use, by jobs and tenants together: jobs come as often as that takes.
     tenants
@@ -50,14 +48,10 @@ class Scenario:
         Widths of the jobs on a node may add up to its CPUs times this; beyond it jobs wait.
     warm_up
         Share of the steps at the start whose jobs are not counted: signals learn in it.
-    delay
-        Seconds by which telemetry is late.
     budget
         Share of time that a node refuses under equal downtime.
     equal_downtime
         Every rule is a veto that refuses the same share of time.
-    background
-        Recorded machines for `trace`.
     """
 
     nodes: int = 60

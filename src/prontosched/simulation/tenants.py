@@ -67,10 +67,6 @@ class Background(NamedTuple):
 
     Attributes
     ----------
-    metrics
-        Names of the recorded metrics.
-    vectors
-        Their values, `(rows, k)` a machine.
     demand
         CPUs wanted, in shares of the machine's, `(rows,)` a machine.
     """

@@ -73,8 +73,6 @@ def open_dataset(
         Column that holds CPU Ready; without it the data set's own choice.
     exclude
         Columns to leave out, with wildcards; without it and without `ready` the data set's own choice.
-    utilisation
-        Column that holds CPU utilisation.
     keep
         Columns to have among the metrics although they say what came of it.
 

@@ -131,12 +131,8 @@ class MetricTable:
     ----------
     names
         vSphere counter names, `d` of them; CPU Ready is not among them.
-    size
-        Typical size, `(d,)`.
     weights
         What each hidden course adds, relative to the size, `(d, 5)`.
-    noise
-        Noise of its own, relative to the size, `(d,)`.
     """
 
     names: tuple[str, ...]
@@ -178,14 +174,8 @@ class PaperShape:
 
     Attributes
     ----------
-    clusters
-        Number of clusters.
-    hosts
-        Hosts per cluster.
     vms
         VMs per cluster; None draws 250 to 350.
-    days
-        Length in days.
     seed
         Same seed, same data, however much of it is asked for.
 
@@ -224,14 +214,10 @@ class PaperShape:
 
         Parameters
         ----------
-        cluster
-            Which, from 0.
         kind
             "vm" (52 metrics) or "host" (134 metrics).
         metrics_of
             Nodes whose metrics are wanted; CPU Ready comes for all. It is the same with metrics or without.
-        steps
-            Stop after so many timesteps.
         """
         if kind not in TABLES:
             raise ValueError(f"kind must be 'vm' or 'host', got {kind!r}")
@@ -251,12 +237,8 @@ class ClusterHour:
         Names; `metrics` are those of `values`.
     cpus
         Virtual CPUs of a VM or cores of a host, `(M,)`.
-    timestamps
-        Seconds since 1970, `(n,)`.
     ready_ms
         CPU Ready in ms per 20 s, summed over the node's CPUs, `(M, n)`.
-    utilisation
-        CPU utilisation in percent, `(M, n)`.
     values
         Metrics of the nodes asked for, `(k, n, d)`, or None.
     """

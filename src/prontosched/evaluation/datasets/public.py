@@ -115,13 +115,7 @@ SIGN = "CPU capacity provisioned [MHZ]"
 
 
 class BitbrainsFile:
-    """One VM of GWA-T-12.
-
-    Attributes
-    ----------
-    names
-        `timestamp` and the published columns under their own names.
-    """
+    """One VM of GWA-T-12."""
 
     kind = "bitbrains"
     ready_unit = "other"

@@ -58,8 +58,6 @@ class Comparison:
         Mean of the first minus mean of the second, in percent of the second.
     low, high
         95 % interval over nodes.
-    nodes
-        How many.
     """
 
     change: float
@@ -243,8 +241,6 @@ class Grid:
     ----------
     origin
         Whose numbers, and their unit: a data set of ours, or the paper.
-    columns
-        Headings.
     rows
         Label and numbers; NaN where there is none.
     footer
@@ -253,8 +249,6 @@ class Grid:
         Headings over the headings, each with the number of columns it spans.
     best
         Whether the smallest ("low") or largest ("high") number of a column is the best.
-    digits
-        Decimals shown.
     """
 
     origin: str
@@ -286,16 +280,10 @@ class Table:
 
     Attributes
     ----------
-    key
-        Short name, for files and JSON.
-    title
-        What is in it.
     ours
         One grid per data set.
     paper
         What the paper printed; None where it has no such table.
-    note
-        What to know when reading it.
     """
 
     key: str

@@ -28,11 +28,6 @@ from prontosched.subspace import Array
 class WindowScale:
     """The range of each node in one past window.
 
-    Parameters
-    ----------
-    past
-        Past windows, one row per node, `(M, n)`.
-
     Examples
     --------
     >>> import numpy as np
@@ -167,8 +162,6 @@ class AutoregressiveSVR:
 
     Parameters
     ----------
-    scaled
-        Courses to train on, `(M, n)`.
     seed
         Picks the examples where there are more than `most_examples`.
     """
@@ -223,11 +216,6 @@ def forecast_from_cluster(
 
     The naive and smoothed forecasts are those of the average node. ARIMA is built on the average node and
     applied to each node's own past; the SVM is trained on all nodes.
-
-    Parameters
-    ----------
-    targets
-        Rows to forecast, `(k,)`.
     """
     own = scaled[targets]
     model = Arima(scaled.mean(axis=0))
@@ -260,8 +248,6 @@ def group_nodes(grouping: str, past: Array, scaled: Array, *, seed: int, groups:
 
     Parameters
     ----------
-    grouping
-        A key of `GROUPINGS`.
     past
         Past windows in their unit, `(M, n)`: their medians give the order of "ordered".
     scaled
@@ -354,14 +340,8 @@ class HourForecast:
 
     Attributes
     ----------
-    node
-        Name of the node.
     interval_seconds
         How far ahead is forecast.
-    actual
-        CPU Ready, `(n,)`.
-    forecasts
-        Per method, `(n,)`.
     metrics
         How many metrics of memory and network were used.
     """
@@ -409,8 +389,6 @@ def one_hour(node: str, ready: Array, values: Array, *, interval_seconds: float)
 
     Parameters
     ----------
-    ready
-        CPU Ready of two hours and one sample or more, `(n,)`.
     values
         Metrics of memory and network at the same times, `(n, d)`.
     """

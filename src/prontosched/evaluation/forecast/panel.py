@@ -67,8 +67,6 @@ class ClusterWindows:
 
     Attributes
     ----------
-    name, nodes
-        Names.
     windows
         By length in seconds; a length is missing where the trace is too short or too coarse for it.
     """
@@ -90,20 +88,8 @@ class Panel:
 
     Attributes
     ----------
-    name
-        What it is, for people.
-    generated
-        Whether Pronto made it up.
     unit
         "ms" (per 20 s), or what else CPU Ready is measured in.
-    interval_seconds
-        Time between two samples.
-    clusters
-        Its clusters.
-    card
-        Facts for the report.
-    warnings
-        What could not be used, one line each.
     """
 
     name: str
@@ -138,12 +124,6 @@ class PanelBuilder:
 
     Parameters
     ----------
-    name, nodes
-        Of the cluster.
-    interval_seconds
-        Time between two samples.
-    steps
-        Samples to come per node.
     windows
         How many windows of each length to choose for scoring, spread over the trace; None takes all.
 
@@ -299,14 +279,10 @@ def read_traces(
 
     Parameters
     ----------
-    ready
-        Column that holds CPU Ready; without it the trace's own choice.
     unit
         "ms" (per interval), "percent" (per CPU) or "other"; without it told from the trace.
     interval_seconds
         Time between two rows; without it told from the timestamps.
-    tell
-        Hears of each file.
     """
     found: TraceSet | None = None
     problems: list[ProntoError] = []

@@ -17,9 +17,7 @@ from prontosched.evaluation.datasets.paper_shape import PaperShape
 from prontosched.evaluation.forecast.answers import answer
 from prontosched.evaluation.forecast.models import HourForecast
 from prontosched.evaluation.forecast.panel import (
-    ClusterWindows,
     Panel,
-    Windows,
     collect_generated,
     generated_example,
     generated_panel,
@@ -59,14 +57,8 @@ class ForecastSettings:
         Files and folders; none means the generated data set.
     ready, unit, interval_seconds
         As `read_traces` takes them.
-    shape
-        The generated data set.
     generated
         Whether to use it where traces are too short.
-    study
-        How much to do.
-    jobs
-        Processes.
     cache
         Folder for answers, so that a run can go on; None keeps nothing.
     """
@@ -98,17 +90,7 @@ class Studied:
 
 @dataclass(slots=True)
 class ForecastOutcome:
-    """All that a run found.
-
-    Attributes
-    ----------
-    studied
-        Data sets, yours first.
-    example
-        The one-hour example and the unit of its values, if there is one.
-    example_of
-        Name of the data set it is from.
-    """
+    """All that a run found: data sets, the user's first, and the one-hour example, if there is one."""
 
     studied: list[Studied]
     example: HourForecast | None
@@ -189,12 +171,13 @@ def collect(settings: ForecastSettings, progress: ProgressDisplay) -> Panel:
     """Stream the generated data set, one cluster per task."""
     shape, windows = settings.shape, settings.study.windows
     tasks = [
-        Task(f"cluster-{index}", _collect_one, (shape, index, windows)) for index in range(shape.clusters)
+        Task(f"cluster-{index}", collect_generated, (shape, index, windows))
+        for index in range(shape.clusters)
     ]
     # Kept in memory only: to generate it again costs little more than to read it.
     with progress("generating data", len(tasks)) as advance:
         answers = run_tasks(tasks, jobs=settings.jobs, cache=Cache(None, ""), advance=advance)
-    return generated_panel(shape, [_restore(answers[task.name]) for task in tasks])
+    return generated_panel(shape, [answers[task.name] for task in tasks])
 
 
 def _study(panel: Panel, settings: ForecastSettings, identity: str, progress: ProgressDisplay) -> Studied:
@@ -212,17 +195,6 @@ def _generated_example(settings: ForecastSettings) -> HourForecast:
         held = generated_example(settings.shape).as_dict()
         cache.put("example", held)
     return HourForecast.from_dict(held)
-
-
-def _collect_one(shape: PaperShape, index: int, windows: int | None) -> Any:
-    cluster = collect_generated(shape, index, windows)
-    held = {length: (w.medians, w.chosen, w.points) for length, w in cluster.windows.items()}
-    return cluster.name, cluster.nodes, held
-
-
-def _restore(answer: Any) -> ClusterWindows:
-    name, nodes, held = answer
-    return ClusterWindows(name, tuple(nodes), {length: Windows(*arrays) for length, arrays in held.items()})
 
 
 def _fingerprint(panel: Panel) -> str:

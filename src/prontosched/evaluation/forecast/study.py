@@ -92,8 +92,6 @@ def run_tasks(
 
     Parameters
     ----------
-    jobs
-        Processes; 1 works in this one.
     advance
         Hears how many tasks were finished since it was last called.
     """
@@ -141,14 +139,6 @@ def daily_day(daily: Array, day: int, past_days: int, targets: list[int], seed: 
     ----------
     daily
         Daily medians of the cluster, `(M, days)`.
-    day
-        The day to forecast.
-    past_days
-        Length of the past window.
-    targets
-        Nodes to score.
-    seed
-        For what is drawn at random.
 
     Returns
     -------
@@ -189,8 +179,6 @@ def window_pair(points: Array, medians: Array, targets: list[int], seed: int) ->
         The inside of the past window of every node of the cluster, `(M, n)`.
     medians
         Medians of the past window and of the window to forecast, `(M, 2)`.
-    targets
-        Nodes to score.
 
     Returns
     -------
@@ -413,8 +401,6 @@ class StudySettings:
         Windows per length and cluster; None takes all.
     alarm_days
         Days whose spikes are forecast, the last ones; None takes all.
-    seed
-        For what is drawn at random.
     """
 
     targets: int | None = None
