@@ -287,9 +287,8 @@ def test_the_oracle_foresees_what_then_happens() -> None:
     made = world(2)
     made.tenants.wanted[:] = 0.2
     made.tenants.wanted[5:, 1] = 2.0
-    oracle = make_rule("oracle", made)
     short = Cluster(np.full(2, 8.0), jobs_of((1.0, 3.0, 0.0), (1.0, 40.0, 0.0)))
-    oracle._cluster = short  # type: ignore[attr-defined]
+    oracle = make_rule("oracle", made._replace(cluster=short))
 
     assert oracle.score_for(0, slice(0, 2)).tolist() == [0.0, 0.0]  # type: ignore[attr-defined]
     quiet, loud = oracle.score_for(1, slice(0, 2)).tolist()  # type: ignore[attr-defined]
