@@ -6,7 +6,9 @@ themselves are in `prontosched.signals`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from html import escape
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -69,6 +71,18 @@ class Decision(NamedTuple):
     def state(self) -> State:
         """One word for machines and people: `contended` is accepting although contention is expected."""
         return "refusing" if self.raised else "contended" if self.contended else "accepting"
+
+    def __repr__(self) -> str:
+        chance = "" if math.isnan(self.probability) else f", probability={self.probability:.3g}"
+        return f"Decision({self.state}{chance}, timestep={self.timestep}, reason={self.reason!r})"
+
+    def _repr_html_(self) -> str:
+        chance = "unknown" if math.isnan(self.probability) else f"{self.probability:.0%}"
+        return (
+            f"<table><tr><th>state</th><td>{self.state}</td></tr>"
+            f"<tr><th>chance of contention</th><td>{chance}</td></tr>"
+            f"<tr><th>reason</th><td>{escape(self.reason)}</td></tr></table>"
+        )
 
 
 class Evidence:

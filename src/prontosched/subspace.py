@@ -11,7 +11,7 @@ A column is a timestep everywhere: a block has shape `(d, b)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -86,6 +86,39 @@ class Subspace:
     def rank(self) -> int:
         """Number of directions, r."""
         return int(self.basis.shape[1])
+
+    def __repr__(self) -> str:
+        strengths = ", ".join(f"{value:.4g}" for value in self.singular_values)
+        return f"Subspace({self.features} metrics, {self.rank} directions of strength [{strengths}])"
+
+    def explain(self, metrics: Sequence[str] | None = None, *, top: int = 5) -> list[dict[str, float]]:
+        """Return for each direction its `top` metrics with their weights, the heaviest first.
+
+        Examples
+        --------
+        >>> Subspace(np.array([[0.6], [-0.8]]), np.array([2.0])).explain(("load", "idle"))
+        [{'idle': -0.8, 'load': 0.6}]
+        """
+        names = [str(i) for i in range(self.features)] if metrics is None else list(metrics)
+        if len(names) != self.features:
+            raise ValueError(f"metrics must be {self.features} names, got {len(names)}")
+        order = np.argsort(-np.abs(self.basis), axis=0, kind="stable")[:top]
+        return [
+            {names[i]: float(self.basis[i, direction]) for i in order[:, direction]}
+            for direction in range(self.rank)
+        ]
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{number}</td><td>{strength:.4g}</td><td>"
+            + ", ".join(f"{name} ({weight:+.2f})" for name, weight in parts.items())
+            + "</td></tr>"
+            for number, (strength, parts) in enumerate(
+                zip(self.singular_values, self.explain(), strict=True), start=1
+            )
+        )
+        head = "<tr><th>direction</th><th>strength</th><th>heaviest metrics, by number</th></tr>"
+        return f"<table>{head}{rows}</table>"
 
     def cut(self, rank: int) -> Subspace:
         """Return the same subspace with at most `rank` directions."""

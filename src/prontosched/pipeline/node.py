@@ -6,6 +6,7 @@ is given, so a recorded trace replays exactly as it ran.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from prontosched.telemetry.scaling import IMPLAUSIBLE, Scaling
 
 STATE_KIND = "node"
 STATE_VERSION = 1
+FLOAT = np.dtype(np.float64)
 
 
 class Node:
@@ -92,18 +94,20 @@ class Node:
         self._view: Subspace | None = None
         self._seen_own: Subspace | None = None
 
-    def step(self, y: Array, *, ready: float = NAN, utilisation: float = NAN, time: float = NAN) -> Decision:
+    def step(self, y: Any, *, ready: float = NAN, utilisation: float = NAN, time: float = NAN) -> Decision:
         """Carry one telemetry vector all the way to a decision.
 
         Parameters
         ----------
         y
-            All metrics now, `(d,)`; NaN where one is unknown. CPU Ready is not among
-            them: it would leak the answer into the question.
+            All metrics now, `(d,)`; NaN where one is unknown. With names (a dict, a pandas
+            Series, a data frame of one row) they are matched by name: a missing one is
+            unknown, a new one is left out with a warning. CPU Ready is not among them: it
+            would leak the answer into the question.
         ready, utilisation, time
             CPU Ready and CPU utilisation now, and the clock in seconds; NaN where unknown.
         """
-        if getattr(y, "shape", None) != self._shape:
+        if y.__class__ is not np.ndarray or y.shape != self._shape or y.dtype is not FLOAT:
             y = self._checked(y)
         y = finite(y, IMPLAUSIBLE) if self.scaling is None else self.scaling.scale(y)
         view = self.embedding.subspace if self._adopted is None else self.view
@@ -132,8 +136,9 @@ class Node:
         return decision
 
     def _checked(self, y: Array) -> Array:
-        """Return a first vector, or one not given as an array, as numbers; refuse one of another length."""
-        y = np.asarray(y, dtype=np.float64)
+        """Return a first vector, or one not given as an array of floats, as such; refuse one of another length."""
+        named = _named(y)
+        y = np.asarray(y, dtype=np.float64) if named is None else self._by_name(named)
         features = self.features
         if y.ndim != 1 or (features is not None and y.shape[0] != features):
             expected = "one number per metric" if features is None else f"{features} numbers, one per metric"
@@ -142,6 +147,25 @@ class Node:
             )
         self._shape = (y.shape[0],)
         return y
+
+    def _by_name(self, values: Mapping[str, Any]) -> Array:
+        """Return the values of the node's metrics, in their order; the first names given are its metrics."""
+        if self.metrics is None:
+            if self._shape is not None:
+                raise ValueError("vectors must stay without names as the first one was, got named metrics")
+            self.metrics = tuple(values)
+        new = sorted(values.keys() - set(self.metrics))
+        if new:
+            warnings.warn(
+                f"metrics must be those the node started with; left out: {', '.join(new[:5])}"
+                f"{' …' if len(new) > 5 else ''}",
+                stacklevel=4,
+            )
+        return np.array([values.get(name, NAN) for name in self.metrics], dtype=np.float64)
+
+    def __repr__(self) -> str:
+        metrics = "no vector yet" if self.features is None else f"{self.features} metrics"
+        return f"Node({self.embedding.name}, {self.signal.name}, {metrics}, timestep={self.timestep})"
 
     @property
     def view(self) -> Subspace | None:
@@ -283,6 +307,19 @@ class Node:
             return False
         rows, used = parts["view"]["rows"], parts["projector"]["rows"]
         return bool(rows.shape == used.shape and np.array_equal(np.abs(rows), np.abs(used)))
+
+
+def _named(y: Any) -> Mapping[str, Any] | None:
+    """Return the values by name where `y` has names that are texts: a dict, a Series, a frame of one row."""
+    if isinstance(y, np.ndarray):
+        return None
+    if hasattr(y, "columns") and len(y) == 1:
+        values = dict(zip(y.columns, np.asarray(y.to_numpy())[0].tolist(), strict=True))
+    elif hasattr(y, "items"):
+        values = dict(y.items())
+    else:
+        return None
+    return values if all(isinstance(name, str) for name in values) else None
 
 
 def _subspace(part: Mapping[str, Any]) -> Subspace:
