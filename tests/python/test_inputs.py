@@ -13,7 +13,7 @@ NAMES = ["cpu", "net", "disk"]
 
 
 def vectors(count: int = 60) -> np.ndarray:
-    return np.random.default_rng(0).normal(size=(count, 3)) + [50.0, 5.0, 1.0]
+    return np.random.default_rng(0).normal((50.0, 5.0, 1.0), size=(count, 3))
 
 
 def scores(rows: list) -> list[float]:
