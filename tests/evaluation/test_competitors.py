@@ -12,8 +12,8 @@ from prontosched.evaluation.competitors import (
     SOURCES,
     Koordinator,
     Peak,
-    Pressure,
-    Ready,
+    PressureStall,
+    ReadyLimit,
     RunQueue,
     Trimaran,
     Volcano,
@@ -71,7 +71,7 @@ def test_unknown_values_and_absent_nodes_change_nothing(name: str) -> None:
 
 
 def test_ready_is_compared_with_five_percent() -> None:
-    verdict = Ready(3).step(np.array([4.9, 5.0, 5.1]), np.zeros(3))
+    verdict = ReadyLimit(3).step(np.array([4.9, 5.0, 5.1]), np.zeros(3))
 
     assert verdict.refuse.tolist() == [False, False, True]
     np.testing.assert_allclose(verdict.score, [0.049, 0.05, 0.051])
@@ -79,7 +79,7 @@ def test_ready_is_compared_with_five_percent() -> None:
 
 def test_pressure_closes_when_both_averages_are_over_and_opens_by_the_long_one() -> None:
     """avg60 needs 60 ln 2 = 42 s of full pressure to reach 50 %, from nothing."""
-    rule = Pressure(1, cores=8.0)
+    rule = PressureStall(1, cores=8.0)
     rule.step(one(0.0), one(0.0))
     closed = [bool(rule.step(one(50.0), one(100.0)).refuse[0]) for _ in range(60)]
     opened = [bool(rule.step(one(0.0), one(50.0)).refuse[0]) for _ in range(60)]

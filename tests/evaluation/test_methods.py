@@ -10,10 +10,10 @@ import pytest
 from prontosched.errors import SettingsError
 from prontosched.evaluation import methods as registry
 from prontosched.evaluation.inputs import Setting
-from prontosched.evaluation.limits import hours_above, limit_hours, worst_hour
+from prontosched.evaluation.measures import hours_above, limit_hours, worst_hour
 from prontosched.evaluation.methods import MethodContext, choose
 from prontosched.evaluation.replay import make_runners
-from prontosched.evaluation.scorers import Coin, Rows
+from prontosched.evaluation.scorers import AlignedRows, Coin
 from prontosched.signals import SIGNALS, RejectJob, RejectJobFleet, SignalKind
 
 NODES = ("a", "b", "c")
@@ -33,7 +33,7 @@ def play(name: str, vectors: np.ndarray, ready: np.ndarray) -> np.ndarray:
     for start in range(0, STEPS, 140):
         block = slice(start, start + 140)
         step = np.repeat(np.arange(start, start + 140)[:, None], len(NODES), axis=1)
-        rows = Rows(
+        rows = AlignedRows(
             ready=ready[block], utilisation=ready[block] * 10, time=20.0 * step, present=np.ones(step.shape, bool),
             timestep=step, threshold=np.full(step.shape, 5.0), vectors=vectors[block],
             t_squared=np.zeros((0, 0)), spe=np.zeros((0, 0)), scaled=np.zeros((0, 0)),

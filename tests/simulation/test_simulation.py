@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from prontosched.gates.floor import places
 from prontosched.gates.policy import Rules
-from prontosched.simulation.cluster import Cluster, Jobs, Reading, Sensors, bounded_pareto_mean, draw_jobs
+from prontosched.simulation.cluster import (
+    Cluster,
+    Jobs,
+    NodeTelemetry,
+    Sensors,
+    bounded_pareto_mean,
+    draw_jobs,
+)
 from prontosched.simulation.placers import PLACERS, Choice, View
 from prontosched.simulation.rules import RATIONED, RULES, ClusterGate, RuleContext, make_rule
 from prontosched.simulation.run import Scenario, simulate
@@ -275,7 +282,7 @@ def test_at_equal_downtime_rules_spend_their_budget_and_no_more(name: str, rng: 
     for step in range(600):
         made.cluster.step(8.0 * made.tenants.wanted[step])
         ready = np.asarray(rng.exponential(3.0, 30))
-        reading = Reading(rng.standard_normal((30, 32)), ready, 30.0 + 70.0 * rng.random(30))
+        reading = NodeTelemetry(rng.standard_normal((30, 32)), ready, 30.0 + 70.0 * rng.random(30))
         spent += rule.decide(reading, float(step), np.zeros(1, bool)).closed.mean()
 
     # Scores that change slowly are ranked within a past that they have left.

@@ -52,7 +52,7 @@ class Competitor(Protocol):
         ...
 
 
-class Ready:
+class ReadyLimit:
     """Refuse while CPU Ready is above 5 %: the one line that an operator would write.
 
     Source: VMware's guidance that 5 % CPU Ready per virtual CPU is worth a look.
@@ -73,7 +73,7 @@ class Ready:
         return _above(last / 100.0, self.LIMIT)
 
 
-class Pressure:
+class PressureStall:
     """Pressure stall averages of 10 and 60 seconds both at or above 50 %; open below it at 60.
 
     Source: Kubernetes KEP-5394 (from KEP-4205), the observation logic for node conditions.
@@ -236,8 +236,8 @@ class Peak:
 
 
 COMPETITORS: dict[str, Callable[..., Competitor]] = {
-    "ready": Ready,
-    "psi": Pressure,
+    "ready": ReadyLimit,
+    "psi": PressureStall,
     "trimaran": Trimaran,
     "koordinator": Koordinator,
     "r15s": lambda nodes, interval=1.0: RunQueue(nodes, interval, seconds=15.0),

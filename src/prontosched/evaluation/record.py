@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.evaluation.inputs import Setting
-from prontosched.evaluation.limits import limit_figures
 from prontosched.evaluation.measures import (
     Mask,
     Stretch,
@@ -30,6 +29,7 @@ from prontosched.evaluation.measures import (
     count_paper,
     exposure_of_oracle,
     histograms,
+    limit_figures,
     middle_ranks,
     paper_scores,
     rank_bins,

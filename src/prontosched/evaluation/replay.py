@@ -16,7 +16,6 @@ import numpy as np
 
 from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence
 from prontosched.errors import TelemetryError
-from prontosched.evaluation.budget import BudgetThresholds, PastPercentile
 from prontosched.evaluation.inputs import Feed, Part, Setting, TracePart
 from prontosched.evaluation.measures import Mask
 from prontosched.evaluation.methods import Method, MethodContext, Signals, choose
@@ -33,7 +32,7 @@ from prontosched.evaluation.record import (
     Shape,
     summarise_node,
 )
-from prontosched.evaluation.scorers import MethodScores, Rows
+from prontosched.evaluation.scorers import AlignedRows, MethodScores
 from prontosched.evaluation.truth import ThresholdLearner, Truth
 from prontosched.pipeline import EMBEDDINGS
 from prontosched.pipeline.fleet import Fleet
@@ -41,6 +40,9 @@ from prontosched.pipeline.node import Node
 from prontosched.pipeline.presets import PRESETS
 from prontosched.pipeline.projection import Projector
 from prontosched.pipeline.spikes import SpikeDetector
+from prontosched.signals.arithmetic import Many
+from prontosched.signals.policy import DOWNTIME_WEIGHT, FIRST_SCORES, level_for
+from prontosched.signals.quantiles import WHOLE_PAST, ManySamples
 from prontosched.subspace import Array
 from prontosched.telemetry.scaling import Scaling
 from prontosched.telemetry.trace import TraceCounts
@@ -84,7 +86,7 @@ class _NodeListener:
     def restore(self, state: Mapping[str, Any]) -> None:
         pass
 
-    def hand_over(self, rows: Rows, node: int, present: Mask, found: list[Columns]) -> None:
+    def hand_over(self, rows: AlignedRows, node: int, present: Mask, found: list[Columns]) -> None:
         """Write what was kept into the columns of one node, and begin anew."""
         for kept, columns in zip(self.decisions, found, strict=True):
             for column, values in zip(columns, zip(*kept, strict=True), strict=True):
@@ -105,7 +107,7 @@ class _NodeTrack:
         self._listeners = listeners
         self._nodes = None if make is None else [make(listener) for listener in listeners]
 
-    def run(self, rows: Rows) -> list[MethodScores]:
+    def run(self, rows: AlignedRows) -> list[MethodScores]:
         shape = rows.ready.shape
         found: list[Columns] = [
             (np.full(shape, np.nan), np.zeros(shape, bool), np.full(shape, np.nan))
@@ -138,7 +140,7 @@ class _FleetTrack:
         self.vectors = vectors
         self.fleet: Fleet | None = None
         self._step = 0
-        self._rows: Rows | None = None
+        self._rows: AlignedRows | None = None
         self._found: list[Columns] = []
 
     def decide(self, evidence: FleetEvidence) -> FleetDecision:
@@ -159,7 +161,7 @@ class _FleetTrack:
     def reason(self, node: int) -> str:
         return REASON
 
-    def run(self, rows: Rows) -> list[MethodScores]:
+    def run(self, rows: AlignedRows) -> list[MethodScores]:
         shape = rows.ready.shape
         self._step, self._rows = 0, rows
         self._found = [(np.empty(shape), np.empty(shape, bool), np.empty(shape)) for _ in self.signals]
@@ -248,7 +250,7 @@ class Runner:
                 first, context, metrics, signals, distances=self._distances, vectors=self._vectors
             )
 
-    def run(self, rows: Rows) -> list[MethodScores]:
+    def run(self, rows: AlignedRows) -> list[MethodScores]:
         """Return the scores of each method for the next rows."""
         # What is seen through this embedding belongs to the methods that look through it alone.
         if self._distances:
@@ -449,7 +451,7 @@ class _Levels:
 
 def _side_by_side(
     feed: Feed, context: MethodContext, qos_column: str | None, learner: ThresholdLearner
-) -> Iterator[tuple[Rows, Mask, Array]]:
+) -> Iterator[tuple[AlignedRows, Mask, Array]]:
     """Yield the next rows of all nodes, where time is missing before one, and what jobs suffered.
 
     Nodes that have ended are absent. What jobs suffer is kept apart from the metrics.
@@ -488,10 +490,70 @@ def _side_by_side(
         done = done + present.sum(axis=0)
         none = np.zeros((0, 0))
         yield (
-            Rows(ready, utilisation, clock, present, timestep, threshold, vectors, none, none, none),
+            AlignedRows(ready, utilisation, clock, present, timestep, threshold, vectors, none, none, none),
             gap,
             qos,
         )
+
+
+class BudgetThresholds:
+    """Raise each stream of scores as often as a budget allows, knowing only the past.
+
+    Many budgets on many streams at once, so that methods are compared at equal downtime. The rule is the learned
+    signal's own (`signals.policy`), without its savings and its limit for an hour. Long memory matters here:
+    thresholds that chase a budget quickly spend it on quiet times.
+
+    Parameters
+    ----------
+    budgets
+        Downtimes to aim at, one threshold each.
+
+    Notes
+    -----
+    Memory: `streams * (2,048 + len(budgets))` floats.
+    """
+
+    def __init__(self, streams: int, budgets: tuple[float, ...]) -> None:
+        if not budgets or min(budgets) <= 0 or max(budgets) >= 1:
+            raise ValueError(f"budgets must lie between 0 and 1, got {budgets}")
+        self.budgets = budgets
+        self._ops = Many(streams)
+        self._scores = ManySamples(self._ops)
+        self._share = np.asarray(budgets)[None, :]
+        self._downtime: Array = np.repeat(self._share, streams, axis=0)
+        self._young = True
+
+    def decide(self, scores: Array) -> Mask:
+        """Return which budgets raise each stream now, `(streams, budgets)`, then learn the scores."""
+        threshold = self._scores.quantiles(level_for(self._ops, self._downtime, self._share))
+        raised: Mask = scores[:, None] > threshold  # NaN accepts
+        if self._young:
+            young = self._scores.seen < FIRST_SCORES
+            raised[young] = False
+            self._young = bool(young.any())
+        self._downtime += DOWNTIME_WEIGHT * (raised - self._downtime)
+        self._scores.add(scores)
+        return raised
+
+
+class PastPercentile:
+    """Raise scores that are high for their own past: the highest tenth of each stream.
+
+    Notes
+    -----
+    Memory: 2,048 floats per stream.
+    """
+
+    def __init__(self, streams: int, share: float = 0.9) -> None:
+        self._past = ManySamples(Many(streams), longest_stride=WHOLE_PAST)
+        self._share = np.array([[share]])
+
+    def raises(self, scores: Array) -> Mask:
+        """Return where each score lies above its percentile, then learn it."""
+        level = self._past.quantiles(self._share)[:, 0]
+        raised: Mask = (scores > level) & (self._past.seen >= FIRST_SCORES)
+        self._past.add(scores)
+        return raised
 
 
 class _Loop:
@@ -511,7 +573,7 @@ class _Loop:
         self._percentiles: PastPercentile | None = None
         self._generator = np.random.default_rng([setting.seed, 5, zlib.crc32(context.nodes[0].encode())])
 
-    def run(self, rows: Rows, gap: Mask, qos: Array) -> None:
+    def run(self, rows: AlignedRows, gap: Mask, qos: Array) -> None:
         """Let all methods score the next rows, and record them."""
         present = rows.present[:, None, :]
         steps, spent = rows.ready.shape[0], self.record.spent

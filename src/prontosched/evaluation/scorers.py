@@ -52,7 +52,7 @@ class MethodScores(NamedTuple):
 
 
 @dataclass(slots=True)
-class Rows:
+class AlignedRows:
     """The next rows of all nodes of a part, side by side: `(steps, nodes)`, vectors `(steps, nodes, metrics)`.
 
     Attributes
@@ -78,20 +78,20 @@ class Rows:
     scaled: Array
 
 
-Scorer = Callable[[Rows], MethodScores]
+Scorer = Callable[[AlignedRows], MethodScores]
 
 
-def current_ready(rows: Rows) -> MethodScores:
+def current_ready(rows: AlignedRows) -> MethodScores:
     """Refuse while CPU Ready is at or over the threshold."""
     return MethodScores(rows.ready, rows.ready >= rows.threshold)
 
 
-def utilisation(rows: Rows) -> MethodScores:
+def utilisation(rows: AlignedRows) -> MethodScores:
     """Score by CPU utilisation, raised in its own highest tenth."""
     return MethodScores(rows.utilisation, None)
 
 
-def clock(rows: Rows) -> MethodScores:
+def clock(rows: AlignedRows) -> MethodScores:
     """Refuse at every tenth timestep, looking at nothing.
 
     The score runs through evenly spread values, so that at any budget it is raised at even distances.
@@ -100,7 +100,7 @@ def clock(rows: Rows) -> MethodScores:
     return MethodScores(score, rows.timestep % CLOCK_PERIOD == 0)
 
 
-def always_accept(rows: Rows) -> MethodScores:
+def always_accept(rows: AlignedRows) -> MethodScores:
     """Never refuse."""
     return MethodScores(np.full(rows.ready.shape, np.nan), np.zeros(rows.ready.shape, bool))
 
@@ -118,7 +118,7 @@ class PublishedRule:
         self._demand = ready_unit == "other"
         self._most: Array | None = None
 
-    def score(self, rows: Rows) -> MethodScores:
+    def score(self, rows: AlignedRows) -> MethodScores:
         """Let the rule decide, row by row."""
         busy = rows.utilisation
         first = np.full(busy.shape[1:], -np.inf) if self._most is None else self._most
@@ -136,7 +136,7 @@ class SmoothedReady:
         self._weight = weight
         self._mean = np.full(nodes, np.nan)
 
-    def score(self, rows: Rows) -> MethodScores:
+    def score(self, rows: AlignedRows) -> MethodScores:
         """Score by the mean, the present included."""
         score = np.empty_like(rows.ready)
         for step, ready in enumerate(rows.ready):
@@ -152,7 +152,7 @@ class ReadyZScore:
         self._variance = np.full(nodes, np.nan)
         self._seen = np.zeros(nodes)
 
-    def score(self, rows: Rows) -> MethodScores:
+    def score(self, rows: AlignedRows) -> MethodScores:
         """Score against the mean and deviation of the past."""
         score = np.stack([self._step(ready) for ready in rows.ready])
         return MethodScores(score, score >= Z_LIMIT)
@@ -178,13 +178,13 @@ class DistanceMeans:
     def __init__(self, nodes: int) -> None:
         self._weight = weight(HALF_LIFE)
         self._means = np.full((2, nodes), np.nan)
-        self._rows: Rows | None = None
+        self._rows: AlignedRows | None = None
         self._relative: Array = np.zeros((0, 2, nodes))
 
     def scorer(self, *used: int) -> Scorer:
         """Return the scorer by T² (0), SPE (1) or the sum of both; they are worked out once for the same rows."""
 
-        def score(rows: Rows) -> MethodScores:
+        def score(rows: AlignedRows) -> MethodScores:
             if rows is not self._rows:
                 both = np.stack([rows.t_squared, rows.spe], axis=1)
                 self._relative = np.stack([self._step(now) for now in both])
@@ -209,7 +209,7 @@ class Coin:
         self._downtime = downtime
         self._generators = [np.random.default_rng([seed, 11, zlib.crc32(node.encode())]) for node in nodes]
 
-    def score(self, rows: Rows) -> MethodScores:
+    def score(self, rows: AlignedRows) -> MethodScores:
         """Score at random."""
         steps = rows.ready.shape[0]
         score = np.stack([generator.random(steps) for generator in self._generators], axis=1)
@@ -229,7 +229,7 @@ class HalfSpaceTrees:
             for node in nodes
         ]
 
-    def score(self, rows: Rows) -> MethodScores:
+    def score(self, rows: AlignedRows) -> MethodScores:
         """Score each vector, then learn it."""
         score = np.full(rows.ready.shape, np.nan)
         # The scaled metrics lie within ±8; the forest wants them between 0 and 1.
@@ -260,7 +260,7 @@ class Boosting:
             raise SettingsError(missing_extra("method boosting", "evaluation")) from error
         self._nodes = [_Boosted(horizon, seed) for _ in range(nodes)]
 
-    def score(self, rows: Rows) -> MethodScores:
+    def score(self, rows: AlignedRows) -> MethodScores:
         """Score the next rows: each from the past and itself, by the model of now."""
         columns = zip(rows.ready.T, rows.utilisation.T, rows.threshold.T, rows.time.T, strict=True)
         found = [node.scores(*column) for node, column in zip(self._nodes, columns, strict=True)]

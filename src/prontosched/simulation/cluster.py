@@ -194,7 +194,7 @@ KINDS = ("cpu", "run_queue", "context_switches", "memory", "disk_io", "fork_rate
 EACH = 4
 
 
-class Reading(NamedTuple):
+class NodeTelemetry(NamedTuple):
     """Telemetry of all nodes at one timestep: vectors `(N, d)`, the others `(N,)`."""
 
     vectors: Array
@@ -232,9 +232,9 @@ class Sensors:
         self._drift = np.zeros(size)
         self.vectors = vectors
         self._nothing = np.zeros((nodes, 0))
-        self._late: deque[Reading] = deque(maxlen=delay + 1)
+        self._late: deque[NodeTelemetry] = deque(maxlen=delay + 1)
 
-    def read(self, cluster: Cluster, announced: Array, own: Array | None = None) -> Reading:
+    def read(self, cluster: Cluster, announced: Array, own: Array | None = None) -> NodeTelemetry:
         """Return what the nodes show now.
 
         Parameters
@@ -247,7 +247,7 @@ class Sensors:
         if own is not None and self.vectors:
             vectors = np.hstack([own, vectors])
         cluster.started[:] = 0.0
-        self._late.append(Reading(vectors, ready, cluster.utilisation()))
+        self._late.append(NodeTelemetry(vectors, ready, cluster.utilisation()))
         return self._late[0]
 
     def _read_vectors(self, cluster: Cluster, announced: Array) -> Array:

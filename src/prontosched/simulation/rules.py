@@ -23,7 +23,7 @@ from prontosched.pipeline.node_fleet import NodeFleet
 from prontosched.pipeline.presets import make_fleet
 from prontosched.signals.arithmetic import Many
 from prontosched.signals.policy import Budget
-from prontosched.simulation.cluster import Cluster, Reading
+from prontosched.simulation.cluster import Cluster, NodeTelemetry
 from prontosched.simulation.tenants import Tenants
 from prontosched.subspace import Array
 
@@ -126,7 +126,7 @@ class Rule:
         self.context = context
         self._open: Mask = np.zeros(context.cluster.nodes, np.bool_)
 
-    def decide(self, reading: Reading, time: float, starved: Mask) -> RuleDecision:
+    def decide(self, reading: NodeTelemetry, time: float, starved: Mask) -> RuleDecision:
         """Return what holds until the next second.
 
         Parameters
@@ -148,7 +148,7 @@ class Published(Rule):
         self.rule: Competitor = COMPETITORS[name](context.cluster.nodes, **cores)
         self.as_score = as_score
 
-    def decide(self, reading: Reading, time: float, starved: Mask) -> RuleDecision:
+    def decide(self, reading: NodeTelemetry, time: float, starved: Mask) -> RuleDecision:
         """Ask the rule."""
         score, refuse = self.rule.step(reading.ready, reading.utilisation)
         return RuleDecision(np.nan_to_num(score), self._open) if self.as_score else RuleDecision(None, refuse)
@@ -183,7 +183,7 @@ class Pronto(Rule):
         self._blocks = [slice(i * each, (i + 1) * each) for i in range(context.clusters)]
         self._gates = [ClusterGate(each) for _ in self._blocks]
 
-    def decide(self, reading: Reading, time: float, starved: Mask) -> RuleDecision:
+    def decide(self, reading: NodeTelemetry, time: float, starved: Mask) -> RuleDecision:
         """Carry the reading through the nodes, and their decisions through the gates."""
         decision = self.fleet.step(
             reading.vectors, ready=reading.ready, utilisation=reading.utilisation, time=time
@@ -212,7 +212,7 @@ class Paper(Rule):
             "paper", nodes=context.cluster.nodes, features=len(context.metrics), metrics=context.metrics
         )
 
-    def decide(self, reading: Reading, time: float, starved: Mask) -> RuleDecision:
+    def decide(self, reading: NodeTelemetry, time: float, starved: Mask) -> RuleDecision:
         """Close the nodes that raise it."""
         raised = self.fleet.step(
             reading.vectors, ready=reading.ready, utilisation=reading.utilisation, time=time
@@ -237,7 +237,7 @@ class Oracle(Rule):
 class OracleScore(Rule):
     """What the tenants will want within the horizon, on top of the jobs that are there."""
 
-    def decide(self, reading: Reading, time: float, starved: Mask) -> RuleDecision:
+    def decide(self, reading: NodeTelemetry, time: float, starved: Mask) -> RuleDecision:
         """Return the most CPUs wanted, in shares of the node's."""
         cluster = self.context.cluster
         now = int(cluster.time)
@@ -249,7 +249,7 @@ class OracleScore(Rule):
 class RandomScore(Rule):
     """A score at random."""
 
-    def decide(self, reading: Reading, time: float, starved: Mask) -> RuleDecision:
+    def decide(self, reading: NodeTelemetry, time: float, starved: Mask) -> RuleDecision:
         """Toss a coin for every node."""
         return RuleDecision(self.context.rng.random(reading.ready.size), self._open)
 
@@ -263,7 +263,7 @@ class Rationed(Rule):
         self.vectors = rule.vectors
         self._budget = Budget(Many(context.cluster.nodes), context.budget)
 
-    def decide(self, reading: Reading, time: float, starved: Mask) -> RuleDecision:
+    def decide(self, reading: NodeTelemetry, time: float, starved: Mask) -> RuleDecision:
         """Refuse above a threshold that follows the budget."""
         score = self.rule.decide(reading, time, starved).score
         assert score is not None  # those of `RATIONED` give one

@@ -18,7 +18,7 @@ from prontosched.errors import SettingsError
 from prontosched.simulation.cluster import WIDTHS, Cluster, Jobs, Sensors, draw_jobs
 from prontosched.simulation.placers import DRAWING, PLACERS, Choice, Loads, View
 from prontosched.simulation.rules import Oracle, Rule, RuleContext, RuleDecision, make_rule
-from prontosched.simulation.tenants import BEYOND, TENANTS, Background, Tenants, join, replayed
+from prontosched.simulation.tenants import BEYOND, TENANTS, RecordedTenants, Tenants, join, replayed
 from prontosched.subspace import Array
 
 # A job met contention if it ran this much longer than alone.
@@ -66,7 +66,7 @@ class Scenario:
     delay: int = 1
     budget: float = 0.1
     equal_downtime: bool = False
-    background: Background | None = field(default=None, compare=False, repr=False)
+    background: RecordedTenants | None = field(default=None, compare=False, repr=False)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""

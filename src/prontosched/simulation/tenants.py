@@ -62,7 +62,7 @@ class Tenants(NamedTuple):
         return np.array(rows)
 
 
-class Background(NamedTuple):
+class RecordedTenants(NamedTuple):
     """Recorded machines for tenants to replay.
 
     Attributes
@@ -153,7 +153,7 @@ def mixed(nodes: int, steps: int, rng: np.random.Generator) -> Tenants:
     return Tenants(wanted[chosen, :, at].T.copy(), signs[chosen, :, at].T.copy(), clock=3600.0 / HOUR)
 
 
-def replayed(nodes: int, steps: int, rng: np.random.Generator, background: Background) -> Tenants:
+def replayed(nodes: int, steps: int, rng: np.random.Generator, background: RecordedTenants) -> Tenants:
     """Return recorded machines, each node one of them from a moment of its own, with its own metrics."""
     machine = rng.integers(0, len(background.demand), nodes)
     rows = np.array([demand.size for demand in background.demand])
@@ -216,7 +216,7 @@ LEAST_ROWS = 100
 
 def read_background(
     paths: Sequence[Path], *, load: str | None = None, exclude: Sequence[str] = ()
-) -> Background:
+) -> RecordedTenants:
     """Read traces for tenants to replay, one row a step.
 
     Parameters
@@ -241,14 +241,14 @@ def read_background(
                 f"{node}: a trace must have at least {LEAST_ROWS} rows with load, got {wanted.size} rows: "
                 "name the column that tells the load with --load-column"
             )
-    return Background(
+    return RecordedTenants(
         source.metrics,
         tuple(np.nan_to_num(np.concatenate(parts)) for parts in vectors.values()),
         tuple(wanted / np.percentile(wanted, FULL_AT) for wanted in machines),
     )
 
 
-def shipped_background() -> Background | None:
+def shipped_background() -> RecordedTenants | None:
     """Return the host trace that comes with Pronto; None where it cannot be read."""
     try:
         import pyarrow  # noqa: F401
