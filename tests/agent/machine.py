@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from prontosched.agent.answer import Silence
-from prontosched.agent.crowd import Crowd
-from prontosched.agent.crowd_state import SavedNodes
 from prontosched.agent.loop import Agent
-from prontosched.agent.nodes import OneNode
+from prontosched.agent.nodes import LiveNode, NodeTable
 from prontosched.agent.pace import Pace
 from prontosched.agent.reading import Reader
-from prontosched.agent.watched import Watched
-from prontosched.pipeline.presets import make_fleet, make_node
+from prontosched.pipeline.presets import make_node
 from prontosched.telemetry.source import Sample
 
 METRICS = ("load", "heat", "wind", "rain", "fog")
@@ -69,19 +66,13 @@ def make_agent(
     preset: str = "paper",
     **given: Any,
 ) -> Agent:
-    def one(name: str) -> OneNode:
-        return OneNode(lambda metrics: make_node(preset, metrics=metrics), name=name, patience=patience)
-
-    def crowd(saved: SavedNodes | None, alone: Mapping[str, OneNode]) -> Crowd:
-        return Crowd(
-            lambda size, metrics: make_fleet(preset, nodes=size, features=len(metrics), metrics=metrics),
-            name=source.node,
-            saved=saved,
-            alone=alone,
+    def make(name: str, now: float) -> LiveNode:
+        return LiveNode(
+            lambda metrics: make_node(preset, metrics=metrics), name=name, now=now, patience=patience
         )
 
-    watched = Watched(one, crowd, name=source.node)
+    nodes = NodeTable(make, name=source.node, **given.pop("table", {}))
     given.setdefault("silence", Silence(10.0))
     given.setdefault("capacity", 2.0)
     timeout = given.pop("timeout", 0.5)
-    return Agent(Reader(source, timeout=timeout), watched, Pace(interval, clock=clock), **given)
+    return Agent(Reader(source, timeout=timeout), nodes, Pace(interval, clock=clock), **given)

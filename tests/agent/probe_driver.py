@@ -12,9 +12,8 @@ import threading
 import time
 from pathlib import Path
 
-from prontosched.agent.assembly import make_watched
+from prontosched.agent.assembly import make_nodes
 from prontosched.agent.loop import Agent
-from prontosched.agent.nodes import OneNode
 from prontosched.agent.pace import Pace
 from prontosched.agent.probe import ProbeFollower, probe_view
 from prontosched.agent.reading import Reader
@@ -30,9 +29,9 @@ def alternate(
     agent: Agent, root: Path, cycles: int, stop: asyncio.Event, loop: asyncio.AbstractEventLoop
 ) -> None:
     """Make load until some probes met a refusal, then none until as many met acceptance; until both are told apart."""
-    assert isinstance(agent.nodes, OneNode)
+    assert agent.nodes.only is not None
     for _ in range(cycles):
-        if agent.nodes.probes.told:
+        if agent.nodes.only.probes.told:
             break
         wait_for_probes(agent, "accepting", 8)
         with spinning(3 * CPUS) as processes:
@@ -42,10 +41,10 @@ def alternate(
 
 
 def wait_for_probes(agent: Agent, state: str, more: int) -> None:
-    assert isinstance(agent.nodes, OneNode)
-    aim = agent.nodes.probes.by_state[state].count + more
+    assert agent.nodes.only is not None
+    aim = agent.nodes.only.probes.by_state[state].count + more
     end = time.monotonic() + 40.0
-    while agent.nodes.probes.by_state[state].count < aim and time.monotonic() < end:
+    while agent.nodes.only.probes.by_state[state].count < aim and time.monotonic() < end:
         time.sleep(0.05)
 
 
@@ -53,9 +52,9 @@ async def main(root: Path, cycles: int) -> None:
     sys.stdin.readline()
     view_of(root)
     source = LinuxSource(root, INTERVAL, "n1")
-    watched = make_watched(AgentSettings(interval=INTERVAL), source)
+    nodes = make_nodes(AgentSettings(interval=INTERVAL), source)
     probe = ProbeFollower(Probe(every_seconds=0.1))
-    agent = Agent(Reader(source, timeout=2.0), watched, Pace(INTERVAL), followers=[probe])
+    agent = Agent(Reader(source, timeout=2.0), nodes, Pace(INTERVAL), followers=[probe])
     stop = asyncio.Event()
     if cycles:
         arguments = (agent, root, cycles, stop, asyncio.get_running_loop())

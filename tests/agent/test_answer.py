@@ -5,8 +5,9 @@ import math
 
 import pytest
 
-from prontosched.agent.answer import Known, Silence, answer
+from prontosched.agent.answer import Silence, answer
 from prontosched.agent.jobs import Announced
+from prontosched.agent.nodes import LiveNode
 from prontosched.decision import Decision
 
 CALM = Decision(raised=False, score=0.2, threshold=1.0, reason="nothing spikes")
@@ -14,8 +15,8 @@ BUSY = Decision(raised=True, score=3.0, threshold=1.0, reason="cpu_user is risin
 
 
 def known(decision, *, seen_at=100.0, changed_at=90.0):
-    found = Known("n1", seen_at, changed_at)
-    found.decision = decision
+    found = LiveNode(lambda metrics: None, name="n1", now=seen_at)
+    found.decision, found.changed_at = decision, changed_at
     return found
 
 

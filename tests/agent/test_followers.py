@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from prontosched.agent.assembly import closes_nodes, make_followers, node_builder
+from prontosched.agent.assembly import closes_nodes, make_followers, make_nodes
 from prontosched.agent.assembly import make_agent as assemble
 from prontosched.agent.federating import FederationFollower
 from prontosched.agent.gating import GateFollower
@@ -67,17 +67,6 @@ def test_a_node_that_left_is_opened_and_stays_counted():
     assert follower.status()["refusals"] == refused == 1
     assert follower.status()["nodes"] == []
     asyncio.run(agent.abandon())
-
-
-def test_nodes_beyond_what_one_agent_gates_are_said_and_counted(monkeypatch, caplog):
-    monkeypatch.setattr("prontosched.agent.gating.MOST", 0)
-    agent, follower = gated(MemoryGate("n1"), enforce=True, ticks=5)
-    asyncio.run(agent.abandon())
-
-    assert follower.status()["nodes_beyond"] == 1
-    assert [r.message for r in caplog.records if "without a gate" in r.message] == [
-        "1 nodes go without a gate: one agent gates at most 0, run several"
-    ]
 
 
 def test_in_shadow_mode_nothing_is_changed_but_all_is_counted():
@@ -226,12 +215,12 @@ def test_another_budget_keeps_the_node_and_starts_the_signal_anew(tmp_path):
     other = make(0.2)
     run(other, ticks=1)
 
-    assert first.nodes.node.timestep == 40
-    assert same.watched.message.endswith("warm, 5 metrics")
-    assert same.nodes.node.timestep == 41
-    assert "the signal starts anew" in other.watched.message
-    assert other.nodes.node.timestep == 42
-    assert other.nodes.node.signal.policy.budget == 0.2
+    assert first.nodes.only.node.timestep == 40
+    assert same.nodes.message.endswith("warm, 5 metrics")
+    assert same.nodes.only.node.timestep == 41
+    assert "the signal starts anew" in other.nodes.message
+    assert other.nodes.only.node.timestep == 42
+    assert other.nodes.only.node.signal.policy.budget == 0.2
 
 
 def test_an_option_the_signal_does_not_have_is_refused(tmp_path):
@@ -245,7 +234,7 @@ def test_enforcement_is_told_to_the_signal(tmp_path):
     )
     agent = run(assemble(settings, Machine()), ticks=3)
 
-    assert agent.nodes.node.signal.enforcing
+    assert agent.nodes.only.node.signal.enforcing
     assert os.path.isdir(tmp_path)
 
 
@@ -265,4 +254,4 @@ def test_signal_counts_as_obeyed_only_where_refusals_close_the_node(gate, option
     settings = AgentSettings(gate=gate, gate_option=options, enforce=enforce)
 
     assert closes_nodes(settings) == closes
-    assert node_builder(settings)(("cpu_user",)).signal.enforcing == closes
+    assert make_nodes(settings, Machine()).enforcing == closes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from prontosched.agent.answer import Silence
-from prontosched.agent.disk import Disk
+from prontosched.agent.disk import Disk, restore
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS, Clock, Machine, make_agent, sample
 
@@ -136,7 +136,7 @@ def test_metrics_that_vanish_for_a_while_cost_nothing():
 
     agent = run(make_agent(Machine(give), patience=5), ticks=60)
 
-    assert agent.nodes.rebuilds == 0
+    assert agent.nodes.only.rebuilds == 0
     assert not agent.faults
 
 
@@ -148,10 +148,10 @@ def test_metrics_gone_and_new_for_good_rebuild_the_node_warm():
 
     agent = run(make_agent(Machine(give), patience=5), ticks=80)
 
-    assert agent.nodes.rebuilds == 1
+    assert agent.nodes.only.rebuilds == 1
     assert agent.nodes.features == 4
-    assert agent.nodes.node.timestep == 80
-    assert agent.nodes.node.metrics == new
+    assert agent.nodes.only.node.timestep == 80
+    assert agent.nodes.only.node.metrics == new
     assert not agent.faults
 
 
@@ -221,27 +221,26 @@ def test_the_end_of_a_trace_ends_the_loop():
 def test_a_restart_continues_warm_with_the_very_same_node(tmp_path):
     first = run(make_agent(Machine(), disk=Disk(tmp_path, "machine")), ticks=57)
     second = make_agent(Machine(), disk=Disk(tmp_path, "machine"))
-    fields, _ = second.disk.state.load()
-    message = second.watched.restore(fields)
+    restore(second.nodes, second.disk)
     run(second, ticks=1)
 
-    assert message == "warm, 5 metrics"
-    assert second.nodes.node.timestep == first.nodes.node.timestep + 1 == 58
+    assert second.nodes.message.endswith("warm, 5 metrics")
+    assert second.nodes.only.node.timestep == first.nodes.only.node.timestep + 1 == 58
     np.testing.assert_array_equal(
-        second.nodes.node.embedding.subspace.basis, first.nodes.node.embedding.subspace.basis
+        second.nodes.only.node.embedding.subspace.basis, first.nodes.only.node.embedding.subspace.basis
     )
-    assert second.nodes.record.timesteps == 58
+    assert second.nodes.only.record.timesteps == 58
 
 
 def test_saved_state_of_other_metrics_is_not_used(tmp_path):
     run(make_agent(Machine(), disk=Disk(tmp_path, "machine")), ticks=30)
     other = tuple("uvwxyz")
     agent = make_agent(Machine(lambda i: [sample(i, metrics=other)]), disk=Disk(tmp_path, "machine"))
-    agent.watched.restore(agent.disk.state.load()[0])
+    restore(agent.nodes, agent.disk)
     run(agent, ticks=25)
 
-    assert agent.nodes.node.timestep == 25
-    assert agent.nodes.message == "starting cold: the saved state is of other metrics"
+    assert agent.nodes.only.node.timestep == 25
+    assert agent.nodes.only.message == "starting cold: the saved state is of other metrics"
     assert not agent.faults
 
 
@@ -263,13 +262,13 @@ def test_several_nodes_decide_apart_and_survive_a_restart(tmp_path):
 
     first = run(make_agent(Machine(give), disk=Disk(tmp_path, "machine")), ticks=30)
     second = make_agent(Machine(give), disk=Disk(tmp_path, "machine"))
-    message = second.watched.restore(second.disk.state.load()[0])
+    restore(second.nodes, second.disk)
     run(second, ticks=1)
 
     assert first.nodes.names == ["a", "b/c", "d"]
     assert first.nodes.tally.decisions == 30 + 30 + 20
-    assert message == "warm, 3 nodes"
-    assert second.nodes.member("b/c").node.timestep == 31
+    assert second.nodes.message.endswith("warm, 3 nodes")
+    assert second.nodes["b/c"].node.timestep == 31
 
 
 def test_a_node_that_was_alone_goes_on_when_a_second_appears():
@@ -279,13 +278,13 @@ def test_a_node_that_was_alone_goes_on_when_a_second_appears():
 
     agent = run(make_agent(Machine(give)), ticks=20)
 
-    assert agent.nodes.member("n1").node.timestep == 20
-    assert agent.nodes.member("n2").node.timestep == 10
+    assert agent.nodes["n1"].node.timestep == 20
+    assert agent.nodes["n2"].node.timestep == 10
     assert agent.nodes.tally.decisions == 30
 
 
 @pytest.mark.parametrize("preset", ["paper", "default"])
-def test_a_crowd_decides_for_each_and_tolerates_those_that_come_and_go(preset):
+def test_many_nodes_decide_each_and_tolerates_those_that_come_and_go(preset):
     rng = np.random.default_rng(5)
     names = [f"n{k:03d}" for k in range(150)]
 
@@ -298,7 +297,7 @@ def test_a_crowd_decides_for_each_and_tolerates_those_that_come_and_go(preset):
     assert len(agent.nodes.names) == 150
     assert not agent.faults
     assert agent.answer("n149").reason
-    assert agent.nodes.insight("n000").subspace.rank >= 1
+    assert agent.nodes["n000"].evidence.subspace.rank >= 1
     with pytest.raises(KeyError, match="name one of the 150 nodes: --node NAME, or "):
         agent.answer()
     with pytest.raises(KeyError, match="no node 'nobody' among 150"):
@@ -322,10 +321,14 @@ def test_announcing_is_atomic_of_many_that_ask_at_once():
 def test_sigterm_in_the_middle_of_a_block_saves_the_block(tmp_path):
     agent = make_agent(Machine(), disk=Disk(tmp_path, "machine"), interval=0.01)
     run(agent, ticks=37)
-    fields, _ = Disk(tmp_path, "machine").state.load()
     later = make_agent(Machine())
-    later.watched.restore(fields)
+    restore(later.nodes, Disk(tmp_path, "machine"))
+    later.nodes.begin([sample(37)], 0.0)
+    later.nodes.step(sample(37), 0.0)
 
-    assert later.nodes.node.timestep == 37
-    assert later.nodes.node.embedding.blocks == 3
-    assert later.nodes.node.embedding.state()["slab"].shape[0] > later.nodes.node.embedding.state()["known"]
+    assert later.nodes.only.node.timestep == 38
+    assert later.nodes.only.node.embedding.blocks == 3
+    assert (
+        later.nodes.only.node.embedding.state()["slab"].shape[0]
+        > later.nodes.only.node.embedding.state()["known"]
+    )

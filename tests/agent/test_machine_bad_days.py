@@ -61,7 +61,7 @@ def test_counters_that_start_again_give_no_fault_and_no_negative_ready(tmp_path)
         stat.write_text(re.sub(r"\b\d{4,}\b", lambda found: str(int(int(found[0]) * factor)), text))
 
     agent, ready = watch(LinuxSource(root, interval_seconds=0.05), 25, between=between)
-    vector = agent.nodes.node.evidence.vector
+    vector = agent.nodes.only.node.evidence.vector
 
     assert agent.nodes.tally.decisions == 25
     assert not agent.faults

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from prontosched.agent.decision_log import DecisionLog, Row
 from prontosched.agent.disk import Disk
 from prontosched.agent.minutes import NODE, Measured, Minutes
-from prontosched.agent.nodes import Insight
 from prontosched.agent.projected import Lineages, Packed, compress, expanded, pack
+from prontosched.decision import Evidence
 from prontosched.subspace import Subspace
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS as MEASURED
@@ -41,7 +41,7 @@ def many(time, names, *, ready, raised=False):
 
 def insight(basis, metrics=METRICS):
     subspace = None if basis is None else Subspace(np.asarray(basis, float), np.ones(len(basis[0])))
-    return Insight(metrics, None, subspace, (), None)
+    return Evidence(0, subspace=subspace, metrics=metrics)
 
 
 @given(st.floats(min_value=-1e9, max_value=1e9))
@@ -317,8 +317,6 @@ def run(agent, ticks):
 
 @pytest.mark.parametrize("nodes", [17, 70])
 def test_an_agent_keeps_the_minutes_of_all_its_nodes(tmp_path, nodes):
-    """Several nodes, and a crowd."""
-
     def give(i):
         return [
             Sample(f"n{k}", MEASURED, np.sin(np.arange(5) + k + 0.7 * i), 1000.0 + i, float(k), 10.0)
@@ -328,13 +326,13 @@ def test_an_agent_keeps_the_minutes_of_all_its_nodes(tmp_path, nodes):
     for begin in (0.0, 3000.0):  # and once more after a restart
         wall = Clock(begin)
         agent = make_agent(Machine(give), disk=Disk(tmp_path, "machine"), wall=wall)
-        step = agent.watched.step
+        begin_step = agent.nodes.begin
 
-        def stepped(samples, now, wall=wall, step=step):
+        def begun(samples, now, wall=wall, begin_step=begin_step):
             wall.now += 10.0
-            step(samples, now)
+            begin_step(samples, now)
 
-        agent.watched.step = stepped
+        agent.nodes.begin = begun
         run(agent, 30)
     log = DecisionLog(tmp_path / "machine.decisions.sqlite")
     found = log.history("n16", 0.0, 3600.0, 60, every_decision=False)

@@ -15,7 +15,7 @@ import pytest
 
 from prontosched.agent.exposition import exposition
 from prontosched.agent.probe import ProbeFollower, make_probe, probe_view
-from prontosched.agent.probe_record import ProbeRecord
+from prontosched.agent.record import ProbeRecord
 from prontosched.agent.views import status
 from prontosched.telemetry.linux import LinuxSource
 from prontosched.telemetry.probe import Probed

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from prontosched.agent.slowdown import ENOUGH, ContentionLengths, slowdown
-from prontosched.agent.track_record import TrackRecord
+from prontosched.agent.answer import slowdown
+from prontosched.agent.record import ENOUGH_LENGTHS as ENOUGH
+from prontosched.agent.record import ContentionLengths, TrackRecord
 
 
 def follow(*stretches, calm=3):

@@ -13,9 +13,9 @@ from prontosched.errors import NewerStateError, StateError
 
 
 def test_what_was_saved_comes_back(tmp_path):
-    file = state.StateFile(tmp_path / "a.state")
-    file.save({"count": 3, "values": np.array([1.0, 2.0])})
-    fields, message = file.load()
+    file = state.StateFiles(tmp_path, "a")
+    file.save(0, {"form": "one", "count": 3, "values": np.array([1.0, 2.0])})
+    (fields,), message = file.load()
     file.close()
 
     assert fields["count"] == 3
@@ -23,24 +23,24 @@ def test_what_was_saved_comes_back(tmp_path):
 
 
 def test_without_a_file_the_start_is_cold(tmp_path):
-    file = state.StateFile(tmp_path / "deep" / "er" / "a.state")
+    file = state.StateFiles(tmp_path / "deep" / "er", "a")
     found = file.load()
     file.close()
 
-    assert found == (None, "starting cold: there is no saved state yet")
+    assert found == ([], "starting cold: there is no saved state yet")
 
 
 @pytest.mark.parametrize("damage", [b"", b"PRON", b"\0" * 4000, None])
 def test_a_damaged_file_is_set_aside_with_a_message(tmp_path, damage):
     path = tmp_path / "a.state"
-    file = state.StateFile(path)
-    file.save({"count": 3})
+    file = state.StateFiles(tmp_path, "a")
+    file.save(0, {"form": "one", "count": 3})
     good = path.read_bytes()
     path.write_bytes(good[:-3] + b"xyz" if damage is None else damage)
     fields, message = file.load()
     file.close()
 
-    assert fields is None
+    assert fields == []
     assert "is damaged" in message
     assert "set aside as a.state.corrupt" in message
     assert not path.exists()
@@ -49,12 +49,12 @@ def test_a_damaged_file_is_set_aside_with_a_message(tmp_path, damage):
 
 def test_every_truncation_is_noticed(tmp_path):
     path = tmp_path / "a.state"
-    file = state.StateFile(path)
-    file.save({"values": np.arange(5.0)})
+    file = state.StateFiles(tmp_path, "a")
+    file.save(0, {"form": "one", "values": np.arange(5.0)})
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        assert file.load()[0] is None
+        assert file.load()[0] == []
     file.close()
 
 
@@ -62,7 +62,7 @@ def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path):
     path = tmp_path / "a.state"
     newer = codec.encode(state.KIND, state.VERSION + 1, {"secret": 1})
     path.write_bytes(newer)
-    file = state.StateFile(path)
+    file = state.StateFiles(tmp_path, "a")
     with pytest.raises(NewerStateError, match=r"a\.state: .*written by a newer Pronto; upgrade"):
         file.load()
     file.close()
@@ -71,16 +71,15 @@ def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path):
 
 
 def test_a_second_agent_is_refused_and_told_who_holds_the_file(tmp_path):
-    path = tmp_path / "a.state"
-    file = state.StateFile(path)
+    file = state.StateFiles(tmp_path, "a")
     program = (
-        "import sys; from pathlib import Path; from prontosched.agent.state import StateFile\n"
+        "import sys; from pathlib import Path; from prontosched.agent.state import StateFiles\n"
         "from prontosched.errors import StateError\n"
-        "try: StateFile(Path(sys.argv[1]))\n"
+        "try: StateFiles(Path(sys.argv[1]), 'a')\n"
         "except StateError as error: print(error)\n"
     )
     found = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=30, check=True
     )
     file.close()
 
@@ -92,16 +91,16 @@ def test_a_killed_writer_leaves_the_old_file_whole(tmp_path):
     """Writes in a loop and is killed at a random moment, many times."""
     path = tmp_path / "a.state"
     program = (
-        "import sys, numpy as np; from pathlib import Path; from prontosched.agent.state import StateFile\n"
-        "file = StateFile(Path(sys.argv[1])); print('ready', flush=True)\n"
+        "import sys, numpy as np; from pathlib import Path; from prontosched.agent.state import StateFiles\n"
+        "file = StateFiles(Path(sys.argv[1]), 'a'); print('ready', flush=True)\n"
         "i = 0\n"
         "while True:\n"
-        "    i += 1; file.save({'i': i, 'values': np.full(2000, float(i))})\n"
+        "    i += 1; file.save(0, {'i': i, 'values': np.full(2000, float(i))})\n"
     )
     rng = np.random.default_rng(3)
     for _ in range(6):
         process = subprocess.Popen(
-            [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
         )
         process.stdout.readline()
         with pytest.raises(subprocess.TimeoutExpired):
@@ -127,7 +126,7 @@ def test_the_folder_follows_the_standard():
 def test_a_folder_that_cannot_be_made_is_an_error_a_user_can_act_on(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError, match="give another with --state"):
-        state.StateFile(tmp_path / "file" / "a.state")
+        state.StateFiles(tmp_path / "file", "a")
 
 
 def test_an_address_is_found_while_its_agent_lives(tmp_path):
@@ -144,3 +143,29 @@ def test_the_address_of_a_dead_agent_is_not_used(tmp_path):
     (tmp_path / "address.json").write_text(f'{{"url": "http://127.0.0.1:1", "pid": {process.pid}}}')
 
     assert state.read_address(tmp_path) is None
+
+
+def test_the_files_of_groups_that_are_no_more_are_removed(tmp_path):
+    files = state.StateFiles(tmp_path, "a")
+    for number in range(4):
+        files.save(number, {"form": "several", "names": []})
+    files.drop_from(2)
+    left = sorted(path.name for path in (tmp_path / "a.nodes").iterdir())
+    files.close()
+
+    assert left == ["0001.state"]
+    assert (tmp_path / "a.state").exists()
+
+
+def test_many_nodes_of_an_older_release_are_set_aside_with_a_message(tmp_path, caplog):
+    (tmp_path / "a.crowd").mkdir()
+    (tmp_path / "a.crowd" / "0000.state").write_bytes(b"arrays")
+    files = state.StateFiles(tmp_path, "a")
+    files.save(0, {"form": "crowd", "nodes": 100})
+    found, message = files.load()
+    files.close()
+
+    assert found == []
+    assert message.startswith("starting cold")
+    assert "a.crowd was set aside as a.crowd.old" in caplog.text
+    assert (tmp_path / "a.crowd.old" / "0000.state").read_bytes() == b"arrays"

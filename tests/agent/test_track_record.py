@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from prontosched.agent.track_record import ENOUGH, TrackRecord, record_shown
+from prontosched.agent.record import ENOUGH, TrackRecord, record_shown
 
 
 def follow(steps, *, horizon=3):

@@ -6,15 +6,14 @@ Pure: times arrive as numbers, ages on a clock that never jumps.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from prontosched.agent.jobs import Announced
+from prontosched.agent.nodes import LiveNode, expects
 from prontosched.decision import Decision, State
 
 NAN = float("nan")
-# From this chance of contention on, an answer is never plainly "accepting", whatever was set.
-LIKELY = 0.5
 OPTION = "a setting of its signal"
 
 
@@ -32,35 +31,6 @@ class Silence:
 
     valid_seconds: float = 10.0
     answer: Literal["accept", "reject"] = "accept"
-
-
-@dataclass(slots=True)
-class Known:
-    """The newest that is known of one node; times are on the agent's own clock.
-
-    Attributes
-    ----------
-    decision
-        What the node decided last, or None before the first vector.
-    seen_at
-        When its last vector came; the agent's start before the first.
-    changed_at
-        When the node's state last became another one.
-    background
-        The part of the utilisation that is of low priority and would give way to a job.
-    timestamp
-        Clock time the last vector itself carries.
-    """
-
-    name: str
-    seen_at: float
-    changed_at: float
-    decision: Decision | None = None
-    ready: float = NAN
-    utilisation: float = NAN
-    background: float = 0.0
-    timestamp: float = NAN
-    notes: tuple[str, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +122,7 @@ class Answer:
 
 
 def answer(
-    known: Known,
+    known: LiveNode,
     announced: Announced,
     silence: Silence,
     *,
@@ -238,11 +208,6 @@ def _silent(decision: Decision | None, age: float, trouble: str) -> str:
     return f"no telemetry for {age:.0f} s" + (f" ({trouble})" if trouble else "")
 
 
-def expects(decision: Decision) -> bool:
-    """Tell whether a node expects contention, by its own word or by its chance."""
-    return bool(decision.contended or decision.probability >= LIKELY)
-
-
 def chance_within(found: Answer, asked: int, own: int | None) -> dict[str, Any]:
     """Return the chance of contention within `asked` timesteps, or the nearest horizon offered.
 
@@ -253,8 +218,9 @@ def chance_within(found: Answer, asked: int, own: int | None) -> dict[str, Any]:
 
     Examples
     --------
-    >>> known = Known("n1", 0.0, 0.0, Decision(False, 0.0, 0.0, "", probability=0.1, outlook=((30, 0.2),)))
-    >>> found = answer(known, Announced(capacity=1), Silence(), now=0.0, clock=0.0)
+    >>> node = LiveNode(lambda metrics: None, name="n1")
+    >>> node.decision = Decision(False, 0.0, 0.0, "", probability=0.1, outlook=((30, 0.2),))
+    >>> found = answer(node, Announced(capacity=1), Silence(), now=0.0, clock=0.0)
     >>> chance_within(found, 60, own=5)
     {'asked': 60, 'steps': 30, 'probability': 0.2, 'offered': [5, 30]}
     """
@@ -271,6 +237,29 @@ def chance_within(found: Answer, asked: int, own: int | None) -> dict[str, Any]:
     }
 
 
+def slowdown(*, busy: float, waiting: float, ahead: float, asked: float, capacity: float) -> float:
+    """Return how many times as long as alone a job would take: all who want to run share the CPUs.
+
+    Parameters
+    ----------
+    busy
+        CPUs in use by normal work.
+    waiting
+        Threads that wait for one: CPU Ready times the CPUs.
+    ahead
+        CPUs of jobs announced and not yet seen.
+    asked
+        CPUs the job itself will use.
+
+    Examples
+    --------
+    >>> slowdown(busy=2.0, waiting=3.0, ahead=0.0, asked=1.0, capacity=2.0)
+    3.0
+    """
+    known = [value for value in (busy, waiting) if not math.isnan(value)]
+    return max(1.0, (math.fsum(known) + ahead + asked) / capacity) if known else math.nan
+
+
 def _option(reason: str) -> str:
     """Return the option that holds a node open, as the reason names it."""
     return reason.partition("; held open")[2].removeprefix(",").strip() or OPTION
@@ -279,16 +268,3 @@ def _option(reason: str) -> str:
 def _finite(value: float) -> float | None:
     # Infinity less itself is no number either.
     return value if value - value == 0.0 else None
-
-
-def plain(value: Any) -> Any:
-    """Return a number as JSON can carry it: rounded to 9 digits, None where it is not finite.
-
-    Examples
-    --------
-    >>> plain(float("nan")), plain(1 / 3), plain("x")
-    (None, 0.333333333, 'x')
-    """
-    if isinstance(value, float):
-        return round(value, 9) if math.isfinite(value) else None
-    return value

@@ -7,29 +7,23 @@ Nothing here runs longer than a moment. Opening the source is `prontosched.agent
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from prontosched.agent.access import Access, read_token, split_address, tls_context
 from prontosched.agent.answer import Silence
-from prontosched.agent.crowd import Crowd
-from prontosched.agent.crowd_state import SavedNodes
-from prontosched.agent.disk import Disk
+from prontosched.agent.disk import Disk, restore
 from prontosched.agent.follower import Follower
 from prontosched.agent.loop import Agent
-from prontosched.agent.nodes import OneNode
+from prontosched.agent.nodes import LiveNode, NodeTable
 from prontosched.agent.pace import Pace
 from prontosched.agent.reading import Reader
 from prontosched.agent.service import ServiceManager
 from prontosched.agent.state import default_folder
-from prontosched.agent.watched import Watched
-from prontosched.errors import IntegrationError, SettingsError, StateError, suggestion
-from prontosched.pipeline.fleet import Fleet
+from prontosched.errors import IntegrationError, SettingsError, suggestion
 from prontosched.pipeline.node import Node
-from prontosched.pipeline.node_fleet import NodeFleet
-from prontosched.pipeline.presets import PRESETS, make_fleet, make_node
+from prontosched.pipeline.presets import PRESETS, make_node
 from prontosched.settings import SIGNAL_SETTINGS, AgentSettings, pairs, with_durations
 from prontosched.signals import find_signal
 from prontosched.signals.policy import read_tolerance
@@ -39,7 +33,6 @@ if TYPE_CHECKING:
     from prontosched.gates.gate import Gate
     from prontosched.gates.policy import Rules
 
-LOG = logging.getLogger("prontosched.agent")
 SHORTEST_TIMEOUT_SECONDS = 0.5
 TOLERANCE = "5%"
 HORIZON = 5
@@ -49,19 +42,7 @@ def node_builder(settings: AgentSettings) -> Callable[[tuple[str, ...]], Node]:
     """Return what makes a cold node for a list of metrics."""
     options = signal_options(settings)
 
-    def build(metrics: tuple[str, ...]) -> Node:
-        node = make_node(settings.preset, metrics=metrics, signal=settings.signal, **options)
-        _tell_obeyed(node, settings)
-        return node
-
-    return build
-
-
-def _tell_obeyed(node: Node | Fleet | NodeFleet, settings: AgentSettings) -> None:
-    """Tell a signal that learns from what follows whether its refusals are obeyed."""
-    signal = getattr(node, "signal", None)
-    if hasattr(signal, "enforcing"):
-        signal.enforcing = closes_nodes(settings)  # type: ignore[union-attr]
+    return lambda metrics: make_node(settings.preset, metrics=metrics, signal=settings.signal, **options)
 
 
 def closes_nodes(settings: AgentSettings) -> bool:
@@ -145,12 +126,12 @@ def make_agent(settings: AgentSettings, source: Source, *, embed: bool = False) 
             log_seconds=settings.log_age,
             log_bytes=settings.log_megabytes * 1024 * 1024,
         )
-    watched = make_watched(settings, source)
+    nodes = make_nodes(settings, source)
     if disk is not None:
-        restore(watched, disk)
+        restore(nodes, disk)
     return Agent(
         Reader(source, timeout=max(SHORTEST_TIMEOUT_SECONDS, 0.9 * interval)),
-        watched,
+        nodes,
         pace,
         silence=Silence(settings.valid or max(10.0, 10 * interval), settings.when_silent),
         capacity=settings.cpus or float(os.cpu_count() or 1),
@@ -251,53 +232,17 @@ def _made_gate(settings: AgentSettings) -> tuple[Gate, dict[str, str], Rules]:
     return make_gate(settings.gate, **options), options, rules
 
 
-def make_watched(settings: AgentSettings, source: Source) -> Watched:
+def make_nodes(settings: AgentSettings, source: Source) -> NodeTable:
     """Return the nodes a source feeds, still without any."""
-    build = node_builder(settings)
-    options, name = signal_options(settings), settings.name or str(getattr(source, "node", None) or "node")
+    build, options = node_builder(settings), _record_options(settings)
 
-    def one(name: str) -> OneNode:
-        return OneNode(build, name=name, **_record_options(settings))
+    def make(name: str, now: float) -> LiveNode:
+        return LiveNode(build, name=name, now=now, **options)
 
-    def many(size: int, metrics: tuple[str, ...]) -> Fleet | NodeFleet:
-        fleet = make_fleet(
-            settings.preset,
-            nodes=size,
-            features=len(metrics),
-            metrics=metrics,
-            signal=settings.signal,
-            **options,
-        )
-        _tell_obeyed(fleet, settings)
-        return fleet
-
-    def crowd(saved: SavedNodes | None, alone: Mapping[str, OneNode]) -> Crowd:
-        tolerance = _record_options(settings)["tolerance"]
-        return Crowd(many, name=name, tolerance=tolerance, saved=saved, alone=alone)
-
-    return Watched(one, crowd, name=name)
-
-
-def restore(watched: Watched, disk: Disk) -> None:
-    """Go on from saved state where there is some that fits; say what was found."""
-    try:
-        fields, message = disk.state.load()
-        saved = disk.shards.look()
-    except StateError:
-        disk.state.close()
-        raise
-    many = fields is None or fields.get("form") == "crowd"
-    if saved is not None:
-        watched.expect(saved, at_once=many)
-    if saved is not None and many:
-        message = f"continuing from {disk.shards.folder}: warm, {len(saved.absent)} nodes"
-    elif fields is not None:
-        try:
-            message = f"{message}: {watched.restore(fields)}"
-        except StateError as error:
-            message = f"starting cold: {disk.state.path} does not fit ({error})"
-    watched.message = message
-    LOG.info("%s", message)
+    name = settings.name or str(getattr(source, "node", None) or "node")
+    nodes = NodeTable(make, name=name, tolerance=options["tolerance"])
+    nodes.enforcing = closes_nodes(settings)
+    return nodes
 
 
 def _record_options(settings: AgentSettings) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from prontosched.agent.answer import Answer, plain
+from prontosched.agent.answer import Answer
 from prontosched.agent.loop import Agent
+from prontosched.agent.record import plain
 from prontosched.gates.gate import chance
 from prontosched.gates.preference import Candidate, best_first, crowded_chance
 
@@ -32,7 +33,7 @@ def best_nodes(agent: Agent, *, cpus: float, limit: int) -> list[dict[str, Any]]
 
 
 def _candidate(agent: Agent, name: str, cpus: float) -> Candidate:
-    answer: Answer = agent.answer(name, cpus=cpus, words=False)
+    answer: Answer = agent.answer(name, cpus=cpus)
     if answer.stale:
         return Candidate(name, math.nan, "unknown", "", answer.announced_cpus)
     known = chance(answer.probability, refuse=not answer.accept)

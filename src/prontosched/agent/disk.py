@@ -5,59 +5,42 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from prontosched.agent.background import Background
 from prontosched.agent.decision_log import DecisionLog, Row
 from prontosched.agent.minutes import Measured
-from prontosched.agent.shards import Rotation, ShardFiles
-from prontosched.agent.state import StateFile, sweep
+from prontosched.agent.nodes import NodeTable
+from prontosched.agent.state import StateFiles
+from prontosched.errors import StateError
 
 LOG = logging.getLogger("prontosched.agent")
 LONGEST_WAIT_SECONDS = 10.0
 MOST_WAITING_ROWS = 20_000
 MOST_WAITING_STEPS = 60
 LONGEST_END_SECONDS = 60.0
-
-
-class Parts(NamedTuple):
-    """Parts to be saved, by number, of so many."""
-
-    found: dict[int, dict[str, Any]]
-    total: int
-
-
-class Sharded(Protocol):
-    """Nodes that are saved part by part."""
-
-    @property
-    def shards(self) -> int:
-        """How many parts there are."""
-        ...
-
-    def shard(self, number: int) -> dict[str, Any]:
-        """Return all that a restart needs of one part."""
-        ...
+GROUP_SECONDS, MOST_GROUPS = 10.0, 32
 
 
 class Disk:
     """Keep what the agent hands over, without ever making it wait.
 
     One write is under way at a time; what comes meanwhile waits in memory, the
-    decisions in a bounded buffer, the state not at all (the next save has it).
+    decisions in a bounded buffer, the state not at all (the next save has it). State is
+    saved in groups of nodes, about one group in ten seconds, in turn.
 
     Parameters
     ----------
     folder
-        Made if need be. Holds `<name>.state`, its lock, `<name>.decisions.sqlite`, and
-        `<name>.crowd` with the parts of many nodes.
+        Made if need be. Holds `<name>.state` with the first nodes, its lock, `<name>.nodes` with
+        the others, and `<name>.decisions.sqlite`.
     name
         What the files are named after.
     every_timesteps, every_seconds
-        State is saved once both have passed since the last save.
+        A group is saved again after so many timesteps and seconds at the earliest.
 
     Attributes
     ----------
@@ -79,12 +62,10 @@ class Disk:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder = folder
-        self.state = StateFile(folder / f"{name}.state")
-        sweep(self.state.path)
+        self.state = StateFiles(folder, name)
         self.log = DecisionLog(
             folder / f"{name}.decisions.sqlite", max_age_seconds=log_seconds, max_bytes=log_bytes
         )
-        self.shards = ShardFiles(folder / f"{name}.crowd")
         self.every_timesteps = every_timesteps
         self.every_seconds = every_seconds
         self.saves = 0
@@ -95,46 +76,58 @@ class Disk:
         self._rows: list[Row] = []
         self._many: list[Measured] = []
         self._steps = 0
-        self._saved_at = clock()
+        self._began_at = self._saved_at = self._written_at = clock()
         self._under_way: asyncio.Future[None] | None = None
-        self._rotation = Rotation(clock=clock)
+        self._next = 0
         self._thread = Background("pronto-disk")
 
-    def keep(
-        self,
-        rows: list[Row],
-        state: Callable[[], dict[str, Any]],
-        many: Measured | None = None,
-        crowd: Sharded | None = None,
-    ) -> None:
-        """Take the decisions of one timestep, or what `many` nodes did; save what it is time for.
-
-        Parameters
-        ----------
-        state
-            Gives all that a restart needs.
-        crowd
-            Gives more, part by part.
-        """
+    def keep(self, rows: list[Row], many: Measured | None = None) -> None:
+        """Take the decisions of one timestep, or what `many` nodes did, for the decision log."""
         self._rows += rows
         if many is not None:
             self._many.append(many)
         self._steps += 1
-        if self._under_way is not None and not self._under_way.done():
+        if self._busy:
             # Only so many: a disk that hangs must not eat the memory.
             del self._rows[: max(0, len(self._rows) - MOST_WAITING_ROWS)]
             del self._many[: max(0, len(self._many) - MOST_WAITING_STEPS)]
+
+    async def save(self, nodes: NodeTable, wall: float, give_way: Callable[[], Awaitable[None]]) -> None:
+        """Write what it is time for: groups of nodes, and decisions that wait.
+
+        Parameters
+        ----------
+        wall
+            Seconds since 1970.
+        give_way
+            Awaited between two nodes, so that others can run.
+        """
+        if self._busy:
             return
-        parts = None if crowd is None else self._parts_due(crowd)
-        elapsed = self._clock() - self._saved_at
-        if parts is not None:
-            self._start(state(), parts)
-        elif elapsed < self.every_seconds or self._steps < self.every_timesteps:
-            if elapsed < LONGEST_WAIT_SECONDS or not (self._rows or self._many):
-                return
-            self._start(None)
-        else:
-            self._start(state())
+        if due := self._due(nodes.groups):
+            parts = {number: await group_fields(nodes, number, wall, give_way) for number in due}
+            self._next = (due[-1] + 1) % nodes.groups
+            self._start(parts, nodes.groups)
+        elif self._clock() - self._written_at >= LONGEST_WAIT_SECONDS and (self._rows or self._many):
+            self._start({}, nodes.groups)
+
+    def _due(self, groups: int) -> list[int]:
+        """Return which groups are to be saved now, in turn.
+
+        Each has its turn once in `groups` times `GROUP_SECONDS`, so that the disk is written to at one
+        rate however many there are; in the beginning a round takes no longer than there has been one.
+        """
+        now = self._clock()
+        elapsed = now - self._saved_at
+        if not groups or elapsed < self.every_seconds or self._steps * groups < self.every_timesteps:
+            return []
+        each = min(GROUP_SECONDS, max(self.every_seconds, (now - self._began_at) / groups))
+        count = min(groups, MOST_GROUPS, 1 if groups == 1 else int(elapsed / each))
+        return [(self._next + i) % groups for i in range(count)]
+
+    @property
+    def _busy(self) -> bool:
+        return self._under_way is not None and not self._under_way.done()
 
     async def read(self, work: Callable[[DecisionLog], Any]) -> Any:
         """Ask the log in its own thread, after what is being written."""
@@ -146,40 +139,31 @@ class Disk:
 
         return await self._thread.submit(ask)
 
-    async def close(self, state: dict[str, Any] | None, crowd: Sharded | None = None) -> None:
-        """Save for the last time and let go; give up on a disk that hangs."""
+    async def close(self, nodes: NodeTable | None, wall: float) -> None:
+        """Save all nodes for the last time and let go; give up on a disk that hangs."""
         if self._under_way is not None:
             await asyncio.wait((self._under_way,), timeout=LONGEST_WAIT_SECONDS)
-        if crowd is not None and crowd.shards:
-            await self._save_all(crowd)
-        self._start(state)
+        end = self._clock() + LONGEST_END_SECONDS
+        for number in range(0 if nodes is None else nodes.groups):
+            assert nodes is not None
+            self._start({number: await group_fields(nodes, number, wall)}, nodes.groups)
+            assert self._under_way is not None
+            done, _ = await asyncio.wait((self._under_way,), timeout=LONGEST_WAIT_SECONDS)
+            if not done or self.last_error or self._clock() > end:
+                break
+        self._start({}, 0)
         closing = self._thread.submit(self.log.close)
         done, _ = await asyncio.wait((closing,), timeout=LONGEST_WAIT_SECONDS)
         if done:
             self._thread.stop(1.0)
         self.state.close()
 
-    async def _save_all(self, crowd: Sharded) -> None:
-        """Save every part, one after the other, for as long as that goes on."""
-        end = self._clock() + LONGEST_END_SECONDS
-        count = crowd.shards
-        for number in range(count):
-            part = Parts({number: crowd.shard(number)}, count)
-            self._under_way = self._thread.submit(partial(self._write, [], [], None, part))
-            done, _ = await asyncio.wait((self._under_way,), timeout=LONGEST_WAIT_SECONDS)
-            if not done or self.last_error or self._clock() > end:
-                return
-
-    def _parts_due(self, crowd: Sharded) -> Parts | None:
-        count = crowd.shards
-        due = self._rotation.due(count)
-        return Parts({number: crowd.shard(number) for number in due}, count) if due else None
-
-    def _start(self, state: dict[str, Any] | None, parts: Parts | None = None) -> None:
+    def _start(self, parts: dict[int, dict[str, Any]], groups: int) -> None:
         rows, many = self._taken()
-        self._steps = 0
-        self._saved_at = self._clock()
-        self._under_way = self._thread.submit(partial(self._write, rows, many, state, parts))
+        self._written_at = self._clock()
+        if parts:
+            self._steps, self._saved_at = 0, self._written_at
+        self._under_way = self._thread.submit(partial(self._write, rows, many, parts, groups))
 
     def _taken(self) -> tuple[list[Row], list[Measured]]:
         rows, many = self._rows, self._many
@@ -187,17 +171,19 @@ class Disk:
         return rows, many
 
     def _write(
-        self, rows: list[Row], many: list[Measured], state: dict[str, Any] | None, parts: Parts | None
+        self, rows: list[Row], many: list[Measured], parts: dict[int, dict[str, Any]], groups: int
     ) -> None:
         failing = bool(self.last_error)
-        error = "" if parts is None else self._write_parts(parts)
-        if state is not None:
-            try:
-                self.saved_bytes = self.state.save(state)
+        error = ""
+        try:
+            for number, fields in parts.items():
+                self.state.save(number, fields)
                 self.saves += 1
-            except OSError as problem:
-                self.save_errors += 1
-                error = f"{self.state.path}: {problem.strerror or problem}"
+            if parts:
+                self.state.drop_from(groups)
+        except OSError as problem:
+            self.save_errors += 1
+            error = f"{self.state.path}: {problem.strerror or problem}"
         if not self.log.write(rows, many):
             error = error or self.log.last_error
         self.last_error = error
@@ -211,16 +197,61 @@ class Disk:
         """Writes that failed, of state and of the decision log."""
         return self.save_errors + self.log.errors
 
-    def _write_parts(self, parts: Parts) -> str:
-        number = 0
-        try:
-            for number, fields in parts.found.items():
-                self.shards.write(number, fields)
-                self.saves += 1
-            if number == parts.total - 1:
-                self.shards.drop_from(parts.total)
-        except OSError as problem:
-            self.save_errors += 1
-            self._rotation.failed(number)
-            return f"{self.shards.folder}: {problem.strerror or problem}"
-        return ""
+
+async def group_fields(
+    nodes: NodeTable, number: int, wall: float, give_way: Callable[[], Awaitable[None]] | None = None
+) -> dict[str, Any]:
+    """Return all that a restart needs of one group of nodes, as plain values and arrays."""
+    members = [one for one in nodes.group(number) if one.node is not None]
+    if nodes.groups == 1 and len(members) == 1:
+        return {"saved_at": wall, **members[0].state()}
+    fields: dict[str, Any] = {
+        "saved_at": wall,
+        "form": "several",
+        "names": [one.name for one in members],
+        "absent": [nodes.absent(one) for one in members],
+    }
+    for place, one in enumerate(members):
+        fields.update({f"{place}/{key}": value for key, value in one.state().items()})
+        if give_way is not None:
+            await give_way()
+    return fields
+
+
+def restore(nodes: NodeTable, disk: Disk) -> None:
+    """Go on from saved state where there is some that fits; say what was found."""
+    try:
+        saved, message = disk.state.load()
+    except StateError:
+        disk.state.close()
+        raise
+    count, found = 0, ""
+    for fields in saved:
+        for name, part, absent in _members(fields, nodes.fallback_name):
+            try:
+                found = nodes.restore(name, part, absent)
+            except StateError as error:
+                found = f"starting cold: {disk.state.path} does not fit ({error})"
+                LOG.warning("%s starts cold: %s", name, error)
+            else:
+                count += 1
+    if saved:
+        alone = len(saved) == 1 and saved[0].get("form") == "one"
+        how = found if alone else f"warm, {count} nodes"
+        message = f"{message}: {how}" if count or not alone else found
+    nodes.message = message
+    LOG.info("%s", message)
+
+
+def _members(fields: dict[str, Any], name: str) -> list[tuple[str, dict[str, Any], float]]:
+    """Return the nodes in one file: name, state, and for how long it had sent nothing."""
+    if fields.get("form") != "several":
+        return [(str(fields.get("name", name)), fields, 0.0)]
+    names = [str(one) for one in fields.get("names", ())]
+    parts: list[dict[str, Any]] = [{} for _ in names]
+    for key, value in fields.items():
+        place, slash, rest = key.partition("/")
+        if slash and place.isdecimal() and int(place) < len(parts):
+            parts[int(place)][rest] = value
+    absent = [float(seconds) for seconds in fields.get("absent", ())] or [0.0] * len(names)
+    return list(zip(names, parts, absent, strict=False))

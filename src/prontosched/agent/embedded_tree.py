@@ -6,7 +6,7 @@ On machines of their own aggregators are `pronto aggregate`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from prontosched.federation.aggregator import Aggregator
@@ -67,13 +67,12 @@ class EmbeddedTree:
                 )
         self._order = sorted(self._services, key=lambda name: (-level(name), name))
 
-    def turn(self, more: Callable[[], bool]) -> None:
-        """Let aggregators work in turn, the deepest first, at least one and at most all of them."""
+    def turns(self) -> Iterator[Callable[[], object]]:
+        """Yield the work of each aggregator in turn, the deepest first, from where the last call stopped."""
         for _ in range(len(self._order)):
-            self._services[self._order[self._next % len(self._order)]].turn()
+            service = self._services[self._order[self._next % len(self._order)]]
             self._next = (self._next + 1) % len(self._order)
-            if not more():
-                return
+            yield service.turn
 
     def status(self) -> dict[str, Any]:
         """Return how the root stands, and how many aggregators there are."""

@@ -22,10 +22,9 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
-from prontosched.agent.crowd import Crowd
 from prontosched.agent.loop import Agent
-from prontosched.agent.nodes import OneNode
-from prontosched.agent.probe_record import BOUNDS
+from prontosched.agent.nodes import LiveNode
+from prontosched.agent.record import BOUNDS
 from prontosched.agent.views import STATES, record_figures
 from prontosched.telemetry.linux_ready import Ready
 
@@ -54,10 +53,10 @@ class _Collector:
         yield from _waiting(self._agent)
         yield from _loop(self._agent)
         yield from _tally(self._agent)
-        if isinstance(self._agent.nodes, OneNode) and self._agent.nodes.names:
-            yield from _directions(self._agent, self._agent.nodes)
-            yield from _record(self._agent.nodes)
-            yield from _probes(self._agent.nodes)
+        if (only := self._agent.nodes.only) is not None:
+            yield from _directions(only)
+            yield from _record(only)
+            yield from _probes(only)
         yield from _disk(self._agent)
         yield from _followers(self._agent)
 
@@ -92,7 +91,7 @@ def _nodes(agent: Agent) -> Iterator[Metric]:
     )
     names = agent.nodes.names or [agent.nodes.fallback_name]
     for name in names:
-        found, label = agent.answer(name, words=False), [name]
+        found, label = agent.answer(name), [name]
         accepting.add_metric(label, float(found.accept))
         raised.add_metric(label, float(bool(found.raised)))
         for one in STATES:
@@ -139,10 +138,10 @@ def _waiting(agent: Agent) -> Iterator[Metric]:
         yield family
 
 
-def _probes(nodes: OneNode) -> Iterator[Metric]:
+def _probes(node: LiveNode) -> Iterator[Metric]:
     text = "How many times longer than alone a probe took, by the state it started in."
     family = HistogramMetricFamily("pronto_probe_slowdown", text, labels=["state"])
-    for state, one in nodes.probes.by_state.items():
+    for state, one in node.probes.by_state.items():
         upto = accumulate(one.counts)
         buckets = [
             (name, float(count)) for name, count in zip((*map(str, BOUNDS), "+Inf"), upto, strict=True)
@@ -173,31 +172,30 @@ def _tally(agent: Agent) -> Iterator[Metric]:
     yield CounterMetricFamily("pronto_rejections", "Decisions that raised the signal.", value=tally.raised)
     if tally.decisions:
         yield _gauge("pronto_downtime_ratio", "Share of decisions with the signal raised.", tally.downtime)
-    if isinstance(agent.nodes, Crowd):
-        text = "Samples of nodes for which there was no place."
-        yield CounterMetricFamily("pronto_left_out_samples", text, value=agent.nodes.left_out)
+    text = "Samples of nodes for which there was no place."
+    yield CounterMetricFamily("pronto_left_out_samples", text, value=agent.nodes.left_out)
     yield _gauge("pronto_metrics", "Metrics per node.", agent.nodes.features)
 
 
-def _directions(agent: Agent, nodes: OneNode) -> Iterator[Metric]:
-    insight = nodes.insight(nodes.names[0])
-    if insight is None or insight.subspace is None:
+def _directions(node: LiveNode) -> Iterator[Metric]:
+    evidence = node.evidence
+    if evidence is None or evidence.subspace is None:
         return
-    yield _gauge("pronto_rank", "Directions of the subspace.", insight.subspace.rank)
+    yield _gauge("pronto_rank", "Directions of the subspace.", evidence.subspace.rank)
     values = GaugeMetricFamily("pronto_singular_value", "Strength of each direction.", labels=["direction"])
     projections = GaugeMetricFamily(
         "pronto_projection", "The last vector along each direction.", labels=["direction"]
     )
-    for index, value in enumerate(insight.subspace.singular_values):
+    for index, value in enumerate(evidence.subspace.singular_values):
         values.add_metric([str(index)], float(value))
-    for index, value in enumerate(insight.projections):
+    for index, value in enumerate(evidence.projections):
         projections.add_metric([str(index)], float(value))
     yield values
     yield projections
 
 
-def _record(nodes: OneNode) -> Iterator[Metric]:
-    figures = record_figures(nodes)
+def _record(node: LiveNode) -> Iterator[Metric]:
+    figures = record_figures(node)
     yield CounterMetricFamily(
         "pronto_contentions", "Times CPU Ready rose to the tolerance.", value=figures["contentions"]
     )

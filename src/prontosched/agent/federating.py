@@ -7,15 +7,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from prontosched.agent.crowd import Crowd
-from prontosched.agent.crowd_members import CrowdMembers
 from prontosched.agent.embedded_tree import EmbeddedTree, tree_for
-from prontosched.agent.nodes import OneNode
-from prontosched.agent.several import SeveralNodes
 from prontosched.agent.tree_view import TreeView, alone
 from prontosched.errors import FederationError
+from prontosched.federation.adopting import HeardView
 from prontosched.federation.link import Board, Link, LocalLink
 from prontosched.federation.member import Member
+from prontosched.federation.schema_book import SchemaBook
 from prontosched.federation.tree import Tree
 
 if TYPE_CHECKING:
@@ -23,13 +21,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("prontosched.agent")
 SILENT_SECONDS = 60.0
-# Of the time between two ticks, at most: what is left undone waits for the next one.
-BUDGET_SHARE, LONGEST_BUDGET_SECONDS = 0.03, 0.03
-# Until everyone has been heard, so that a page need not wait for its tree.
-FIRST_BUDGET_SHARE, LONGEST_FIRST_BUDGET_SECONDS = 0.05, 0.05
-WALL_SHARE = 0.4
-# Leaves a part of the budget to the aggregators.
-MEMBERS_SHARE = 0.6
+# Of the time between two ticks, for the aggregators: what is left undone waits for the next one.
+BUDGET_SHARE, LONGEST_BUDGET_SECONDS, LEAST_BUDGET_SECONDS = 0.03, 0.03, 0.003
+GROWN_TIMES = 4
 
 
 class FederationFollower:
@@ -63,13 +57,15 @@ class FederationFollower:
         self.link = link
         self._board = board
         self._embedded: EmbeddedTree | None = None
+        self._tree_nodes = 0
         self._tree = tree or Tree()
         self._name_of = name_of
         self._members: dict[str, Member] = {}
+        self._places: set[str] = set()
         self._unnamed: dict[str, str] = {}
         self.errors = 0
         self.last_error = ""
-        self._crowd: CrowdMembers | None = None
+        self._heard = HeardView(link, SchemaBook(link), self._places.__contains__)
         self._view: TreeView | None = None
         if open_link is not None:
             self._view = TreeView(
@@ -85,27 +81,38 @@ class FederationFollower:
         board = Board()
         return cls(LocalLink(board), board=board, open_link=lambda: LocalLink(board))
 
-    def follow(self, agent: Agent) -> None:
+    async def follow(self, agent: Agent) -> None:
         """Let nodes take part for the timestep just made; nothing here waits for the bus."""
-        nodes = agent.nodes
-        budget = self._budget(agent.pace.interval_seconds)
-        spent = _stopwatch()
         now = agent.pace.clock()
-        if isinstance(nodes, Crowd):
-            share = 1.0 if self._board is None else MEMBERS_SHARE
-            self._follow_crowd(nodes, now, lambda: spent() < share * budget)
-        elif isinstance(nodes, OneNode | SeveralNodes):
-            self._follow_few(nodes, now)
+        # A lone node would only hear itself; many more than before need a deeper tree.
+        if self._board is not None and len(agent.nodes) > max(1, GROWN_TIMES * self._tree_nodes):
+            self._tree_nodes = len(agent.nodes)
+            self._leave(list(self._members))
+            self._tree = tree_for([self._name_of(name) for name in agent.nodes.names])
+            self._embedded = EmbeddedTree(self._board, self._tree)
+        for node in list(agent.nodes):
+            if node.node is None or node.decision is None or now - node.seen_at > SILENT_SECONDS:
+                continue
+            member = self._members.get(node.name) or self._join(node.name)
+            if member is not None:
+                member.step(node.node, node.decision)
+            await agent.give_way()
+        if len(self._members) + len(self._unnamed) > len(agent.nodes):
+            self._leave([name for name in self._members if name not in agent.nodes])
+            self._unnamed = {name: why for name, why in self._unnamed.items() if name in agent.nodes}
         if self._embedded is not None:
-            self._embedded.turn(lambda: spent() < budget)
+            self._embedded.grow([member.name for member in self._members.values()])
+            await self._turn_aggregators(agent)
 
-    def _budget(self, interval: float) -> float:
-        root = None if self._embedded is None else self._embedded.root
-        seen = root.view.nodes if root is not None and root.view is not None else 0
-        heard = self._crowd is None or (seen >= len(self._crowd) if root is not None else self._crowd.told)
-        if heard:
-            return min(BUDGET_SHARE * interval, LONGEST_BUDGET_SECONDS)
-        return min(FIRST_BUDGET_SHARE * interval, LONGEST_FIRST_BUDGET_SECONDS)
+    async def _turn_aggregators(self, agent: Agent) -> None:
+        assert self._embedded is not None
+        share = BUDGET_SHARE * agent.pace.interval_seconds
+        end = time.perf_counter() + max(LEAST_BUDGET_SECONDS, min(share, LONGEST_BUDGET_SECONDS))
+        for turn in self._embedded.turns():
+            turn()
+            await agent.give_way()
+            if time.perf_counter() > end:
+                return
 
     def overview(self, now: float) -> dict[str, Any] | None:
         """Return the whole tree as plain values; None until the bus has been read."""
@@ -117,32 +124,27 @@ class FederationFollower:
     @property
     def adopted(self) -> int:
         """How many times a node of this agent adopted a global view."""
-        return sum(one.adopted for one in self._speaking())
+        return sum(one.adopted for one in self._members.values())
 
     @property
     def started(self) -> int:
         """How many times a signal of this agent took up what the fleet has learned."""
-        return sum(one.started for one in self._speaking())
-
-    def _speaking(self) -> list[Member | CrowdMembers]:
-        return [*self._members.values()] if self._crowd is None else [self._crowd]
+        return sum(one.started for one in self._members.values())
 
     def status(self) -> dict[str, Any]:
         """Return how the federation goes."""
-        speaking = self._speaking()
-        errors = [who.last_error for who in speaking if who.last_error]
-        errors += list(self._unnamed.values())
-        views = [who.view for who in speaking]
+        members, view = self._members.values(), self._heard.view
+        errors = [self._heard.last_error, *(one.last_error for one in members), *self._unnamed.values()]
         found: dict[str, Any] = {
             "embedded": self._board is not None,
             "connected": self.link.connected,
-            "members": len(speaking) if self._crowd is None else len(self._crowd),
+            "members": len(members),
             "adopted": self.adopted,
             "started": self.started,
-            "errors": sum(who.errors for who in speaking) + len(self._unnamed),
-            "last_error": next(iter(errors), ""),
-            "clashes": sorted(name for who in speaking for name in who.clashes),
-            "view_revision": next((v.revision for v in views if v is not None), None),
+            "errors": self._heard.errors + sum(one.errors for one in members) + len(self._unnamed),
+            "last_error": next((error for error in errors if error), ""),
+            "clashes": sorted(self._heard.clashes),
+            "view_revision": None if view is None else view.revision,
         }
         if self._embedded is not None:
             found |= self._embedded.status()
@@ -155,53 +157,25 @@ class FederationFollower:
             self._view.close()
         for member in self._members.values():
             member.leave()
-        if self._crowd is not None:
-            self._crowd.leave()
+        self._heard.close()
         self.link.close()
 
-    def _follow_few(self, nodes: OneNode | SeveralNodes, now: float) -> None:
-        for name in nodes.names:
-            one = nodes if isinstance(nodes, OneNode) else nodes.member(name)
-            known = one.known(name)
-            if one.node is None or known.decision is None or now - known.seen_at > SILENT_SECONDS:
-                continue
-            member = self._members.get(name) or self._join(name)
-            if member is not None:
-                member.step(one.node, known.decision)
-        # A lone node would only hear itself.
-        if self._board is not None and len(self._members) > 1:
-            self._embedded = self._embedded or EmbeddedTree(self._board, self._tree)
-            self._embedded.grow([member.name for member in self._members.values()])
-
-    def _follow_crowd(self, crowd: Crowd, now: float, more: Callable[[], bool]) -> None:
-        if self._crowd is None:
-            # What was a few nodes has become many: their names speak on from here.
-            for member in self._members.values():
-                member.leave()
-            self._members.clear()
-            if self._board is not None:
-                self._tree = tree_for(crowd.names)
-                self._embedded = EmbeddedTree(self._board, self._tree)
-            self._crowd = CrowdMembers(self.link, self._tree, self._name_of)
-        self._crowd.follow(crowd, now, more)
-        if self._embedded is not None:
-            self._embedded.grow(self._crowd.places)
+    def _leave(self, names: list[str]) -> None:
+        for name in names:
+            member = self._members.pop(name)
+            self._places.discard(member.name)
+            member.leave()
 
     def _join(self, name: str) -> Member | None:
         if name in self._unnamed:
             return None
         try:
-            member = Member(self.link, self._name_of(name), tree=self._tree)
+            member = Member(self.link, self._name_of(name), tree=self._tree, heard=self._heard)
         except FederationError as error:
             self._unnamed[name] = self.last_error = str(error)
             self.errors += 1
             LOG.warning("%s takes no part in the federation: %s", name, error)
             return None
         self._members[name] = member
+        self._places.add(member.name)
         return member
-
-
-def _stopwatch() -> Callable[[], float]:
-    """Return what tells the time spent: the processor's, and where that is shared a part of all."""
-    cpu, clock = time.thread_time(), time.perf_counter()
-    return lambda: max(time.thread_time() - cpu, WALL_SHARE * (time.perf_counter() - clock))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ class Follower(Protocol):
 
     name: str
 
-    def follow(self, agent: Agent) -> None:
-        """Take note of the timestep that `agent` has just made."""
+    def follow(self, agent: Agent) -> Awaitable[None] | None:
+        """Take note of the timestep that `agent` has just made; one with much to do is awaited."""
         ...
 
     def status(self) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from prontosched.agent.answer import plain
+from prontosched.agent.record import plain
 from prontosched.gates.controller import Controller, vetoes
 from prontosched.gates.gate import Gate, LeaseTable, Verdict, chance
 from prontosched.gates.policy import Rules
@@ -17,9 +16,6 @@ from prontosched.gates.policy import Rules
 if TYPE_CHECKING:
     from prontosched.agent.loop import Agent
 
-LOG = logging.getLogger("prontosched.agent")
-# Each node has a controller with a thread of its own.
-MOST = 4096
 SUMS = ("refusals", "withheld", "rankings", "errors", "refused_seconds")
 
 
@@ -57,14 +53,11 @@ class GateFollower:
         # Sums over nodes that have left.
         self._left = dict.fromkeys(SUMS, 0.0)
 
-    def follow(self, agent: Agent) -> None:
+    async def follow(self, agent: Agent) -> None:
         """Hand over the answers of all nodes."""
-        now, names = agent.wall(), agent.nodes.names[:MOST]
-        beyond = len(agent.nodes.names) - len(names)
-        if beyond and not self._beyond:
-            LOG.warning("%d nodes go without a gate: one agent gates at most %d, run several", beyond, MOST)
-        self._beyond = beyond
-        for name in names:
+        now, beyond, why = agent.wall(), 0, ""
+        for node in list(agent.nodes):
+            name = node.name
             found = agent.answer(name, own=True)
             if name not in self._controllers:
                 self._controllers[name] = Controller(
@@ -73,9 +66,16 @@ class GateFollower:
             # Old telemetry says nothing of the present: then only the stated policy counts.
             score = chance(None if found.stale else found.probability, refuse=not found.accept)
             verdict = Verdict(not found.accept, score, found.reason, now + self.rules.valid_seconds)
-            self._controllers[name].apply(verdict, now)
-        if len(self._controllers) > len(names):
-            self._part(set(names))
+            try:
+                self._controllers[name].apply(verdict, now)
+            except RuntimeError as error:  # each has a thread, and the system gives no more
+                beyond, why = beyond + 1, str(error)
+            await agent.give_way()
+        self._beyond = beyond
+        if len(self._controllers) > len(agent.nodes):
+            self._part(set(agent.nodes.names))
+        if beyond:
+            raise RuntimeError(f"{beyond} nodes go without a gate: {why}")
 
     def _part(self, staying: set[str]) -> None:
         """Open the nodes that have left, each in its controller's own time."""

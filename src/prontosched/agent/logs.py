@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from io import TextIOBase
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
 
-from prontosched.agent.answer import plain
+from prontosched.agent.record import plain
 
 if TYPE_CHECKING:
     from prontosched.agent.loop import Agent
@@ -67,20 +67,15 @@ class ChangeLog:
 
     def follow(self, agent: Agent) -> None:
         """Log the changes of the timestep just made."""
-        names = agent.nodes.names
-        few = len(names) <= EVERY_STATE
-        found = [
-            change
-            for name in (names if few else agent.nodes.changed)
-            if (change := self._change(agent, name))
-        ]
+        nodes = agent.nodes if len(agent.nodes) <= EVERY_STATE else agent.nodes.changed
+        found = [change for node in nodes if (change := self._change(agent, node.name))]
         for change in found[:MOST_LINES]:
             LOG.info("%s", change, extra={"change": change})
         if len(found) > MOST_LINES:
             LOG.info("%d more nodes changed their state", len(found) - MOST_LINES)
         self.logged += len(found)
-        if len(self._states) > 2 * len(names) + EVERY_STATE:
-            self._states = {name: self._states[name] for name in names if name in self._states}
+        if len(self._states) > 2 * len(agent.nodes) + EVERY_STATE:
+            self._states = {name: state for name, state in self._states.items() if name in agent.nodes}
 
     def status(self) -> dict[str, Any]:
         """Return how many changes were seen."""

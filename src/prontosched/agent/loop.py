@@ -14,29 +14,29 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from prontosched.agent.answer import Answer, Known, Silence, answer
-from prontosched.agent.crowd import Crowd
+from prontosched.agent.answer import Answer, Silence, answer
 from prontosched.agent.disk import Disk
 from prontosched.agent.events import Events
-from prontosched.agent.explaining import Memory
 from prontosched.agent.follower import Follower, NodeHolder
 from prontosched.agent.health import Health
 from prontosched.agent.jobs import Announced
 from prontosched.agent.measuring import measured, row_of
-from prontosched.agent.nodes import Insight, Nodes
+from prontosched.agent.nodes import LiveNode, NodeTable
 from prontosched.agent.offenders import Naming, Offenders
 from prontosched.agent.pace import Pace
 from prontosched.agent.projected import Lineages
 from prontosched.agent.reading import Reader, unanswered
 from prontosched.agent.views import timestep_event
-from prontosched.agent.watched import Watched
-from prontosched.decision import State
+from prontosched.decision import Evidence, State
+from prontosched.telemetry.source import Sample
 
 LOG = logging.getLogger("prontosched.agent")
 QUIET_SECONDS = 60.0
 LOGGED_NODES = 16
 SHOWN_TARGETS = 3
 NO_TELEMETRY = "the source gives no telemetry"
+# So long may a tick work without letting requests be answered.
+SLICE_SECONDS = 0.003
 
 
 class Agent:
@@ -46,7 +46,7 @@ class Agent:
     ----------
     reader
         Where telemetry comes from.
-    watched
+    nodes
         What it is for, and what decides.
     pace
         When.
@@ -74,7 +74,7 @@ class Agent:
     def __init__(
         self,
         reader: Reader,
-        watched: Watched,
+        nodes: NodeTable,
         pace: Pace,
         *,
         silence: Silence | None = None,
@@ -87,7 +87,7 @@ class Agent:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.reader = reader
-        self.watched = watched
+        self.nodes = nodes
         self.pace = pace
         self.silence = Silence() if silence is None else silence
         self.capacity = capacity
@@ -106,16 +106,12 @@ class Agent:
         self.ended = False
         self.version = 0
         self.events = Events()
-        self.memory = Memory()
         self._lineages = Lineages()
         self._announced: dict[str, Announced] = {}
         self._nothing_announced = Announced(capacity=capacity, factor=capacity_factor)
         self._quiet_until: dict[str, float] = {}
-
-    @property
-    def nodes(self) -> Nodes:
-        """The nodes in the form they are held in now."""
-        return self.watched.form
+        self._slice_began = 0.0
+        self._nobody = LiveNode(_no_node, name=nodes.fallback_name, now=self.started_at)
 
     async def run(self, stop: asyncio.Event, seconds: float | None = None) -> None:
         """Tick until `stop` is set, `seconds` have passed, or the source has ended; then close all."""
@@ -153,30 +149,49 @@ class Agent:
         else:
             self._note_unanswered(anyone=bool(samples))
         now, decisions = self.pace.clock(), self.nodes.tally.decisions
-        self.version += 1
+        self._slice_began = time.perf_counter()
         if samples:
             self.offenders.update()
-            try:
-                self.watched.step(samples, now)
-            except Exception as error:
-                self.fault("node", error)
+            await self._step(samples, now)
+        self.version += 1
         self._weigh_jobs(now)
         try:
-            self._publish(now)
+            await self._publish(now)
         except Exception as error:
             self.fault("publish", error)
-        for follower in (self.memory, *self.followers):
+        for follower in self.followers:
             try:
-                follower.follow(self)
+                if (work := follower.follow(self)) is not None:
+                    await work
             except Exception as error:
                 self.fault(follower.name, error)
+            await self.give_way()
         self._count_errors()
         self.health.note_tick(decided=self.nodes.tally.decisions > decisions)
 
-    def answer(
-        self, node: str | None = None, *, cpus: float = 0.0, words: bool = True, own: bool = False
-    ) -> Answer:
-        """Answer for one node, by default the only one; without `words` perhaps without a reason.
+    async def _step(self, samples: Sequence[Sample], now: float) -> None:
+        """Carry each sample to its node's decision; one node's trouble is not another's."""
+        clock = self.wall()
+        self.nodes.begin(samples, now)
+        for sample in samples:
+            try:
+                self.nodes.step(sample, now)
+                node = self.nodes.get(sample.node)
+                if node is not None and node.raised and node.seen_at == now:
+                    node.note_rejection(clock, self.offenders.words)
+            except Exception as error:
+                self.fault("node", error)
+            self.version += 1
+            await self.give_way()
+
+    async def give_way(self) -> None:
+        """Let others run, such as requests that wait, if this tick has worked for some milliseconds."""
+        if time.perf_counter() - self._slice_began >= SLICE_SECONDS:
+            await asyncio.sleep(0)
+            self._slice_began = time.perf_counter()
+
+    def answer(self, node: str | None = None, *, cpus: float = 0.0, own: bool = False) -> Answer:
+        """Answer for one node, by default the only one.
 
         With `own`, the node's own word, whether or not a gate holds it open.
 
@@ -185,7 +200,7 @@ class Agent:
         KeyError
             There is no such node, or there are several and none is named.
         """
-        known, now = self.known(node, words=words), self.pace.clock()
+        known, now = self.known(node), self.pace.clock()
         fresh = known.decision is not None and now - known.seen_at <= self.silence.valid_seconds
         return answer(
             known,
@@ -200,7 +215,7 @@ class Agent:
             offenders=self.offenders.words,
         )
 
-    def _trouble(self, known: Known) -> str:
+    def _trouble(self, known: LiveNode) -> str:
         """Say why a node has no decision: its own target's silence, else what went wrong since it last had one."""
         if own := unanswered(self.reader.source).get(known.name, ""):
             return own
@@ -216,18 +231,23 @@ class Agent:
         """Whether a gate carries refusals out at a scheduler."""
         return any(gate.enforcing for gate in self._holders)
 
-    def known(self, node: str | None = None, *, words: bool = True) -> Known:
-        """Return the newest that is known of one node, by default the only one."""
-        if node is None:
-            names = self.nodes.names
-            if len(names) > 1:
-                raise KeyError(f"name one of the {len(names)} nodes: --node NAME, or ?node=NAME in a request")
-            if not names:
-                return Known(self.nodes.fallback_name, self.started_at, self.started_at)
-            node = names[0]
-        elif not self.nodes.names and node == self.nodes.fallback_name:
-            return Known(node, self.started_at, self.started_at)
-        return self.nodes.known(node, words=words)
+    def known(self, node: str | None = None) -> LiveNode:
+        """Return one node, by default the only one; before the first sample, one that has seen nothing.
+
+        Raises
+        ------
+        KeyError
+            There is no such node, or there are several and none is named.
+        """
+        if not len(self.nodes) and node in (None, self.nodes.fallback_name):
+            return self._nobody
+        if node is not None:
+            return self.nodes[node]
+        if (only := self.nodes.only) is None:
+            raise KeyError(
+                f"name one of the {len(self.nodes)} nodes: --node NAME, or ?node=NAME in a request"
+            )
+        return only
 
     def announced(self, node: str) -> Announced:
         """Return the announced jobs of one node."""
@@ -302,59 +322,54 @@ class Agent:
                 self.faults[kind] += new
                 self.last_fault = f"{kind}: {side.last_error}"
 
-    def state(self) -> dict[str, Any]:
-        """Return all that a restart needs, as plain values and arrays."""
-        return {"saved_at": self.wall(), **self.nodes.state()}
-
     def _weigh_jobs(self, now: float) -> None:
-        for name, announced in self._announced.items():
-            if len(announced) and self.nodes.fresh(name, now):
-                known = self.nodes.known(name, words=False)
-                announced.saw(known.utilisation - known.background)
+        for name, announced in list(self._announced.items()):
+            node = self.nodes.get(name)
+            if node is not None and len(announced) and node.seen_at == now:
+                announced.saw(node.utilisation - node.background)
             announced.expire(now)
-        idle = [n for n, found in self._announced.items() if not len(found) and not self.nodes.fresh(n, now)]
-        for name in set(idle).difference(self.nodes.names) if idle else ():
-            del self._announced[name]
+            if node is None and not len(announced):
+                del self._announced[name]
 
-    def _publish(self, now: float) -> None:
-        names = self.nodes.names
-        if not names:
+    async def _publish(self, now: float) -> None:
+        """Tell those who watch, and keep what is to be kept."""
+        if not len(self.nodes):
             return
         # Of many nodes only the turns are kept, and minutes: a thousand rows a second would fill any bound.
         few = self.logs_every_decision
         clock = self.wall()
-        seen = {name: self._seen(name, now) for name in names} if few else {}
+        seen = {node.name: self._seen(node, now) for node in self.nodes} if few else {}
         rows = [
-            row_of(self.answer(name), clock, *seen.get(name, (None, [])))
-            for name in (names if few else self.nodes.changed)
+            row_of(self.answer(node.name), clock, *seen.get(node.name, (None, [])))
+            for node in (self.nodes if few else self.nodes.changed)
         ]
-        self.events.publish(timestep_event(self, clock, *seen.get(names[0], (None, []))))
-        if self.disk is not None and self.nodes.fresh(None, now):
+        first = next(iter(self.nodes)).name
+        self.events.publish(timestep_event(self, clock, *seen.get(first, (None, []))))
+        await self.give_way()
+        fresh = [node for node in self.nodes if node.seen_at == now]
+        if self.disk is not None and fresh:
             try:
-                many = None if few else measured(self.nodes, now, clock)
-                self.disk.keep(rows, self.state, many, self._crowd())
+                self.disk.keep(rows, None if few else measured(fresh, clock))
+                await self.disk.save(self.nodes, clock, self.give_way)
             except Exception as error:
                 self.fault("state", error)
 
     @property
     def logs_every_decision(self) -> bool:
         """Whether the decision log has every decision; of more nodes it has the turns and the minutes."""
-        return len(self.nodes.names) <= LOGGED_NODES
+        return len(self.nodes) <= LOGGED_NODES
 
-    def _seen(self, name: str, now: float) -> tuple[Insight | None, list[int]]:
+    def _seen(self, node: LiveNode, now: float) -> tuple[Evidence | None, list[int]]:
         """Return what a node's decision was made from, and its new directions; nothing without new telemetry."""
-        insight = self.nodes.insight(name) if self.nodes.fresh(name, now) else None
-        return insight, [] if insight is None else self._lineages.begun(name, insight)
-
-    def _crowd(self) -> Crowd | None:
-        return self.nodes if isinstance(self.nodes, Crowd) else None
+        evidence = node.evidence if node.seen_at == now else None
+        return evidence, [] if evidence is None else self._lineages.begun(node.name, evidence)
 
     async def abandon(self) -> None:
         """Let go of everything without having run: the port was taken."""
         await self._close()
 
     async def _close(self) -> None:
-        for follower in (self.memory, *self.followers):
+        for follower in self.followers:
             try:
                 follower.close()
             except Exception as error:
@@ -367,9 +382,11 @@ class Agent:
         except Exception as error:
             self.fault("source", error)
         if self.disk is not None:
-            last = None
             try:
-                last = self.state() if self.nodes.names else None
+                await self.disk.close(self.nodes if len(self.nodes) else None, self.wall())
             except Exception as error:
                 self.fault("state", error)
-            await self.disk.close(last, None if last is None else self._crowd())
+
+
+def _no_node(metrics: tuple[str, ...]) -> Any:
+    raise AssertionError("a node that stands for none is never built")

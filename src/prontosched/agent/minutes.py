@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.agent.places import MOST_NODES
+from prontosched.agent.nodes import MOST_NODES
 from prontosched.agent.projected import KEPT_DIRECTIONS, UNKNOWN, Packed
 from prontosched.subspace import Array
 

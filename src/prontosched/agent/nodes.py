@@ -1,55 +1,47 @@
-"""What the agent decides for: one node, or many through one source.
+"""The nodes that an agent decides for: one or thousands, each a `prontosched.pipeline.node.Node`.
 
-Covers: stepping them with samples, in the order of their metrics, and what is known
-of each afterwards. Which form it takes follows from the first samples: one name is a
-`Node`, several are a `Fleet` (`prontosched.agent.many`).
+Covers: stepping a node with samples in the order of its metrics, what is known of it
+afterwards, and which nodes there are. Files on disk are `prontosched.agent.state`.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from prontosched.agent.answer import Known, expects
-from prontosched.agent.probe_record import ProbeRecord
+from prontosched.agent.record import ProbeRecord, Tally, TrackRecord
 from prontosched.agent.schema import FAMILIAR_SHARE, PATIENCE, Schema, known_share
-from prontosched.agent.tally import Tally
-from prontosched.agent.track_record import TrackRecord
 from prontosched.agent.transplant import with_metrics
+from prontosched.decision import Decision, Evidence
 from prontosched.errors import StateError
 from prontosched.pipeline.node import Node
 from prontosched.subspace import Array, Subspace
 from prontosched.telemetry.source import Sample
 
 LOG = logging.getLogger("prontosched.agent")
+NAN = float("nan")
 NICE = "cpu_nice_percent"
-"""Saved state is used when at least this share of its metrics is still there."""
+# From this chance of contention on, an answer is never plainly "accepting", whatever was set.
+LIKELY = 0.5
+MOST_NODES = 16_384
+"""Nodes of one agent; samples of more are counted and left out."""
+GONE_SECONDS = 86_400.0
+"""A day: a node that sends nothing for longer, while others do, is forgotten."""
+# Time without any telemetry at all says nothing of a single node.
+LONGEST_GAP_SECONDS = 600.0
+SWEEP_SECONDS = 600.0
+GROUP_NODES = 16
+"""Nodes that are saved in one file."""
 
 
-class Insight(NamedTuple):
-    """What a decision was made from, for explanations.
-
-    Attributes
-    ----------
-    vector
-        The scaled telemetry vector, `(d,)`.
-    subspace
-        The directions it was projected on, or None while warming up.
-    projections, spikes
-        One value per direction; `spikes` is None until the detector is warm.
-    by_spikes
-        Whether the signal decides by spikes.
-    """
-
-    metrics: tuple[str, ...]
-    vector: Array | None
-    subspace: Subspace | None
-    projections: Sequence[float]
-    spikes: Sequence[int] | None
-    by_spikes: bool = False
+def expects(decision: Decision) -> bool:
+    """Tell whether a node expects contention, by its own word or by its chance."""
+    return bool(decision.contended or decision.probability >= LIKELY)
 
 
 def background(sample: Sample) -> float:
@@ -60,86 +52,64 @@ def background(sample: Sample) -> float:
     return found if found > 0.0 else 0.0
 
 
-class Overview(NamedTuple):
-    """All nodes at a glance, in the order of their names.
+class Rejection(NamedTuple):
+    """The last time a node's signal was raised.
 
     Attributes
     ----------
-    raised
-        Whether each one's signal is raised.
-    contended
-        Whether each one expects contention.
-    ready
-        CPU Ready of each, NaN where unknown.
+    time
+        Clock time of its last timestep.
+    steps
+        Timesteps it has lasted.
+    evidence, vector
+        What the last of them was decided from, and the mean of their vectors, in which chance evens out.
     """
 
-    raised: list[bool]
-    contended: list[bool]
-    ready: list[float]
+    time: float
+    decision: Decision
+    ready: float
+    offenders: str
+    steps: int
+    evidence: Evidence | None
+    vector: Array | None
 
 
-class Nodes(Protocol):
-    """The nodes behind one agent."""
-
-    fallback_name: str
-    tally: Tally
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the nodes seen so far."""
-        ...
-
-    @property
-    def changed(self) -> list[str]:
-        """Names of the nodes whose signal was raised or lowered at the last timestep."""
-        ...
-
-    @property
-    def features(self) -> int:
-        """Metrics per node."""
-        ...
-
-    def step(self, samples: Sequence[Sample], now: float) -> None:
-        """Carry one sample per node to a decision."""
-        ...
-
-    def known(self, name: str, *, words: bool = True) -> Known:
-        """Return the newest that is known of a node; KeyError where there is none.
-
-        Without `words` the reason may be empty: sentences for thousands cost more than decisions.
-        """
-        ...
-
-    def overview(self) -> Overview:
-        """Return all nodes at a glance."""
-        ...
-
-    def fresh(self, name: str | None, now: float) -> bool:
-        """Tell whether the node (None: any node) was stepped at `now`."""
-        ...
-
-    def insight(self, name: str) -> Insight | None:
-        """Return what the last decision of a node was made from; None before the first."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Return what a restart needs, as plain values and arrays."""
-        ...
-
-
-class OneNode:
-    """One node, built when its first sample tells the metrics.
+class LiveNode:
+    """One node, built when its first sample tells the metrics, and the newest that is known of it.
 
     Parameters
     ----------
     build
         Makes a cold node for a list of metrics.
     name
-        The node's name until a sample tells it.
+        The node's name.
+    now
+        The agent's clock; the time of the last vector until there is one.
     tolerance, horizon
         What counts as contention in the signal's own record.
     patience
         Samples with another set of metrics before the node is rebuilt for it.
+
+    Attributes
+    ----------
+    decision
+        What the node decided last, or None before the first vector.
+    seen_at, changed_at
+        When its last vector came, and when its state last became another one, on the agent's clock.
+    turned
+        Whether the signal was raised or lowered at the last vector.
+    ready, utilisation, background, timestamp, notes
+        Of the last sample. `background` is the part of the utilisation that gives way to a job.
+    heard
+        When the last vector came, in seconds of telemetry of the whole agent.
+    slot
+        The node's place in the files.
+    obeyed_until
+        Until when someone has declared to obey its refusals, on the agent's clock.
+
+    Notes
+    -----
+    Memory: that of `Node`, two more subspaces and the last rejection's vector.
     """
 
     def __init__(
@@ -147,121 +117,122 @@ class OneNode:
         build: Callable[[tuple[str, ...]], Node],
         *,
         name: str,
+        now: float = 0.0,
         tolerance: float = 5.0,
         horizon: int = 10,
         patience: int = PATIENCE,
     ) -> None:
-        self.fallback_name = name
-        self.tolerance = tolerance
-        self.tally = Tally()
+        self.name = name
+        self.node: Node | None = None
+        self.schema: Schema | None = None
         self.record = TrackRecord(tolerance=tolerance, horizon=horizon)
         self.probes = ProbeRecord()
-        self.node: Node | None = None
         self.rebuilds = 0
         self.message = ""
+        self.decision: Decision | None = None
+        self.seen_at = self.changed_at = now
+        self.turned = False
+        self.ready = self.utilisation = self.timestamp = NAN
+        self.background = 0.0
+        self.notes: tuple[str, ...] = ()
+        self.heard = 0.0
+        self.slot = -1
+        self.obeyed_until = -math.inf
+        self.rejection: Rejection | None = None
+        self._subspaces: tuple[Subspace | None, Subspace | None] = (None, None)
         self._build = build
         self._patience = patience
-        self._schema: Schema | None = None
-        self._known: Known | None = None
-        self._changed = False
-
-    @property
-    def names(self) -> list[str]:
-        """The name, once a sample has told it."""
-        return [] if self._known is None else [self._known.name]
-
-    @property
-    def members(self) -> dict[str, OneNode]:
-        """Itself by its name, once it has seen something."""
-        return {} if self.node is None else {(self.names or [self.fallback_name])[0]: self}
-
-    @property
-    def changed(self) -> list[str]:
-        """The name, if the signal was raised or lowered at the last timestep."""
-        return self.names if self._changed else []
-
-    @property
-    def features(self) -> int:
-        """Metrics of the node; 0 before the first sample."""
-        return 0 if self._schema is None else len(self._schema.metrics)
-
-    @property
-    def schema(self) -> Schema | None:
-        """The metrics by name, None before the first sample."""
-        return self._schema
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics; none before the first sample."""
-        return () if self._schema is None else self._schema.metrics
+        return () if self.schema is None else self.schema.metrics
 
-    def step(self, samples: Sequence[Sample], now: float) -> None:
-        """Carry the sample to a decision; one without a single number is no telemetry."""
-        self._changed = False
-        sample = samples[0]
+    @property
+    def evidence(self) -> Evidence | None:
+        """What the last decision was made from; None before the first."""
+        return None if self.node is None or self.decision is None else self.node.evidence
+
+    @property
+    def by_spikes(self) -> bool:
+        """Whether the signal decides by spikes."""
+        return self.node is not None and self.node.signal.name == "paper"
+
+    @property
+    def raised(self) -> bool:
+        """Whether the signal is raised."""
+        return self.decision is not None and bool(self.decision.raised)
+
+    @property
+    def last_blocks(self) -> tuple[Subspace, Subspace] | None:
+        """The subspace before and after the last block; None where there was only one."""
+        before, now = self._subspaces
+        return None if before is None or now is None or before.features != now.features else (before, now)
+
+    def step(self, sample: Sample, now: float, *, enforcing: bool = False) -> bool:
+        """Carry a sample to a decision; one without a single number is no telemetry, and returns False.
+
+        `enforcing` tells the signal whether its refusals are obeyed, and what follows them is their effect.
+        """
+        self.turned = False
         if not np.isfinite(sample.vector).any():
-            return
-        if self._known is None:
+            return False
+        if self.decision is None:
             self._begin(sample.metrics)
-        assert self._schema is not None
+        assert self.schema is not None
         assert self.node is not None
-        y = self._schema.align(sample)
-        if self._schema.settled is not None:
-            self._rebuild(self._schema.settled)
-            y = self._schema.align(sample)
+        y = self.schema.align(sample)
+        if self.schema.settled is not None:
+            self._rebuild(self.schema.settled)
+            y = self.schema.align(sample)
+        if hasattr(self.node.signal, "enforcing"):
+            self.node.signal.enforcing = enforcing or now < self.obeyed_until
         decision = self.node.step(
             y, ready=sample.ready, utilisation=sample.utilisation, time=sample.timestamp
         )
-        if self._known is None:
-            self._known = Known(sample.node, now, now)
-        known = self._known
-        raised = bool(decision.raised)
-        before = known.decision
-        self._changed = before is not None and bool(before.raised) is not raised
-        if before is not None and (self._changed or expects(before) is not expects(decision)):
-            known.changed_at = now
-        known.name, known.decision, known.seen_at = sample.node, decision, now
-        known.ready, known.utilisation = sample.ready, sample.utilisation
-        known.background = background(sample)
-        known.timestamp, known.notes = sample.timestamp, sample.notes
-        self.tally.add(raised, self._changed, sample.ready, self.tolerance)
+        before, raised = self.decision, bool(decision.raised)
+        if before is None:
+            self.changed_at = now
+        else:
+            self.turned = bool(before.raised) is not raised
+            if self.turned or expects(before) is not expects(decision):
+                self.changed_at = now
+        self.decision, self.seen_at = decision, now
+        self.ready, self.utilisation = sample.ready, sample.utilisation
+        self.background = background(sample)
+        self.timestamp, self.notes = sample.timestamp, sample.notes
         self.record.note(raised, sample.ready)
+        assert self.node.evidence is not None
+        if (subspace := self.node.evidence.subspace) is not self._subspaces[1]:
+            self._subspaces = (self._subspaces[1], subspace)
+        return True
 
-    def overview(self) -> Overview:
-        """Return the node at a glance."""
-        if self._known is None or self._known.decision is None:
-            return Overview([], [], [])
-        decision = self._known.decision
-        return Overview([bool(decision.raised)], [expects(decision)], [self._known.ready])
-
-    def known(self, name: str, *, words: bool = True) -> Known:
-        """Return the newest that is known of the node."""
-        if self._known is None or name != self._known.name:
-            raise KeyError(f"no node {name!r}: this agent watches {self.names or [self.fallback_name]}")
-        return self._known
-
-    def fresh(self, name: str | None, now: float) -> bool:
-        """Tell whether the node was stepped at `now`."""
-        return self._known is not None and self._known.seen_at == now and name in (None, self._known.name)
-
-    def insight(self, name: str) -> Insight | None:
-        """Return what the last decision was made from."""
-        self.known(name)
-        if self.node is None or self._schema is None or (evidence := self.node.evidence) is None:
-            return None
-        metrics, by_spikes = self._schema.metrics, self.node.signal.name == "paper"
-        return Insight(
-            metrics, evidence.vector, evidence.subspace, evidence.projections, evidence.spikes, by_spikes
-        )
+    def note_rejection(self, time: float, offenders: str) -> None:
+        """Keep what the raised signal was decided from; the vectors of one rejection are averaged."""
+        assert self.decision is not None
+        last, evidence, steps, vector = self.rejection, self.evidence, 1, None
+        if evidence is not None and evidence.vector is not None:
+            vector = evidence.vector.copy()
+            if (
+                not self.turned
+                and not self.by_spikes
+                and last is not None
+                and last.vector is not None
+                and last.vector.shape == vector.shape
+            ):
+                steps = last.steps + 1
+                vector = last.vector + (vector - last.vector) / steps
+        self.rejection = Rejection(time, self.decision, self.ready, offenders, steps, evidence, vector)
 
     def state(self) -> dict[str, Any]:
         """Return the node's bytes, its metrics and the record so far."""
-        if self.node is None or self._schema is None:
+        if self.node is None or self.schema is None:
             return {}
         fields: dict[str, Any] = {f"record_{name}": value for name, value in self.record.state().items()}
         fields |= {f"probes_{name}": value for name, value in self.probes.state().items()}
         fields["form"] = "one"
-        fields["metrics"] = list(self._schema.metrics)
+        fields["name"] = self.name
+        fields["metrics"] = list(self.schema.metrics)
         fields["node"] = np.frombuffer(self.node.to_bytes(), dtype=np.uint8)
         return fields
 
@@ -278,7 +249,7 @@ class OneNode:
         metrics = tuple(str(name) for name in fields.get("metrics", ()))
         node = Node.from_bytes(fields["node"].tobytes())
         how = self._settle(node, metrics)
-        self.node, self._schema = node, Schema(metrics, patience=self._patience)
+        self.node, self.schema = node, Schema(metrics, patience=self._patience)
         self.record.restore({key.removeprefix("record_"): value for key, value in fields.items()})
         self.probes.restore({key.removeprefix("probes_"): value for key, value in fields.items()})
         return f"warm, {len(metrics)} metrics{how}"
@@ -286,8 +257,6 @@ class OneNode:
     def _settle(self, node: Node, metrics: tuple[str, ...]) -> str:
         """Give a restored node the signal that is asked for now, where that is another one."""
         fresh = self._build(metrics)
-        if hasattr(fresh.signal, "enforcing"):
-            node.signal.enforcing = fresh.signal.enforcing  # type: ignore[attr-defined]
         if (node.signal.name, node.signal.settings()) == (fresh.signal.name, fresh.signal.settings()):
             return ""
         node.signal = fresh.signal
@@ -295,15 +264,15 @@ class OneNode:
 
     def _begin(self, metrics: tuple[str, ...]) -> None:
         """Take the first sample's metrics, unless saved state still fits them."""
-        if self._schema is not None and self.node is not None:
-            if known_share(self._schema.metrics, metrics) >= FAMILIAR_SHARE:
+        if self.schema is not None and self.node is not None:
+            if known_share(self.schema.metrics, metrics) >= FAMILIAR_SHARE:
                 return
             self.message = "starting cold: the saved state is of other metrics"
-        self._schema = Schema(metrics, patience=self._patience)
+        self.schema = Schema(metrics, patience=self._patience)
         self.node = self._build(metrics)
 
     def _rebuild(self, metrics: tuple[str, ...]) -> None:
-        old, schema = self.node, self._schema
+        old, schema = self.node, self.schema
         assert old is not None
         assert schema is not None
         lost, gained = len(schema.missing), len(schema.extra)
@@ -311,7 +280,178 @@ class OneNode:
             self.node, how = with_metrics(old, metrics), "the node goes on with the rest"
         except StateError as error:
             self.node, how = self._build(metrics), f"the node starts cold ({error})"
-        self._schema = Schema(metrics, patience=self._patience)
+        self.schema = Schema(metrics, patience=self._patience)
         self.rebuilds += 1
         self.message = f"metrics changed for good, {lost} gone and {gained} new: {how}"
-        LOG.warning("%s", self.message)
+        LOG.warning("%s: %s", self.name, self.message)
+
+
+class NodeTable:
+    """The nodes behind one agent, by name, made when their first samples come.
+
+    A node that sends nothing for a day, while others do, is forgotten. Restored nodes that
+    have not been seen again are waited for as long, and not listed meanwhile.
+
+    Parameters
+    ----------
+    make
+        Makes a node by its name and the agent's clock.
+    name
+        What the agent is called while it knows no node.
+    tolerance
+        CPU Ready from which there is contention, for the tally.
+    gone_seconds, most
+        How long a silent node is kept, and how many nodes there may be.
+
+    Attributes
+    ----------
+    changed
+        Nodes whose signal was raised or lowered at the last timestep.
+    left_out
+        Samples of nodes beyond `most`.
+    message
+        What was found in saved state, for people.
+    enforcing
+        Whether the agent's own gate closes nodes that refuse.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[str, float], LiveNode],
+        *,
+        name: str,
+        tolerance: float = 5.0,
+        gone_seconds: float = GONE_SECONDS,
+        most: int = MOST_NODES,
+    ) -> None:
+        self.fallback_name = name
+        self.tally = Tally()
+        self.changed: list[LiveNode] = []
+        self.left_out = 0
+        self.message = ""
+        self.enforcing = False
+        self._make = make
+        self._tolerance = tolerance
+        self._gone_seconds, self._most = gone_seconds, most
+        self._nodes: dict[str, LiveNode] = {}
+        self._unseen: dict[str, LiveNode] = {}  # restored, or without a single number so far
+        self._slots: dict[int, LiveNode] = {}
+        self._free: list[int] = []
+        self._time = 0.0  # seconds in which there was telemetry
+        self._stepped_at = math.inf
+        self._swept_at = 0.0
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the nodes seen so far, in the order they came."""
+        return list(self._nodes)
+
+    @property
+    def only(self) -> LiveNode | None:
+        """The node, where there is only one."""
+        return next(iter(self._nodes.values())) if len(self._nodes) == 1 else None
+
+    @property
+    def features(self) -> int:
+        """Metrics of the node that has most."""
+        return max((len(one.metrics) for one in self._nodes.values()), default=0)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[LiveNode]:
+        return iter(self._nodes.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._nodes
+
+    def get(self, name: str) -> LiveNode | None:
+        """Return a node by its name; None where there is none."""
+        return self._nodes.get(name)
+
+    def __getitem__(self, name: str) -> LiveNode:
+        if name not in self._nodes:
+            raise KeyError(f"no node {name!r} among {len(self._nodes)}")
+        return self._nodes[name]
+
+    def begin(self, samples: Sequence[Sample], now: float) -> None:
+        """Begin a timestep; `step` is called with each of its samples then."""
+        self.changed = []
+        if not samples:
+            return
+        self._time += min(max(0.0, now - self._stepped_at), LONGEST_GAP_SECONDS)
+        self._stepped_at = now
+        if not self._nodes and len(samples) == len(self._unseen) == 1:
+            # The only node that was saved goes on as the only node there is, whatever its name.
+            (one,) = self._unseen.values()
+            one.name = samples[0].node
+            self._unseen = {one.name: one}
+        if self._time - self._swept_at >= SWEEP_SECONDS:
+            self._forget_gone({sample.node for sample in samples})
+
+    def step(self, sample: Sample, now: float) -> None:
+        """Carry a sample to its node's decision."""
+        name = sample.node
+        one = self._nodes.get(name) or self._unseen.get(name) or self._new(name, now)
+        if one is None:
+            self.left_out += 1
+            return
+        if not one.step(sample, now, enforcing=self.enforcing):
+            return
+        if name not in self._nodes:
+            self._nodes[name] = self._unseen.pop(name)
+        one.heard = self._time
+        if one.turned:
+            self.changed.append(one)
+        self.tally.add(one.raised, one.turned, one.ready, self._tolerance)
+
+    @property
+    def groups(self) -> int:
+        """Files that the nodes are saved in."""
+        return max(self._slots, default=-1) // GROUP_NODES + 1
+
+    def group(self, number: int) -> list[LiveNode]:
+        """Return the nodes of one file."""
+        first = number * GROUP_NODES
+        return [self._slots[slot] for slot in range(first, first + GROUP_NODES) if slot in self._slots]
+
+    def absent(self, one: LiveNode) -> float:
+        """Return for how many seconds of telemetry a node has sent nothing."""
+        return self._time - one.heard
+
+    def restore(self, name: str, fields: Mapping[str, Any], absent: float = 0.0) -> str:
+        """Go on with a saved node from what `LiveNode.state` returned; say how far that goes."""
+        one = self._make(name, self._stepped_at)
+        found = one.restore(fields)
+        if name in self._unseen:
+            self._drop(self._unseen[name])
+        if absent <= self._gone_seconds and len(self._slots) < self._most:
+            one.heard = self._time - absent
+            self._add(one)
+        return found
+
+    def _new(self, name: str, now: float) -> LiveNode | None:
+        if len(self._slots) >= self._most:
+            if not self.left_out:
+                LOG.warning("one agent has at most %d nodes: the others are left out", self._most)
+            return None
+        one = self._make(name, now)
+        one.heard = self._time
+        self._add(one)
+        return one
+
+    def _add(self, one: LiveNode) -> None:
+        one.slot = heapq.heappop(self._free) if self._free else len(self._slots)
+        self._slots[one.slot] = self._unseen[one.name] = one
+
+    def _drop(self, one: LiveNode) -> None:
+        self._nodes.pop(one.name, None)
+        self._unseen.pop(one.name, None)
+        del self._slots[one.slot]
+        heapq.heappush(self._free, one.slot)
+
+    def _forget_gone(self, here: set[str]) -> None:
+        self._swept_at = self._time
+        for one in list(self._slots.values()):
+            if self.absent(one) > self._gone_seconds and one.name not in here:
+                self._drop(one)

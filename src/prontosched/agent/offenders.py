@@ -11,7 +11,7 @@ import hashlib
 import os
 from typing import Any, Literal
 
-from prontosched.agent.answer import plain
+from prontosched.agent.record import plain
 from prontosched.telemetry.linux_waiting import Consumer
 from prontosched.telemetry.source import Source
 

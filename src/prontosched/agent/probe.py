@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from prontosched.agent.answer import plain
-from prontosched.agent.nodes import OneNode
+from prontosched.agent.record import plain
 from prontosched.telemetry.probe import Probe, Probed, runs_on
 from prontosched.telemetry.source import Source
 
@@ -32,14 +31,13 @@ class ProbeFollower:
 
     def follow(self, agent: Agent) -> None:
         """Take what the last probe found, and start the next when it is due."""
-        nodes = agent.nodes
-        if not isinstance(nodes, OneNode) or not nodes.names:
+        if (node := agent.nodes.only) is None:
             return
         found = agent.answer()
         state = "" if found.stale else found.state
         probed = self.probe.poll(agent.pace.clock(), ready=found.cpu_ready_percent, state=state)
         if probed is not None:
-            nodes.probes.note(probed.state, probed.slowdown)
+            node.probes.note(probed.state, probed.slowdown)
 
     @property
     def last(self) -> Probed:
@@ -81,5 +79,5 @@ def probe_view(agent: Agent) -> dict[str, Any]:
             else f"a probe tells of the machine that the agent runs on; source {agent.reader.source.name} has others"
         )
         return {"running": False, "note": note, "record": None, "last": None}
-    record = agent.nodes.probes.figures() if isinstance(agent.nodes, OneNode) else None
+    record = agent.nodes.only.probes.figures() if agent.nodes.only is not None else None
     return {"running": True, "note": follower.probe.note, "record": record, "last": follower.status()}

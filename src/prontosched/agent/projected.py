@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.agent.nodes import Insight
+from prontosched.decision import Evidence
 from prontosched.subspace import Array, Subspace
 
 KEPT_DIRECTIONS = 8
@@ -49,9 +49,9 @@ class Lineages:
         self._met: dict[str, Subspace | None] = {}
         self._began: dict[str, tuple[tuple[str, ...], Array]] = {}
 
-    def begun(self, name: str, insight: Insight) -> list[int]:
+    def begun(self, name: str, evidence: Evidence) -> list[int]:
         """Return 1 for each direction that begins anew at this timestep, else 0."""
-        subspace = insight.subspace
+        subspace = evidence.subspace
         first = name not in self._met
         if first and len(self._met) >= self.MOST:
             oldest = next(iter(self._met))
@@ -64,8 +64,8 @@ class Lineages:
         if subspace is before:
             return [0] * subspace.rank
         metrics, began = self._began.get(name, ((), np.zeros((0, 0))))
-        if began.shape != subspace.basis.shape or metrics != insight.metrics:
-            self._began[name] = (insight.metrics, subspace.basis.copy())
+        if began.shape != subspace.basis.shape or metrics != (evidence.metrics or ()):
+            self._began[name] = (evidence.metrics or (), subspace.basis.copy())
             return [0 if first else 1] * subspace.rank
         turned = (began * subspace.basis).sum(axis=0) < SAME_COSINE
         if turned.any():

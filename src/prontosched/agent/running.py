@@ -15,10 +15,10 @@ from aiohttp import web
 
 from prontosched.agent.access import Access
 from prontosched.agent.loop import Agent
-from prontosched.agent.nodes import OneNode
+from prontosched.agent.nodes import LiveNode
+from prontosched.agent.record import Tally
 from prontosched.agent.serve import Server
 from prontosched.agent.state import remove_address, write_address
-from prontosched.agent.tally import Tally
 from prontosched.agent.views import record_figures
 
 LOG = logging.getLogger("prontosched.agent")
@@ -101,7 +101,7 @@ def summary(agent: Agent) -> str:
     if tally.decisions:
         lines[0] += f": {_refused(tally)}"
     lines.append(_ready(tally))
-    if isinstance(agent.nodes, OneNode) and (told := _record(agent.nodes)):
+    if agent.nodes.only is not None and (told := _record(agent.nodes.only)):
         lines.append(told)
     if pace.late or pace.skipped:
         lines.append(
@@ -133,9 +133,9 @@ def _ready(tally: Tally) -> str:
     return f"{told}; at the tolerance or above in {tally.contended} of {tally.ready_count} timesteps"
 
 
-def _record(nodes: OneNode) -> str:
+def _record(node: LiveNode) -> str:
     """Say what refusals were worth over all runs of this node, as pages do: only where enough came to tell."""
-    figures = record_figures(nodes)
+    figures = record_figures(node)
     contentions, preceded = figures["contentions"], figures["preceded"]
     if not contentions:
         return ""

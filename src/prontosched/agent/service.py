@@ -32,8 +32,8 @@ class ServiceManager:
         """
         if not self._address:
             return
-        found = None if len(agent.nodes.names) > 1 else agent.answer()
-        line = f"{len(agent.nodes.names)} nodes" if found is None else _line(found.state, found.full_reason)
+        found = None if len(agent.nodes) > 1 else agent.answer()
+        line = f"{len(agent.nodes)} nodes" if found is None else _line(found.state, found.full_reason)
         trouble = agent.health.trouble
         words = ["STATUS=" + (f"not deciding: {trouble}"[:250] if trouble else line)]
         if not trouble:

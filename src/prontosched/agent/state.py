@@ -1,4 +1,4 @@
-"""What survives a restart, in one small file.
+"""What survives a restart, in a file for each group of nodes.
 
 Covers: where files lie, the lock against a second agent, atomic replacement, and
 what happens to a file that cannot be read. What is inside is the business of
@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +23,9 @@ from prontosched.errors import NewerStateError, StateError
 
 KIND = "agent"
 VERSION = 1
-MAX_STATE_BYTES = codec.MAX_BYTES
+MAX_STATE_BYTES = 16 * codec.MAX_BYTES
+
+LOG = logging.getLogger("prontosched.agent")
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -42,13 +46,14 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return base / "pronto"
 
 
-class StateFile:
-    """One file, replaced whole, that no two agents use at once.
+class StateFiles:
+    """The state of an agent's nodes, a file for each group, that no two agents use at once.
 
     Parameters
     ----------
-    path
-        The file. Beside it lie `.lock`, while in use, and `.corrupt`, when one had to be set aside.
+    folder, name
+        The first group is `<name>.state`; beside it lie `.lock`, while in use, and `.corrupt`, when
+        one had to be set aside. The other groups are in the folder `<name>.nodes`.
 
     Raises
     ------
@@ -56,8 +61,11 @@ class StateFile:
         The folder cannot be made, or another agent holds the lock.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = path = folder / f"{name}.state"
+        self._folder = folder / f"{name}.nodes"
+        self._sizes: dict[int, int] = {}
+        self._groups = -1
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(_beside(path, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -79,35 +87,77 @@ class StateFile:
         with contextlib.suppress(OSError):
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        sweep(path)
+        for group in self._folder.glob(".*.state.*"):
+            group.unlink(missing_ok=True)
 
-    def load(self) -> tuple[dict[str, Any] | None, str]:
-        """Return what was saved, or None, and a sentence on what was found.
+    def load(self) -> tuple[list[dict[str, Any]], str]:
+        """Return what was saved, file by file, the oldest first, and a sentence on what was found.
 
         A file that is truncated, altered or not ours is set aside as `.corrupt`.
 
         Raises
         ------
         NewerStateError
-            The file is from a newer version.
+            A file is from a newer version.
         """
-        try:
-            return read_state(self.path), f"continuing from {self.path}"
-        except FileNotFoundError:
-            return None, "starting cold: there is no saved state yet"
-        except OSError as error:
-            return None, f"starting cold: {self.path} cannot be read ({error.strerror})"
-        except StateError as error:
-            return None, f"starting cold: {set_aside(self.path, error)}"
+        found: list[dict[str, Any]] = []
+        message = "starting cold: there is no saved state yet"
+        for path in (self.path, *sorted(self._folder.glob("*.state"))):
+            try:
+                found.append(read_state(path))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                message = f"starting cold: {path} cannot be read ({error.strerror})"
+                LOG.warning("%s", message)
+            except StateError as error:
+                message = f"starting cold: {set_aside(path, error)}"
+                LOG.warning("%s", message)
+        self._set_aside_crowd()
+        found = [fields for fields in found if fields.get("form") in ("one", "several")]
+        found.sort(key=lambda fields: float(fields.get("saved_at", 0.0)))
+        return found, f"continuing from {self.path}" if found else message
 
-    def save(self, fields: Mapping[str, Any]) -> int:
-        """Replace the file by `fields`, whole or not at all; return its size in bytes."""
+    def save(self, number: int, fields: Mapping[str, Any]) -> None:
+        """Replace the file of one group by `fields`, whole or not at all."""
         data = codec.encode(KIND, VERSION, fields)
-        write_whole(self.path, data)
-        return len(data)
+        if number:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+        write_whole(self._path(number), data)
+        self._sizes[number] = len(data)
+
+    def drop_from(self, groups: int) -> None:
+        """Remove the files of the group with this number and of those above."""
+        if self._groups == groups:
+            return
+        for path in self._folder.glob("*.state"):
+            if path.stem.isdecimal() and int(path.stem) >= groups:
+                path.unlink(missing_ok=True)
+                self._sizes.pop(int(path.stem), None)
+        self._groups = groups
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files that were written."""
+        return sum(list(self._sizes.values()))
 
     def close(self) -> None:
-        """Let another agent use the file."""
+        """Let another agent use the files."""
         os.close(self._lock)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:04d}.state" if number else self.path
+
+    def _set_aside_crowd(self) -> None:
+        """Put the files of many nodes of release 0.1 away: their arrays are not those of single nodes."""
+        old = self._folder.with_suffix(".crowd")
+        if old.is_dir():
+            aside = _beside(old, ".old")
+            with contextlib.suppress(OSError):
+                shutil.rmtree(aside, ignore_errors=True)
+                os.replace(old, aside)
+            LOG.warning("nodes saved by an older release start cold: %s was set aside as %s", old, aside.name)
 
 
 def read_state(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from prontosched.agent.answer import plain
+from prontosched.agent.record import plain
 from prontosched.errors import FederationError
 from prontosched.federation.clash import clashing
 from prontosched.federation.link import Link

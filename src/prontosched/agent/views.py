@@ -11,14 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from prontosched.agent.answer import Answer, chance_within, plain
-from prontosched.agent.crowd import Crowd
-from prontosched.agent.nodes import Insight, Nodes, OneNode
+from prontosched.agent.answer import Answer, chance_within, slowdown
+from prontosched.agent.nodes import LiveNode, expects
 from prontosched.agent.probe import probe_view
-from prontosched.agent.several import SeveralNodes
-from prontosched.agent.slowdown import slowdown
-from prontosched.agent.track_record import record_shown
-from prontosched.decision import State
+from prontosched.agent.record import plain, record_shown
+from prontosched.decision import Evidence, State
 
 if TYPE_CHECKING:
     from prontosched.agent.loop import Agent
@@ -44,7 +41,7 @@ STATES: tuple[State, ...] = ("accepting", "contended", "refusing")
 
 
 def timestep_event(
-    agent: Agent, clock: float, insight: Insight | None, begun: Sequence[int]
+    agent: Agent, clock: float, evidence: Evidence | None, begun: Sequence[int]
 ) -> dict[str, Any]:
     """Return the last timestep as one event: all of a single node, a map of many.
 
@@ -52,7 +49,7 @@ def timestep_event(
     ----------
     clock
         When it was, as the decision log has it.
-    insight, begun
+    evidence, begun
         What a single node decided from, None without new telemetry; and which directions begin anew.
     """
     names = agent.nodes.names
@@ -62,13 +59,13 @@ def timestep_event(
         event["time"] = plain(clock)
         event["loop"] = loop
         event["downtime"] = plain(agent.nodes.tally.downtime)
-        if insight is not None:
-            event["projections"] = [plain(float(p)) for p in insight.projections]
-            event["spikes"] = None if insight.spikes is None else [int(s) for s in insight.spikes]
+        if evidence is not None:
+            event["projections"] = [plain(float(p)) for p in evidence.projections]
+            event["spikes"] = None if evidence.spikes is None else [int(s) for s in evidence.spikes]
             event["begun"] = list(begun)
         return event
     found = states(agent)
-    every = agent.nodes.overview().ready
+    every = [node.ready for node in agent.nodes]
     ready = [value for value in every if not math.isnan(value)]
     event = {
         "time": plain(clock),
@@ -86,22 +83,20 @@ def timestep_event(
 
 def states(agent: Agent) -> list[State]:
     """Return the state of every node by its signal and its gate, in the order of the names."""
-    seen = agent.nodes.overview()
-    nodes = zip(agent.nodes.names, seen.raised, seen.contended, strict=True)
-    return [
-        "refusing"
-        if raised and not agent.held_open(name)
-        else "contended"
-        if contended or raised
-        else "accepting"
-        for name, raised, contended in nodes
-    ]
+    return [state_of(agent, node) for node in agent.nodes]
+
+
+def state_of(agent: Agent, node: LiveNode) -> State:
+    """Return a node's state by its signal and its gate."""
+    if node.raised:
+        return "contended" if agent.held_open(node.name) else "refusing"
+    return "contended" if node.decision is not None and expects(node.decision) else "accepting"
 
 
 def decision_within(agent: Agent, node: str | None, steps: int) -> dict[str, Any]:
     """Return a node's answer, with the chance of contention within about `steps` timesteps."""
     found = agent.answer(node)
-    own = settings_of(agent.nodes, found.node).get("horizon") if agent.nodes.names else None
+    own = settings_of(agent.known(found.node)).get("horizon")
     return {**found.as_json(), "horizon": chance_within(found, steps, own)}
 
 
@@ -121,15 +116,13 @@ def waiting(agent: Agent, met: Answer, cpus: float) -> dict[str, Any]:
         asked=cpus,
         capacity=agent.capacity,
     )
-    one = _alone(agent.nodes, met.node)
-    left = math.nan if one is None else one.record.lengths.left() * agent.pace.interval_seconds
+    left = known.record.lengths.left() * agent.pace.interval_seconds
     return {"slowdown": plain(found), "contention_left_seconds": plain(left)}
 
 
 def status(agent: Agent) -> dict[str, Any]:
     """Return all that an operator may want to know, in one object."""
     nodes = agent.nodes
-    names = nodes.names
     now = agent.pace.clock()
     found: dict[str, Any] = {
         "version": version("prontosched"),
@@ -137,7 +130,7 @@ def status(agent: Agent) -> dict[str, Any]:
         "source": agent.reader.source.name,
         "interval_seconds": agent.pace.interval_seconds,
         "uptime_seconds": plain(now - agent.started_at),
-        "nodes": len(names),
+        "nodes": len(nodes),
         "features": nodes.features,
         "capacity_cpus": agent.capacity,
         "capacity_factor": agent.capacity_factor,
@@ -168,12 +161,10 @@ def status(agent: Agent) -> dict[str, Any]:
         "disk": disk_status(agent),
         "followers": {follower.name: follower.status() for follower in agent.followers},
     }
-    if len(names) <= 1:
+    if len(nodes) <= 1:
         found["decision"] = agent.answer().as_json()
-    if isinstance(nodes, Crowd):
-        found["left_out"] = nodes.left_out
-    if isinstance(nodes, OneNode):
-        found.update(_one_node(agent, nodes))
+        found.update(_one_node(agent, agent.known()))
+    found["left_out"] = nodes.left_out
     found["probe"] = probe_view(agent)
     return found
 
@@ -182,7 +173,7 @@ def home(agent: Agent) -> str:
     """Return what a person is told who opens the agent's address in a browser."""
     names = agent.nodes.names
     if len(names) > 1:
-        refusing = sum(agent.nodes.overview().raised)
+        refusing = sum(node.raised for node in agent.nodes)
         now = f"{len(names)} nodes, {refusing} refusing"
     else:
         answer = agent.answer()
@@ -206,10 +197,13 @@ def home(agent: Agent) -> str:
 
 def node_rows(agent: Agent) -> Iterator[dict[str, Any]]:
     """Yield the answer of every node in its shortest form; of many, only those not accepting say why."""
-    names = agent.nodes.names
-    few = len(names) <= WORDED_NODES
-    for name, state in zip(names, states(agent), strict=True):
-        found = agent.answer(name, words=few or state != "accepting").as_json()
+    few = len(agent.nodes) <= WORDED_NODES
+    for node in list(agent.nodes):
+        if node.name not in agent.nodes:
+            continue
+        found = agent.answer(node.name).as_json()
+        if not few and found["state"] == "accepting":
+            found["reason"] = ""
         yield {key: found[key] for key in LISTED}
 
 
@@ -233,7 +227,7 @@ def disk_status(agent: Agent) -> dict[str, Any] | None:
         "folder": str(disk.folder),
         "saves": disk.saves,
         "save_errors": disk.save_errors,
-        "state_bytes": disk.saved_bytes + disk.shards.size_bytes,
+        "state_bytes": disk.state.size_bytes,
         "log_bytes": disk.log.size_bytes,
         "log_errors": disk.log.errors,
         "log_rows_lost": disk.log.lost,
@@ -242,36 +236,19 @@ def disk_status(agent: Agent) -> dict[str, Any] | None:
     }
 
 
-def record_figures(nodes: OneNode) -> dict[str, Any]:
-    """Return the signal's own record so far."""
+def record_figures(node: LiveNode) -> dict[str, Any]:
+    """Return the record of a node's signal so far."""
     standing = None
-    if nodes.node is not None and hasattr(nodes.node.signal, "standing"):
-        standing = nodes.node.signal.standing()._asdict()
-    record = nodes.record
+    if node.node is not None and hasattr(node.node.signal, "standing"):
+        standing = node.node.signal.standing()._asdict()
+    record = node.record
     found = record_shown(record.horizon, standing, record)
     return {"tolerance_percent": record.tolerance, **_plain(found)}
 
 
-def record_of(nodes: Nodes, name: str) -> dict[str, Any] | None:
-    """Return the record of one node's signal; of a crowd only what the signal itself keeps."""
-    if (one := _alone(nodes, name)) is not None:
-        return record_figures(one)
-    if not isinstance(nodes, Crowd) or nodes.fleet is None:
-        return None
-    signal = getattr(nodes.fleet, "signal", None)
-    if signal is None or not hasattr(signal, "standing"):
-        return {"tolerance_percent": nodes.tolerance}
-    standing = signal.standing(nodes.names.index(name))._asdict()
-    horizon = int(settings_of(nodes, name).get("horizon", 1))
-    return {"tolerance_percent": nodes.tolerance, **_plain(record_shown(horizon, standing))}
-
-
-def settings_of(nodes: Nodes, name: str) -> dict[str, Any]:
-    """Return the settings of one node's signal; nothing before its first sample."""
-    one = _alone(nodes, name)
-    holder = one.node if one is not None else getattr(nodes, "fleet", None)
-    signal = getattr(holder, "signal", None)
-    return {} if signal is None else dict(signal.settings())
+def settings_of(node: LiveNode) -> dict[str, Any]:
+    """Return the settings of a node's signal; nothing before its first sample."""
+    return {} if node.node is None else dict(node.node.signal.settings())
 
 
 def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,28 +257,17 @@ def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _alone(nodes: Nodes, name: str) -> OneNode | None:
-    if isinstance(nodes, SeveralNodes):
-        return nodes.member(name)
-    return nodes if isinstance(nodes, OneNode) else None
-
-
-def _one_node(agent: Agent, nodes: OneNode) -> dict[str, Any]:
-    found: dict[str, Any] = {"record": record_figures(nodes), "rebuilds": nodes.rebuilds}
-    if not nodes.names:
+def _one_node(agent: Agent, node: LiveNode) -> dict[str, Any]:
+    found: dict[str, Any] = {"record": record_figures(node), "rebuilds": node.rebuilds}
+    if node.node is None or node.schema is None:
         return found
-    if nodes.node is not None:
-        signal = nodes.node.signal
-        found["signal"] = {"name": signal.name, "settings": signal.settings()}
-    name = nodes.names[0]
-    announced = agent.announced(name)
+    found["signal"] = {"name": node.node.signal.name, "settings": node.node.signal.settings()}
+    announced = agent.announced(node.name)
     found["jobs"] = {"ids": announced.ids[:100], "count": len(announced), "cpus": plain(announced.cpus)}
-    found["notes"] = list(nodes.known(name).notes[:SHOWN_NOTES])
-    if nodes.schema is not None:
-        found["metrics_missing"] = list(nodes.schema.missing[:SHOWN_NOTES])
-        found["metrics_extra"] = list(nodes.schema.extra[:SHOWN_NOTES])
-    insight = nodes.insight(name)
-    if insight is not None and insight.subspace is not None:
-        found["rank"] = int(insight.subspace.rank)
-        found["singular_values"] = [plain(float(s)) for s in insight.subspace.singular_values]
+    found["notes"] = list(node.notes[:SHOWN_NOTES])
+    found["metrics_missing"] = list(node.schema.missing[:SHOWN_NOTES])
+    found["metrics_extra"] = list(node.schema.extra[:SHOWN_NOTES])
+    if (evidence := node.evidence) is not None and evidence.subspace is not None:
+        found["rank"] = int(evidence.subspace.rank)
+        found["singular_values"] = [plain(float(s)) for s in evidence.subspace.singular_values]
     return found

@@ -14,14 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from prontosched.agent.answer import expects
-from prontosched.agent.assembly import TOLERANCE, make_watched
+from prontosched.agent.answer import slowdown
+from prontosched.agent.assembly import TOLERANCE, make_nodes
 from prontosched.agent.jobs import Announced
-from prontosched.agent.nodes import background
-from prontosched.agent.slowdown import slowdown
+from prontosched.agent.nodes import NodeTable, background, expects
 from prontosched.agent.sources import local_source
 from prontosched.agent.state import read_state
-from prontosched.agent.watched import Watched
 from prontosched.errors import ProntoError, StateError
 from prontosched.settings import AgentSettings
 from prontosched.signals.policy import read_tolerance
@@ -68,8 +66,8 @@ def look(
     contention at the end of it, or when the CPUs that are free are too few for the job.
     """
     settings, source, instead = local_source(settings)
-    watched = make_watched(settings, source)
-    warm = _take_up(watched, folder / f"{source.name}.state")
+    nodes = make_nodes(settings, source)
+    warm = _take_up(nodes, folder / f"{source.name}.state")
     kind, tolerance = read_tolerance(settings.tolerance or TOLERANCE)
     if kind != "absolute":
         tolerance = read_tolerance(TOLERANCE)[1]
@@ -80,7 +78,10 @@ def look(
     try:
         while True:
             samples = source.read()
-            watched.step(samples, time.monotonic())
+            now = time.monotonic()
+            nodes.begin(samples, now)
+            for sample in samples:
+                nodes.step(sample, now)
             if samples and samples[0].ready == samples[0].ready:
                 ready.append(samples[0].ready)
             if samples and samples[0].utilisation == samples[0].utilisation:
@@ -92,10 +93,9 @@ def look(
     finally:
         source.close()
     took = time.monotonic() - begin
-    nodes = watched.form
     mean_ready = sum(ready) / len(ready) if ready else float("nan")
     mean_used = sum(used) / len(used) if used else float("nan")
-    decision = nodes.known(nodes.names[0]).decision if nodes.names else None
+    decision = next((node.decision for node in nodes), None)
     capacity = settings.cpus or float(os.cpu_count() or 1)
     free = Announced(capacity=capacity, factor=settings.capacity_factor)
     free.saw(mean_used - (sum(low) / len(low) if low else 0.0))
@@ -151,9 +151,9 @@ def _turn(handle: int, deadline: float) -> bool:
             time.sleep(0.1)
 
 
-def _take_up(watched: Watched, path: Path) -> bool:
+def _take_up(nodes: NodeTable, path: Path) -> bool:
     try:
-        watched.restore(read_state(path))
+        nodes.restore(nodes.fallback_name, read_state(path))
     except (OSError, StateError):
         return False
     return True

@@ -188,12 +188,10 @@ def percent(share: float) -> str:
 
 
 def _many(agent: Agent) -> list[str]:
-    names = agent.nodes.names
-    if not names:
+    if not len(agent.nodes):
         return ["starting", ""]
-    overview = agent.nodes.overview()
-    known = [(ready, name) for ready, name in zip(overview.ready, names, strict=True) if ready == ready]
-    parts = [f"{sum(overview.raised)} of {len(names)} nodes refusing"]
+    known = [(node.ready, node.name) for node in agent.nodes if node.ready == node.ready]
+    parts = [f"{sum(node.raised for node in agent.nodes)} of {len(agent.nodes)} nodes refusing"]
     if known:
         ready, name = max(known)
         parts.append(f"highest CPU Ready {ready:.1f} % ({name})")
@@ -203,4 +201,4 @@ def _many(agent: Agent) -> list[str]:
 def _driven_by(agent: Agent, node: str) -> str:
     from prontosched.agent.explaining import drivers_now
 
-    return f"by {', '.join(found)}" if (found := drivers_now(agent, node)) else ""
+    return f"by {', '.join(found)}" if (found := drivers_now(agent.nodes[node])) else ""

@@ -49,6 +49,8 @@ class Member:
         takes the link's.
     rank
         Directions of the global view that are adopted.
+    heard
+        The global view as it comes down, where many nodes of one process share it; None makes one.
 
     Attributes
     ----------
@@ -67,6 +69,7 @@ class Member:
         adopt_seconds: float = ADOPT_SECONDS,
         name_key: bytes | None = None,
         rank: int = RANK,
+        heard: HeardView | None = None,
     ) -> None:
         split(name)
         self.link = link
@@ -74,14 +77,15 @@ class Member:
         self.herald = Herald(link, name, seconds=decision_seconds)
         self.name_key = name_key or link.name_key
         self.rank = rank
-        self.book = SchemaBook(link)
+        self.book = SchemaBook(link) if heard is None else heard.book
         self.voice = Voice(
             link, name, tree=tree or Tree(), book=self.book, rule=rule or Propagation(rank=rank, **link.rule)
         )
         self.adopted = self.started = 0
         self._errors = 0
         self._last_error = ""
-        self._heard = HeardView(link, self.book, lambda place: place == self.name)
+        self._heard = heard or HeardView(link, self.book, lambda place: place == self.name)
+        self._shared = heard is not None
         self._adoptions = Adoptions(1, seconds=adopt_seconds)
         self._looked_at: Subspace | None = None
         self._names = SentNames()
@@ -94,12 +98,12 @@ class Member:
     @property
     def clashes(self) -> tuple[str, ...]:
         """The node's own name, if another agent speaks under it."""
-        return self._heard.clashes
+        return tuple(name for name in self._heard.clashes if name == self.name)
 
     @property
     def errors(self) -> int:
         """How much went wrong and was survived."""
-        return self._errors + self._heard.errors
+        return self._errors + (0 if self._shared else self._heard.errors)
 
     @property
     def last_error(self) -> str:
@@ -127,7 +131,8 @@ class Member:
         """Say goodbye, so that no one waits for this node to expire."""
         self.voice.leave()
         self.herald.take_back()
-        self._heard.close()
+        if not self._shared:
+            self._heard.close()
 
     def _propagate(self, node: Contributor) -> None:
         own = node.embedding.subspace
