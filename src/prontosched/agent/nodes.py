@@ -10,6 +10,7 @@ import heapq
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -256,10 +257,9 @@ class LiveNode:
 
     def _settle(self, node: Node, metrics: tuple[str, ...]) -> str:
         """Give a restored node the signal that is asked for now, where that is another one."""
-        fresh = self._build(metrics)
-        if (node.signal.name, node.signal.settings()) == (fresh.signal.name, fresh.signal.settings()):
+        if _signal_of(node) == _fresh_signal(self._build, metrics):
             return ""
-        node.signal = fresh.signal
+        node.signal = self._build(metrics).signal
         return ", but the signal starts anew: its settings changed"
 
     def _begin(self, metrics: tuple[str, ...]) -> None:
@@ -284,6 +284,18 @@ class LiveNode:
         self.rebuilds += 1
         self.message = f"metrics changed for good, {lost} gone and {gained} new: {how}"
         LOG.warning("%s: %s", self.name, self.message)
+
+
+def _signal_of(node: Node) -> tuple[str, Mapping[str, Any]]:
+    return node.signal.name, node.signal.settings()
+
+
+@lru_cache(maxsize=16)
+def _fresh_signal(
+    build: Callable[[tuple[str, ...]], Node], metrics: tuple[str, ...]
+) -> tuple[str, Mapping[str, Any]]:
+    """Return name and settings of the signal that a cold node has; thousands are restored with the same."""
+    return _signal_of(build(metrics))
 
 
 class NodeTable:
