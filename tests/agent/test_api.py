@@ -464,3 +464,17 @@ def test_a_fault_in_a_handler_is_counted_and_tells_no_secret():
     assert status == 500
     assert "swordfish" not in text
     assert faults == 1
+
+
+def test_a_reader_that_obeys_refusals_is_told_that_they_are_enforced():
+    async def ask(client):
+        plain = await get(client, "/v1/decision")
+        declared = await get(client, "/v1/decision?enforcing=true")
+        later = await get(client, "/v1/decision")
+        wrong = await get(client, "/v1/decision?enforcing=yes")
+        return plain[1]["enforced"], declared[1]["enforced"], later[1]["enforced"], wrong
+
+    plain, declared, later, wrong = asking(ask)
+
+    assert (plain, declared, later) == (False, True, True)
+    assert wrong == (400, {"error": "enforcing must be true or false, got 'yes'"})

@@ -86,6 +86,40 @@ def test_every_signal_is_told_whether_its_refusals_are_obeyed(nodes):
     assert [node.node.signal.enforcing for node in agent.nodes] == [True] * nodes
 
 
+@pytest.mark.parametrize("route", ["/v1/nodes", "/v1/decision", "/v1/stream"])
+@pytest.mark.parametrize("nodes", SIZES)
+def test_every_signal_is_told_when_who_asks_obeys_its_refusals(nodes, route):
+    clock = Clock()
+    agent = make_agent(machine(nodes), preset="default", clock=clock, silence=Silence(10.0))
+    told = []
+
+    async def ask(client):
+        if route == "/v1/decision":
+            for name in names_of(nodes):
+                await (await client.get(f"{route}?node={name}&enforcing=true")).read()
+        elif route == "/v1/stream":
+            response = await client.get(f"{route}?enforcing=true")
+            await agent.tick()
+            while not (await response.content.readline()).startswith(b"data"):
+                pass
+            response.close()
+        else:
+            await (await client.get(f"{route}?enforcing=true")).read()
+
+    async def go():
+        await agent.tick()
+        async with TestClient(TestServer(build_app(agent, Access()))) as client:
+            await ask(client)
+            for seconds in (29.0, 2.0):
+                clock.now += seconds
+                await agent.tick()
+                told.append([node.node.signal.enforcing for node in agent.nodes])
+        await agent.abandon()
+
+    asyncio.run(go())
+    assert told == [[True] * nodes, [False] * nodes]
+
+
 @pytest.mark.parametrize("nodes", SIZES)
 def test_every_node_is_gated(nodes):
     gate = MemoryGate(*names_of(nodes))

@@ -28,6 +28,7 @@ from prontosched.agent.requests import (
     bad,
     job_id,
     query,
+    query_flag,
     query_node,
     query_number,
     query_whole,
@@ -86,8 +87,11 @@ async def home(request: web.Request) -> web.Response:
 
 async def decision(request: web.Request) -> web.Response:
     """Answer "may I send a job here?"."""
-    names = ("node", "horizon")
+    names = ("node", "horizon", "enforcing")
     node = query_node(request, names) if request.query_string else None
+    if request.query_string and query_flag(query(request, names), "enforcing"):
+        agent = request.app[AGENT]
+        _of_node(lambda: agent.note_enforcing(agent.known(node).name))
     if "horizon" not in request.query:
         body = _of_node(lambda: request.app[SPOKEN].decision(node))
         return web.Response(body=body, content_type="application/json")
@@ -103,9 +107,11 @@ async def status(request: web.Request) -> web.Response:
 
 async def nodes(request: web.Request) -> web.Response:
     """List all nodes with their answers."""
-    query(request, ())
+    agent = request.app[AGENT]
+    if query_flag(query(request, ("enforcing",)), "enforcing"):
+        agent.note_enforcing()
     found = []
-    for row in views.node_rows(request.app[AGENT]):
+    for row in views.node_rows(agent):
         found.append(row)
         if len(found) % BREATH == 0:
             await asyncio.sleep(0)  # thousands of nodes must not make a tick late
@@ -171,7 +177,7 @@ async def recent(request: web.Request) -> web.Response:
 
 async def stream(request: web.Request) -> web.StreamResponse:
     """Send every timestep as a server-sent event until the agent stops or the other side goes."""
-    query(request, ())
+    enforcing = query_flag(query(request, ("enforcing",)), "enforcing")
     agent = request.app[AGENT]
     try:
         watcher = agent.events.watch()
@@ -189,6 +195,8 @@ async def stream(request: web.Request) -> web.StreamResponse:
                 continue
             if event is None:
                 break
+            if enforcing:
+                agent.note_enforcing()
             await response.write(b"data: " + _encode(event) + b"\n\n")
     except ConnectionResetError:
         return response

@@ -37,6 +37,8 @@ SHOWN_TARGETS = 3
 NO_TELEMETRY = "the source gives no telemetry"
 # So long may a tick work without letting requests be answered.
 SLICE_SECONDS = 0.003
+# Who obeys a node's refusals says so with every question; it counts for so many times the validity of an answer.
+ENFORCING_TIMES = 3.0
 
 
 class Agent:
@@ -211,7 +213,7 @@ class Agent:
             cpus=cpus,
             held_by="" if own else self.held_open(known.name),
             trouble="" if fresh else self._trouble(known),
-            enforced=self.enforced,
+            enforced=self.enforced or now < known.obeyed_until,
             offenders=self.offenders.words,
         )
 
@@ -230,6 +232,17 @@ class Agent:
     def enforced(self) -> bool:
         """Whether a gate carries refusals out at a scheduler."""
         return any(gate.enforcing for gate in self._holders)
+
+    def note_enforcing(self, node: str | None = None) -> None:
+        """Take note that who asks obeys a node's refusals (None: those of all), for some time.
+
+        Its signal is told: what follows a refusal that is obeyed says nothing of what would have come.
+        """
+        now = self.pace.clock()
+        for one in self.nodes if node is None else (self.known(node),):
+            if one.obeyed_until <= now:
+                self.version += 1
+            one.obeyed_until = now + ENFORCING_TIMES * self.silence.valid_seconds
 
     def known(self, node: str | None = None) -> LiveNode:
         """Return one node, by default the only one; before the first sample, one that has seen nothing.

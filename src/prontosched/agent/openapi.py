@@ -40,6 +40,13 @@ _NODE_QUERY = {
     "schema": {"type": "string", "minLength": 1, "maxLength": NODE_CHARACTERS},
 }
 
+_ENFORCING_QUERY = {
+    "name": "enforcing",
+    "in": "query",
+    "required": False,
+    "description": "Who asks obeys refusals: the signal is told, for three times the validity of an answer.",
+    "schema": {"type": "boolean", "default": False},
+}
 _HORIZON_QUERY = {
     "name": "horizon",
     "in": "query",
@@ -71,10 +78,15 @@ def _paths() -> dict[str, Any]:
     return {
         "/": {"get": _text("What answers here, and where to look.", "text/plain")},
         "/v1/decision": {
-            "get": _get("May I send a job here?", "Answer", query=[_NODE_QUERY, _HORIZON_QUERY], missing=True)
+            "get": _get(
+                "May I send a job here?",
+                "Answer",
+                query=[_NODE_QUERY, _HORIZON_QUERY, _ENFORCING_QUERY],
+                missing=True,
+            )
         },
         "/v1/status": {"get": _get("All there is to know of the agent.", "Status")},
-        "/v1/nodes": {"get": _get("All nodes with their answers.", "Nodes")},
+        "/v1/nodes": {"get": _get("All nodes with their answers.", "Nodes", query=[_ENFORCING_QUERY])},
         "/v1/best": {"get": _get("Nodes to send a job to, best first.", "Best", query=_best_query())},
         "/v1/explain": {
             "get": _get("Why a node answers as it does.", "Explanation", query=[_NODE_QUERY], missing=True)
@@ -208,6 +220,7 @@ def _text(summary: str, kind: str) -> dict[str, Any]:
 
 def _stream() -> dict[str, Any]:
     found = _text("Every timestep as a server-sent event, without end.", "text/event-stream")
+    found["parameters"] = [_ENFORCING_QUERY]
     found["responses"].update(_errors(503))
     return found
 

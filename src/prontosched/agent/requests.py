@@ -101,6 +101,13 @@ def query_node(request: web.Request, allowed: Collection[str] = ("node",)) -> st
     return node
 
 
+def query_flag(values: dict[str, str], name: str) -> bool:
+    """Return a truth value of the query, False where it is not there."""
+    if values.get(name, "false") not in ("true", "false"):
+        raise bad(f"{name} must be true or false, got {values[name][:64]!r}")
+    return values.get(name) == "true"
+
+
 def query_number(values: dict[str, str], name: str, default: float) -> float:
     """Return a number of the query, or its default."""
     if name not in values:
