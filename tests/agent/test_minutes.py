@@ -14,10 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prontosched.agent.decision_log import DecisionLog, Row
+from prontosched.agent.decision_log import Bands, DecisionLog, Lineages, Row, compress, expanded, pack
 from prontosched.agent.disk import Disk
-from prontosched.agent.minutes import NODE, Measured, Minutes
-from prontosched.agent.projected import Lineages, Packed, compress, expanded, pack
 from prontosched.decision import Evidence
 from prontosched.subspace import Subspace
 from prontosched.telemetry.source import Sample
@@ -34,9 +32,10 @@ def row(time, *, directions=None, ready=1.0, raised=False, node="n1"):
 
 
 def many(time, names, *, ready, raised=False):
-    size = len(names)
-    flags = np.full(size, raised)
-    return Measured(time, list(names), flags, flags, np.full(size, 0.25), np.full(size, float(ready)))
+    return [
+        Row(time, name, raised, not raised, 0.25, math.nan, float(ready), math.nan, math.nan, None)
+        for name in names
+    ]
 
 
 def insight(basis, metrics=METRICS):
@@ -63,13 +62,15 @@ def test_a_larger_projection_is_never_kept_as_a_smaller_one(values):
 )
 def test_at_most_eight_directions_come_back_with_their_spikes_and_beginnings(values, spikes, begun):
     packed = pack(values, spikes, begun)
-    found = Packed([packed])
+    found = Bands()
+    found.add(packed)
     rank = min(len(values), 8)
 
     assert len(packed) == 3 + 2 * rank
-    assert [expanded(v) for v in found.values[0, :rank]] == pytest.approx(values[:rank], rel=1e-3, abs=1e-6)
-    assert (found.up[0] - found.down[0]).tolist() == [*spikes[:rank], *[0] * (8 - rank)]
-    assert found.begun[0].tolist() == [*begun[:rank], *[0] * (8 - rank)]
+    assert [expanded(v) for v in found.low] == pytest.approx(values[:rank], rel=1e-3, abs=1e-6)
+    assert found.low == found.high
+    assert [up - down for up, down in zip(found.up, found.down, strict=True)] == spikes[:rank]
+    assert found.begun == begun[:rank]
 
 
 def test_projections_come_back_as_ranges_with_their_spikes(tmp_path):
@@ -162,15 +163,14 @@ def test_a_week_of_a_thousand_nodes_takes_no_more_than_is_said(tmp_path):
     log = DecisionLog(tmp_path / "d.sqlite", max_age_seconds=7 * 3600.0)
     now = 1_000_000.0
     for t in range(0, 9 * 3600, 60):
-        log.write((), [many(now + t, names, ready=t % 7, raised=t % 3 == 0)])
+        log.write((), many(now + t, names, ready=t % 7, raised=t % 3 == 0))
     found = log.history(names[700], now, now + 9 * 3600, 600, every_decision=False)
-    kept = log._file.open().execute("select count(*) from minutes").fetchone()[0]
+    kept = log._open().execute("select count(*) from downsampled").fetchone()[0]
     size = log.size_bytes
     log.close()
 
-    assert NODE.itemsize == 10
-    assert 7 * 60 + 7 * 6 <= kept <= 1.1 * (7 * 60 + 7 * 6) + 40
-    assert size / kept / 1000 < 13.5  # bytes per node and record; 40 MB for 3,888 of them
+    assert 7 * 60 + 7 * 6 <= kept / 1000 <= 1.1 * (7 * 60 + 7 * 6) + 40
+    assert size / kept < 48  # bytes per node and row
     assert found[0]["time"] >= now + 1.4 * 3600
     assert len(found) > 400
     assert found[-1]["ready_mean"] == (9 * 3600 - 60) % 7
@@ -181,7 +181,7 @@ def test_minutes_of_too_many_nodes_stay_below_the_bound(tmp_path):
     log = DecisionLog(tmp_path / "d.sqlite", max_bytes=2_000_000)
     sizes = []
     for t in range(0, 300 * 60, 60):
-        log.write([row(float(t), raised=True, node=names[t % 3000])], [many(float(t), names, ready=1.0)])
+        log.write([row(float(t), raised=True, node=names[t % 3000])], many(float(t), names, ready=1.0))
         sizes.append(os.path.getsize(tmp_path / "d.sqlite"))
     found = log.history("n2999", 0.0, 300 * 60.0, 600, every_decision=False)
     log.close()
@@ -190,15 +190,15 @@ def test_minutes_of_too_many_nodes_stay_below_the_bound(tmp_path):
     assert found[-1]["time"] >= 298 * 60.0
 
 
-def test_a_crowd_goes_on_after_a_restart_with_other_nodes_beside_it(tmp_path):
+def test_minutes_go_on_after_a_restart_with_other_nodes_beside_it(tmp_path):
     path = tmp_path / "d.sqlite"
     for begin, names in ((0.0, ["a", "b"]), (70.0, ["c", "b", "a"])):
         log = DecisionLog(path)
         for t in range(60):
-            log.write((), [many(begin + t, names, ready=names.index("b"))])
+            log.write((), many(begin + t, names, ready=names.index("b")))
         if begin:
             found = {name: log.history(name, 0.0, 130.0, 130, every_decision=False) for name in "abc"}
-        log._file.close()  # killed: nothing more is written
+        log._disconnect()  # killed: nothing more is written
 
     assert sum(point["timesteps"] for point in found["b"]) == 120
     assert sum(point["timesteps"] for point in found["c"]) == 60
@@ -207,8 +207,8 @@ def test_a_crowd_goes_on_after_a_restart_with_other_nodes_beside_it(tmp_path):
 
 def test_the_minute_under_way_is_on_disk_already(tmp_path):
     log = DecisionLog(tmp_path / "d.sqlite")
-    log.write((), [many(600.0, ["a"], ready=3.0)])
-    log.write((), [many(601.0, ["a"], ready=5.0)])
+    log.write((), many(600.0, ["a"], ready=3.0))
+    log.write((), many(601.0, ["a"], ready=5.0))
     with closing(DecisionLog(tmp_path / "d.sqlite")) as reader:
         found = reader.history("a", 600.0, 1200.0, 10, every_decision=False)
         week = reader.history("a", 0.0, 6000.0, 1, every_decision=False)
@@ -229,21 +229,36 @@ def test_hours_written_at_once_are_all_there(tmp_path):
     assert max(b["time"] - a["time"] for a, b in itertools.pairwise(found)) <= 120.0
 
 
-def test_names_that_come_and_go_do_not_fill_the_records():
-    minutes = Minutes()
-    for t in range(1000):
-        minutes.add(many(60.0 * t, [f"pod-{t}-{i}" for i in range(20)], ready=1.0))
+def test_names_that_come_and_go_are_forgotten_with_their_minutes(tmp_path):
+    log = DecisionLog(tmp_path / "d.sqlite", max_age_seconds=6000.0)
+    for t in range(400):
+        log.write((), many(60.0 * t, [f"pod-{t}-{i}" for i in range(20)], ready=1.0))
+    kept = log._open().execute("select count(*) from names").fetchone()[0]
+    held = len(log._buckets)
+    log.close()
 
-    assert len(minutes.places) <= 2 * 20 + 64
-    assert minutes.epoch > 5
+    assert kept <= 20 * 150
+    assert held <= 2 * 20 * 60
+
+
+def test_minutes_that_an_earlier_release_packed_are_dropped_with_a_message(tmp_path, caplog):
+    path = tmp_path / "d.sqlite"
+    with closing(sqlite3.connect(path)) as old, old:
+        old.executescript("create table minutes (id integer); create table members (epoch integer);")
+    with closing(DecisionLog(path)) as log:
+        log.write([row(1.0)])
+        found = log.history("n1", 0.0, 10.0, 1)
+
+    assert found[0]["timesteps"] == 1
+    assert "minutes that release 0.1 packed are dropped" in caplog.text
 
 
 def test_a_folder_that_cannot_be_written_costs_minutes_and_nothing_else(tmp_path):
     log = DecisionLog(tmp_path / "missing" / "d.sqlite")
     for t in range(0, 6000, 10):
-        assert not log.write((), [many(float(t), ["a", "b"], ready=1.0)])
+        assert not log.write((), many(float(t), ["a", "b"], ready=1.0))
     (tmp_path / "missing").mkdir()
-    assert log.write((), [many(6000.0, ["a", "b"], ready=1.0)])
+    assert log.write((), many(6000.0, ["a", "b"], ready=1.0))
     found = log.history("a", 0.0, 6060.0, 101, every_decision=False)
     log.close()
 
@@ -254,14 +269,14 @@ def test_a_folder_that_cannot_be_written_costs_minutes_and_nothing_else(tmp_path
 def test_a_full_disk_loses_no_minute_that_memory_can_hold(tmp_path):
     path = tmp_path / "d.sqlite"
     log = DecisionLog(path)
-    log.write((), [many(0.0, ["a"], ready=1.0)])
+    log.write((), many(0.0, ["a"], ready=1.0))
     other = sqlite3.connect(path)
     other.execute("begin exclusive")
-    log._file.open().execute("pragma busy_timeout = 1")
-    assert not log.write((), [many(60.0, ["a"], ready=2.0)])
+    log._open().execute("pragma busy_timeout = 1")
+    assert not log.write((), many(60.0, ["a"], ready=2.0))
     other.rollback()
     other.close()
-    assert log.write((), [many(120.0, ["a"], ready=3.0)])
+    assert log.write((), many(120.0, ["a"], ready=3.0))
     found = log.history("a", 0.0, 180.0, 3, every_decision=False)
     log.close()
 

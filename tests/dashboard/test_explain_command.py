@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import re
 import time
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-import numpy as np
 import pytest
 
-from prontosched.agent.decision_log import DecisionLog
+from prontosched.agent.decision_log import DecisionLog, Row
 from prontosched.agent.events import Events
-from prontosched.agent.minutes import Measured
 from prontosched.cli import main
 from tests.dashboard.conftest import Start, fetch
 from tests.processes import wait_for
@@ -96,8 +95,9 @@ def test_of_many_nodes_the_minute_or_the_ten_minutes_are_told(start: Start, tmp_
     log = DecisionLog(tmp_path / "generated.decisions.sqlite")
     for begin in (now - 3 * 86400, now - 6 * 3600):
         for t in range(0, 600, 30):
-            flags, numbers = np.full(20, t < 300), np.full(20, 7.0)
-            log.write((), [Measured(begin + t, names, flags, flags, numbers, numbers)])
+            raised = t < 300
+            rest = (raised, not raised, 7.0, math.nan, 7.0, math.nan, math.nan, None)
+            log.write((), [Row(begin + t, name, *rest) for name in names])
     log.close()
     url = start("--synthetic", "20", "--state", str(tmp_path))
     old = explain("--agent", url, "--node", names[4], "--at", str(now - 3 * 86400 + 350))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import signal
 import time
@@ -12,15 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prontosched.agent.decision_log import DecisionLog, Row
-from prontosched.agent.minutes import Measured
-from prontosched.agent.projected import pack
+from prontosched.agent.decision_log import DecisionLog, Row, pack
 from tests.dashboard.conftest import Start, Watched, fetch, planted, until
 
 DAY = 86400
 RANGES = ("30 min", "3 h", "12 h", "2 days", "7 days")
 TRACKS = "tracks.map((one) => [one.time, one.low, one.high, one.begun])"
-CROWD = 20
+MANY = 20
 
 
 def kill(url: str) -> float:
@@ -159,24 +158,18 @@ def test_a_broken_stream_is_mended_from_the_log(browser: Any, start: Start, tmp_
 def test_a_node_of_many_has_a_week_that_survives_a_kill(
     browser: Any, start: Start, tmp_path: Path, artefacts: Path
 ) -> None:
-    names = [f"generated-{i:02d}" for i in range(CROWD)]
+    names = [f"generated-{i:02d}" for i in range(MANY)]
     now = time.time()
     log = DecisionLog(tmp_path / "generated.decisions.sqlite")
     steps = [
-        Measured(
-            now + t,
-            names,
-            np.arange(CROWD) == 3,
-            np.arange(CROWD) == 3,
-            np.zeros(CROWD),
-            np.full(CROWD, 2.0) + np.arange(CROWD),
-        )
+        Row(now + t, name, k == 3, k != 3, 0.0, math.nan, 2.0 + k, math.nan, math.nan, None)
         for t in range(-7 * DAY, 0, 120)
+        for k, name in enumerate(names)
     ]
     for begin in range(0, len(steps), 2000):
         log.write((), steps[begin : begin + 2000])
     log.close()
-    options = ("--synthetic", str(CROWD), "--state", str(tmp_path), "--interval", "0.5")
+    options = ("--synthetic", str(MANY), "--state", str(tmp_path), "--interval", "0.5")
     for turn in range(2):
         url = start(*options)
         with Watched(browser, f"{url}/?node={names[3]}", size=(1280, 900)) as watched:

@@ -1,28 +1,44 @@
-"""Every decision of the last days, in SQLite, bounded by age and by size.
+"""Decisions of the last days, in SQLite, bounded by age and by size.
 
-Covers: writing, pruning and reading back at any width. Calls block: the agent makes
-them in a thread of its own. A disk that is full costs the log some rows, never the
-agent a tick. What is kept longer and of many nodes is `prontosched.agent.minute_log`.
+Covers: single decisions, one downsampled table of minutes and ten minutes for longer ranges
+and for many nodes, and reading both back at any width. Calls block: the agent makes them in
+a thread of its own. A disk that is full costs the log some rows, never the agent a tick.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
 import math
+import os
 import sqlite3
+import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from prontosched.agent.log_file import PAGE_BYTES, LogFile
-from prontosched.agent.minute_log import SHARE_OF_LOG, TABLES, MinuteLog
-from prontosched.agent.minutes import MINUTE_SECONDS, TEN_SECONDS, Measured
-from prontosched.agent.projected import BAND_FIELDS, Bands, Packed
+from prontosched.decision import Evidence
+from prontosched.subspace import Array, Subspace
 
+LOG = logging.getLogger("prontosched.agent")
+SCHEMA_VERSION = 1
+PAGE_BYTES = 4096
 MAX_WAITING_ROWS = 20_000
+MINUTE_SECONDS, TEN_MINUTES_SECONDS = 60, 600
+MINUTES_KEPT_SECONDS = 2 * 86400.0
+FUTURE_SECONDS = 86400.0
+# Downsampled rows take at most this share of the bound, by about so many bytes each.
+SHARE_OF_LOG, ROW_BYTES = 2 / 3, 48
+KEPT_DIRECTIONS = 8
+SAME_COSINE = 0.5
+# Two bytes from 1e-3 to 1e9 with three significant digits, and always larger for larger values.
+_UNKNOWN, _LARGEST, _FINEST, _STEPS = -32768, 32767, 1e-3, 1150.0
+_MASKS = 3
+BAND_FIELDS = ("projections_low", "projections_high", "spikes_up", "spikes_down", "begun")
 HISTORY_FIELDS = (
     "time",
     "timesteps",
@@ -39,19 +55,21 @@ HISTORY_FIELDS = (
     "seconds",
     *BAND_FIELDS,
 )
-_TABLES = f"""
+_COLUMNS = "time, node, raised, accept, score, threshold, ready, utilisation, expected, reason, directions, contended"
+_TABLES = """
 create table if not exists decisions (
     id integer primary key, time real not null, node text not null, raised integer not null,
     accept integer not null, score real, threshold real, ready real, utilisation real,
     expected real, reason text, directions blob, contended integer);
 create index if not exists decisions_time on decisions (node, time);
-{TABLES}"""
-_ADDED = (
-    ("decisions", "directions", "blob"),
-    ("decisions", "contended", "integer"),
-    ("minutes", "contended", "blob"),
-)
-_COLUMNS = "time, node, raised, accept, score, threshold, ready, utilisation, expected, reason, directions, contended"
+create table if not exists names (id integer primary key, name text not null unique);
+create table if not exists downsampled (
+    node integer not null, seconds integer not null, time integer not null, steps integer not null,
+    raised integer not null, rejecting integer not null, contended integer not null, ready_mean integer,
+    ready_max integer, score_max real, threshold real, utilisation real, expected real, bands text,
+    primary key (node, seconds, time)) without rowid;
+"""
+_ADDED = (("directions", "blob"), ("contended", "integer"))
 
 
 class Row(NamedTuple):
@@ -63,10 +81,10 @@ class Row(NamedTuple):
         What the signal said.
     accept
         What the node answered, announced jobs and missing telemetry considered.
+    directions
+        Projections and their spikes, as `pack` makes them.
     contended
         Whether it was held open although contention was expected.
-    directions
-        Projections and their spikes, packed (`prontosched.agent.projected`).
     """
 
     time: float
@@ -83,8 +101,190 @@ class Row(NamedTuple):
     contended: bool = False
 
 
+class Lineages:
+    """Tell, timestep by timestep, which directions of which nodes are no longer what they were.
+
+    A direction begins anew when the node does, when the number of directions changes, when
+    its sign turns, or when it lies more than 60 degrees from where it began. Through such a
+    moment no line may be drawn. A node that was warm when first met goes on from before.
+
+    Notes
+    -----
+    Memory: two subspaces for each of at most `MOST` nodes; of more the first met are met anew.
+    """
+
+    MOST = 256
+
+    def __init__(self) -> None:
+        self._met: dict[str, Subspace | None] = {}
+        self._began: dict[str, tuple[tuple[str, ...], Array]] = {}
+
+    def begun(self, name: str, evidence: Evidence) -> list[int]:
+        """Return 1 for each direction that begins anew at this timestep, else 0."""
+        subspace, names = evidence.subspace, evidence.metrics or ()
+        first = name not in self._met
+        if first and len(self._met) >= self.MOST:
+            oldest = next(iter(self._met))
+            del self._met[oldest]
+            self._began.pop(oldest, None)
+        before = self._met.get(name)
+        self._met[name] = subspace
+        if subspace is None:
+            return []
+        if subspace is before:
+            return [0] * subspace.rank
+        metrics, began = self._began.get(name, ((), np.zeros((0, 0))))
+        if began.shape != subspace.basis.shape or metrics != names:
+            self._began[name] = (names, subspace.basis.copy())
+            return [0 if first else 1] * subspace.rank
+        turned = (began * subspace.basis).sum(axis=0) < SAME_COSINE
+        if turned.any():
+            began[:, turned] = subspace.basis[:, turned]
+        return [int(one) for one in turned]
+
+
+def compress(value: float) -> int:
+    """Return a projection as a whole number that fits two bytes.
+
+    Examples
+    --------
+    >>> [round(expanded(compress(value)), 2) for value in (0.0, -4.2, 1234.5)]
+    [0.0, -4.2, 1234.26]
+    """
+    if not math.isfinite(value):
+        return _UNKNOWN
+    return max(-_LARGEST, min(_LARGEST, round(_STEPS * math.asinh(max(-1e12, min(1e12, value)) / _FINEST))))
+
+
+def expanded(number: float) -> float:
+    """Return the projection that `compress` made a whole number of."""
+    return _FINEST * math.sinh(number / _STEPS)
+
+
+def pack(projections: Sequence[float], spikes: Sequence[int] | None, begun: Sequence[int]) -> bytes | None:
+    """Return the first directions of one timestep as bytes; None where there are none."""
+    rank = min(len(projections), KEPT_DIRECTIONS)
+    if not rank:
+        return None
+    signs = [0] * rank if spikes is None else spikes
+    up = sum(1 << i for i in range(rank) if signs[i] > 0)
+    down = sum(1 << i for i in range(rank) if signs[i] < 0)
+    new = sum(1 << i for i in range(min(rank, len(begun))) if begun[i])
+    return struct.pack(f"<3B{rank}h", up, down, new, *[compress(p) for p in projections[:rank]])
+
+
+class Bands:
+    """Projections over a stretch of time: lowest, highest, spikes and beginnings of each direction."""
+
+    __slots__ = ("begun", "down", "high", "low", "up")
+
+    def __init__(self) -> None:
+        self.low: list[int] = []
+        self.high: list[int] = []
+        self.up: list[int] = []
+        self.down: list[int] = []
+        self.begun: list[int] = []
+
+    def add(self, packed: bytes) -> None:
+        """Add one timestep, as `pack` made it."""
+        rank = min((len(packed) - _MASKS) // 2, KEPT_DIRECTIONS)
+        values = struct.unpack_from(f"<{rank}h", packed, _MASKS)
+        low, high = self._room(rank)
+        for i, value in enumerate(values):
+            if value > high[i]:
+                high[i] = value
+            if value < low[i] and value != _UNKNOWN:
+                low[i] = value
+        for mask, held in zip(packed[:_MASKS], (self.up, self.down, self.begun), strict=True):
+            if mask:
+                for i in range(rank):
+                    held[i] += mask >> i & 1
+
+    def _room(self, rank: int) -> tuple[list[int], list[int]]:
+        if (grow := rank - len(self.low)) > 0:
+            self.low += [_LARGEST + 1] * grow
+            self.high += [_UNKNOWN] * grow
+            for held in (self.up, self.down, self.begun):
+                held += [0] * grow
+        return self.low, self.high
+
+    def merge(self, other: Sequence[Sequence[int]]) -> None:
+        """Add another stretch: lowest, highest, spikes up and down, and beginnings."""
+        self._room(len(other[0]))
+        for i, (low, high, up, down, begun) in enumerate(zip(*other, strict=True)):
+            self.low[i] = min(self.low[i], low)
+            self.high[i] = max(self.high[i], high)
+            self.up[i] += up
+            self.down[i] += down
+            self.begun[i] += begun
+
+    def text(self) -> str:
+        """Return it as it is kept."""
+        return json.dumps([self.low, self.high, self.up, self.down, self.begun], separators=(",", ":"))
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as plain values, one per direction."""
+        return {
+            "projections_low": [_short(number) for number in self.low],
+            "projections_high": [_short(number) for number in self.high],
+            "spikes_up": self.up,
+            "spikes_down": self.down,
+            "begun": [int(number > 0) for number in self.begun],
+        }
+
+
+class Bucket:
+    """What one node did in a minute, or in ten, so far."""
+
+    __slots__ = ("bands", "counts", "most", "node", "number", "ready", "seconds", "time", "used")
+
+    def __init__(self, row: Row, seconds: int) -> None:
+        self.node, self.seconds, self.time = row.node, seconds, row.time
+        self.number = int(row.time // seconds)
+        self.counts = [0, 0, 0, 0]  # steps, raised, rejecting, contended
+        self.ready = [0.0, 0.0]  # sum, and how many were known
+        self.used = [0.0, 0.0]
+        self.most = [-math.inf] * 4  # CPU Ready, score, threshold, expected CPU Ready
+        self.bands: Bands | None = None
+
+    def add(self, row: Row) -> None:
+        """Count one decision."""
+        counts = self.counts
+        counts[0] += 1
+        counts[1] += bool(row.raised)
+        counts[2] += not row.accept
+        counts[3] += bool(row.contended)
+        for held, value in ((self.ready, row.ready), (self.used, row.utilisation)):
+            if value - value == 0.0:  # neither NaN nor infinite
+                held[0] += value
+                held[1] += 1.0
+        for i, value in enumerate((row.ready, row.score, row.threshold, row.expected)):
+            if value > self.most[i] and value != math.inf:
+                self.most[i] = value
+        if row.directions is not None:
+            self.bands = self.bands or Bands()
+            self.bands.add(row.directions)
+
+    def values(self, node: int) -> tuple[Any, ...]:
+        """Return the row of the table, for the node's number."""
+        ready, score, threshold, expected = (None if most == -math.inf else most for most in self.most)
+        return (
+            node,
+            self.seconds,
+            round(1000 * self.time),
+            *self.counts,
+            None if not self.ready[1] else round(100 * self.ready[0] / self.ready[1]),
+            None if ready is None else round(100 * ready),
+            score,
+            threshold,
+            None if not self.used[1] else round(self.used[0] / self.used[1], 2),
+            expected,
+            None if self.bands is None else self.bands.text(),
+        )
+
+
 class DecisionLog:
-    """A bounded table of decisions, and of what they come to in each minute.
+    """A bounded table of decisions, and of what they come to in each minute and each ten minutes.
 
     Parameters
     ----------
@@ -96,7 +296,8 @@ class DecisionLog:
 
     Notes
     -----
-    Memory: at most `MAX_WAITING_ROWS` rows that a full disk kept from being written.
+    Memory: at most `MAX_WAITING_ROWS` rows that a full disk kept from being written, and two
+    buckets per node.
     """
 
     def __init__(
@@ -106,48 +307,49 @@ class DecisionLog:
         self.max_age_seconds = max_age_seconds
         self.max_bytes = max_bytes
         self.lost = 0
-        self._file = LogFile(path, _TABLES, _ADDED)
-        self._minutes = MinuteLog()
+        self.errors = 0
+        self.last_error = ""
+        self._connection: sqlite3.Connection | None = None
         self._waiting: deque[Row] = deque()
+        self._buckets: dict[tuple[str, int], Bucket] = {}
+        self._complete: list[Bucket] = []
+        self._touched: dict[tuple[str, int], Bucket] = {}
+        self._ids: dict[str, int] = {}
         self._writes = 0
-
-    @property
-    def errors(self) -> int:
-        """How often the disk failed."""
-        return self._file.errors
-
-    @property
-    def last_error(self) -> str:
-        """The last failure in words."""
-        return self._file.last_error
 
     @property
     def size_bytes(self) -> int:
         """Size of the file and its journal on disk; 0 where there is none."""
-        return self._file.size_bytes
+        total = 0
+        for suffix in ("", "-wal"):
+            with contextlib.suppress(OSError):
+                total += os.stat(f"{self.path}{suffix}").st_size
+        return total
 
-    def write(self, rows: Iterable[Row], many: Sequence[Measured] = ()) -> bool:
+    def write(self, rows: Iterable[Row], many: Iterable[Row] = ()) -> bool:
         """Append rows; return whether they are on disk. Rows that are not wait for the next call.
 
-        Of `many` nodes, given as timesteps, only what they come to in each minute is kept; rows
-        given with them are single moments and do not count for it.
+        Of `many` nodes only what they come to in each minute is kept; rows given with them are
+        single moments, counted there too, and do not count again.
         """
-        new = list(rows)
+        new, counted = list(rows), list(many)
         self._waiting.extend(new)
         while len(self._waiting) > MAX_WAITING_ROWS:
             self._waiting.popleft()
             self.lost += 1
-        self._minutes.add(many or _measured(new))
-        if not self._waiting and not many:
+        for row in counted or new:
+            self._count(row)
+        if not self._waiting and not counted:
             return True
         try:
             self._append()
             self._writes += 1
-            self._prune(many[-1].time if many else self._waiting[-1].time)
+            self._prune((counted or self._waiting)[-1].time)
         except (sqlite3.Error, OSError) as error:
             self._failed(error)
             return False
         self._waiting.clear()
+        self._complete, self._touched = [], {}
         return True
 
     def history(
@@ -156,21 +358,22 @@ class DecisionLog:
         """Return a stretch of time in at most `points` buckets of equal width.
 
         Each bucket has the mean and largest CPU Ready, the share of time raised, not
-        accepting, and contended but held open, the largest score, the range of each projection with its spikes, and one
-        reason where it was raised. What a bucket is wide enough for comes from the minutes, and so
-        does what is no longer, or was never (without `every_decision`), kept of single decisions.
+        accepting, and contended but held open, the largest score, the range of each projection
+        with its spikes, and one reason where it was raised. What a bucket is wide enough for comes
+        from the downsampled rows, and so does what is no longer, or was never (without
+        `every_decision`), kept of single decisions.
         """
         width = max((end - begin) / points, 1e-9)
-        order = (0, MINUTE_SECONDS, TEN_SECONDS)
+        order = (0, MINUTE_SECONDS, TEN_MINUTES_SECONDS)
         if width >= MINUTE_SECONDS:
-            order = (MINUTE_SECONDS, 0, TEN_SECONDS) if width < TEN_SECONDS else order[::-1]
+            order = (MINUTE_SECONDS, 0, TEN_MINUTES_SECONDS) if width < TEN_MINUTES_SECONDS else order[::-1]
         found: list[dict[str, Any]] = []
         try:
             for seconds in order:
                 if seconds == 0 and not every_decision:
                     continue
                 until = end
-                if found:  # no bucket twice, and no record that reaches into what is there
+                if found:  # no bucket twice, and no row that reaches into what is there
                     until = begin + width * math.floor((found[0]["time"] - begin) / width) - seconds
                 if until > begin:
                     found = self._points(node, seconds, begin, until, width) + found
@@ -184,7 +387,7 @@ class DecisionLog:
         """Return the newest raised decisions, newest first."""
         sql = "select time, score, ready, reason from decisions where node = ? and raised order by id desc limit ?"
         try:
-            rows = self._file.open().execute(sql, (node, limit)).fetchall()
+            rows = self._open().execute(sql, (node, limit)).fetchall()
         except (sqlite3.Error, OSError) as error:
             self._failed(error)
             return []
@@ -193,42 +396,79 @@ class DecisionLog:
     def close(self) -> None:
         """Write what waits and close the file."""
         self.write(())
-        self._file.close()
+        self._disconnect()
+
+    def _count(self, row: Row) -> None:
+        for seconds in (MINUTE_SECONDS, TEN_MINUTES_SECONDS):
+            key = (row.node, seconds)
+            bucket = self._buckets.get(key)
+            if bucket is None or bucket.number != int(row.time // seconds):
+                if bucket is not None and key in self._touched:
+                    self._complete.append(bucket)
+                self._buckets[key] = bucket = Bucket(row, seconds)
+            bucket.add(row)
+            self._touched[key] = bucket
 
     def _points(
         self, node: str, seconds: int, begin: float, end: float, width: float
     ) -> list[dict[str, Any]]:
-        connection = self._file.open()
+        connection = self._open()
         if seconds:
-            return self._minutes.points(connection, node, seconds, begin, end, width)
-        sql = """
-            select cast((time - ?) / ? as integer) as bucket, min(time), count(*), avg(raised),
-                   1.0 - avg(accept), avg(coalesce(contended, 0)), avg(ready), max(ready), max(score), max(threshold),
-                   avg(utilisation), max(expected), max(reason)
-            from decisions where node = ? and time >= ? and time < ? group by bucket order by bucket"""
-        rows = connection.execute(sql, (begin, width, node, begin, end)).fetchall()
-        bands = self._bands(node, begin, end, width) if width < MINUTE_SECONDS else {}
+            sql = """
+                select cast((time / 1000.0 - ?) / ? as integer) as bucket, min(time) / 1000.0, sum(steps),
+                       1.0 * sum(raised) / sum(steps), 1.0 * sum(rejecting) / sum(steps),
+                       1.0 * sum(contended) / sum(steps),
+                       sum(ready_mean * steps) / 100.0 / sum(case when ready_mean is null then null else steps end),
+                       max(ready_max) / 100.0, max(score_max), max(threshold),
+                       sum(utilisation * steps) / sum(case when utilisation is null then null else steps end),
+                       max(expected)
+                from downsampled where node = (select id from names where name = ?) and seconds = ?
+                and time >= ? and time < ? group by bucket order by bucket"""
+            given: tuple[Any, ...] = (begin, width, node, seconds, round(1000 * begin), round(1000 * end))
+        else:
+            sql = """
+                select cast((time - ?) / ? as integer) as bucket, min(time), count(*), avg(raised),
+                       1.0 - avg(accept), avg(coalesce(contended, 0)), avg(ready), max(ready), max(score),
+                       max(threshold), avg(utilisation), max(expected), max(reason)
+                from decisions where node = ? and time >= ? and time < ? group by bucket order by bucket"""
+            given = (begin, width, node, begin, end)
+        rows = connection.execute(sql, given).fetchall()
+        bands = self._bands(node, seconds, begin, end, width)
         nothing = dict.fromkeys(BAND_FIELDS)
         return [
             {
                 **dict(zip(HISTORY_FIELDS, row[1:], strict=False)),
-                "seconds": width,
+                "reason": row[12] if len(row) > 12 else None,
+                "seconds": max(width, float(seconds)),
                 **bands.get(row[0], nothing),
             }
             for row in rows
         ]
 
-    def _bands(self, node: str, begin: float, end: float, width: float) -> dict[int, dict[str, Any]]:
-        sql = """
-            select cast((time - ?) / ? as integer), directions from decisions
-            where node = ? and time >= ? and time < ? and directions is not null order by time"""
-        rows = self._file.open().execute(sql, (begin, width, node, begin, end)).fetchall()
-        if not rows:
+    def _bands(
+        self, node: str, seconds: int, begin: float, end: float, width: float
+    ) -> dict[int, dict[str, Any]]:
+        if seconds:
+            sql = """
+                select cast((time / 1000.0 - ?) / ? as integer), bands from downsampled
+                where node = (select id from names where name = ?) and seconds = ?
+                and time >= ? and time < ? and bands is not null"""
+            given: tuple[Any, ...] = (begin, width, node, seconds, round(1000 * begin), round(1000 * end))
+        elif width >= MINUTE_SECONDS:
             return {}
-        packed = Packed([row[1] for row in rows])
-        groups = np.array([row[0] for row in rows], np.int64)
-        bands = Bands(groups, packed.values, packed.values, packed.up, packed.down, packed.begun)
-        return {int(group): bands.fields(i) for i, group in enumerate(bands.groups)}
+        else:
+            sql = """
+                select cast((time - ?) / ? as integer), directions from decisions
+                where node = ? and time >= ? and time < ? and directions is not null"""
+            given = (begin, width, node, begin, end)
+        found: dict[int, Bands] = {}
+        for bucket, kept in self._open().execute(sql, given):
+            bands = found.setdefault(bucket, Bands())
+            if seconds:
+                bands.merge(json.loads(kept))
+            else:
+                bands.add(kept)
+        return {bucket: bands.fields() for bucket, bands in found.items()}
 
     def _add_reasons(
         self, points: list[dict[str, Any]], node: str, begin: float, end: float, width: float
@@ -244,70 +484,152 @@ class DecisionLog:
         sql = """
             select cast((time - ?) / ? as integer), max(reason) from decisions
             where node = ? and time >= ? and time < ? and reason is not null group by 1"""
-        for bucket, reason in self._file.open().execute(sql, (begin, width, node, begin, end)):
+        for bucket, reason in self._open().execute(sql, (begin, width, node, begin, end)):
             if bucket in bare:
                 bare[bucket]["reason"] = reason
 
     def _append(self) -> None:
-        connection = self._file.open()
+        connection = self._open()
         with connection:
             connection.executemany(
                 f"insert into decisions ({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [tuple(_null(value) for value in row) for row in self._waiting],
             )
-            self._minutes.store(connection)
-        self._minutes.stored()
+            buckets = [*self._complete, *self._touched.values()]
+            connection.executemany(
+                "insert or replace into downsampled values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [bucket.values(self._id(connection, bucket.node)) for bucket in buckets],
+            )
+
+    def _id(self, connection: sqlite3.Connection, node: str) -> int:
+        if node not in self._ids:
+            connection.execute("insert or ignore into names (name) values (?)", (node,))
+            row = connection.execute("select id from names where name = ?", (node,)).fetchone()
+            self._ids[node] = int(row[0])
+        return self._ids[node]
 
     def _prune(self, now: float) -> None:
-        connection = self._file.open()
+        connection = self._open()
         if self._writes % 30 == 1:
-            with connection:
-                connection.execute("delete from decisions where time < ?", (now - self.max_age_seconds,))
-                self._minutes.prune(connection, now, self.max_age_seconds)
+            self._forget_old(connection, now)
         # By size too, oldest first as they were written: after the clock has jumped, times alone
         # would keep rows for ever.
-        while self._file.pages_in_use() * PAGE_BYTES > 0.9 * self.max_bytes:
+        while self._pages_in_use(connection) * PAGE_BYTES > 0.9 * self.max_bytes:
             with connection:
                 if not self._shrink(connection):
                     break
         connection.execute("pragma incremental_vacuum").fetchall()
 
+    def _forget_old(self, connection: sqlite3.Connection, now: float) -> None:
+        """Drop what is too old, and what a clock that jumped back left in the future."""
+        ages = {
+            MINUTE_SECONDS: min(MINUTES_KEPT_SECONDS, self.max_age_seconds),
+            TEN_MINUTES_SECONDS: self.max_age_seconds,
+        }
+        with connection:
+            connection.execute("delete from decisions where time < ?", (now - self.max_age_seconds,))
+            for seconds, age in ages.items():
+                connection.execute(
+                    "delete from downsampled where seconds = ? and (time < ? or time > ?)",
+                    (seconds, 1000 * (now - age - seconds), 1000 * (now + FUTURE_SECONDS)),
+                )
+            connection.execute("delete from names where id not in (select node from downsampled)")
+        self._ids = {}
+        self._buckets = {
+            key: bucket for key, bucket in self._buckets.items() if bucket.time > now - 2 * bucket.seconds
+        }
+
     def _shrink(self, connection: sqlite3.Connection) -> bool:
-        if self._minutes.shrink(connection, above_bytes=SHARE_OF_LOG * self.max_bytes):
+        """Drop the oldest tenth of downsampled rows that take more than their share, or of decisions."""
+        if self._shrink_downsampled(connection, above_bytes=SHARE_OF_LOG * self.max_bytes):
             return True
         first, last = connection.execute("select min(id), max(id) from decisions").fetchone()
         if first is None or first == last:
-            return self._minutes.shrink(connection)
+            return self._shrink_downsampled(connection)
         connection.execute("delete from decisions where id < ?", (first + (last - first) // 10 + 1,))
         return True
 
+    def _shrink_downsampled(self, connection: sqlite3.Connection, *, above_bytes: float = 0.0) -> bool:
+        sql = """
+            select seconds, count(*), sum(ifnull(length(bands), 0)), min(time), max(time)
+            from downsampled group by seconds order by 2 desc"""
+        held = connection.execute(sql).fetchall()
+        if not held or sum(ROW_BYTES * row[1] + row[2] for row in held) <= above_bytes:
+            return False
+        seconds, number, _, first, last = held[0]
+        if number < 2 or first == last:
+            return False
+        oldest = first + (last - first) // 10 + 1
+        connection.execute("delete from downsampled where seconds = ? and time < ?", (seconds, oldest))
+        return True
+
     def _failed(self, error: Exception) -> None:
-        self._file.failed(error)
-        self._minutes.failed()
+        """Count a failure and let go of the connection: one that met a full disk may hold a lock."""
+        self.errors += 1
+        self.last_error = f"{self.path}: {error}"
+        self._ids = {}
+        del self._complete[:-MAX_WAITING_ROWS]
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _open(self) -> sqlite3.Connection:
+        """Return the connection, made if need be."""
+        if self._connection is None:
+            try:
+                self._connection = _connect(self.path)
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):
+                    raise
+                self.last_error = f"{self.path} is damaged ({error}): set aside and begun anew"
+                for suffix in ("-wal", "-shm"):
+                    Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+                os.replace(self.path, f"{self.path}.corrupt")
+                self._connection = _connect(self.path)
+        return self._connection
+
+    def _pages_in_use(self, connection: sqlite3.Connection) -> int:
+        pages = connection.execute("pragma page_count").fetchone()[0]
+        return int(pages - connection.execute("pragma freelist_count").fetchone()[0])
 
 
-def _measured(rows: Sequence[Row]) -> list[Measured]:
-    """Return rows as timesteps, those of a minute together."""
-    found = []
-    for _, group in groupby(rows, key=lambda row: row.time // MINUTE_SECONDS):
-        some = list(group)
-        columns = list(zip(*some, strict=True))
-        numbers = np.array(columns[4:9], np.float64)  # score, threshold, ready, utilisation, expected
-        rejecting = ~np.array(columns[3], np.bool_)
-        details = (numbers[[1, 3, 4]], columns[10])
-        found.append(
-            Measured(
-                some[0].time,
-                list(columns[1]),
-                np.array(columns[2], np.bool_),
-                rejecting,
-                numbers[0],
-                numbers[2],
-                details,
-                np.array(columns[11], np.bool_),
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=2.0, check_same_thread=False)
+    try:
+        connection.execute(f"pragma page_size = {PAGE_BYTES}")
+        connection.execute("pragma auto_vacuum = incremental")
+        connection.execute("pragma journal_mode = wal").fetchone()
+        connection.execute("pragma synchronous = normal")
+        connection.execute(f"pragma journal_size_limit = {1024 * 1024}")
+        connection.execute("pragma cache_size = -256")
+        connection.execute("pragma wal_autocheckpoint = 200")
+        found = connection.execute("pragma user_version").fetchone()[0]
+        if found > SCHEMA_VERSION:
+            raise sqlite3.OperationalError(
+                f"the decision log must be of version {SCHEMA_VERSION} or older, got {found}: upgrade Pronto, "
+                "or move the file away"
             )
-        )
-    return found
+        connection.executescript(_TABLES)
+        held = {row[1] for row in connection.execute("pragma table_info(decisions)")}
+        for column, kind in _ADDED:
+            if column not in held:
+                connection.execute(f"alter table decisions add column {column} {kind}")
+        if connection.execute("select 1 from sqlite_master where name = 'minutes'").fetchone():
+            LOG.warning("%s: minutes that release 0.1 packed are dropped; its single decisions stay", path)
+            connection.executescript("drop table minutes; drop table if exists members;")
+        connection.execute(f"pragma user_version = {SCHEMA_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _short(number: int) -> float | None:
+    return None if abs(number) > _LARGEST else float(f"{expanded(number):.4g}")
 
 
 def _null(value: Any) -> Any:

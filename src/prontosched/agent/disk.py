@@ -12,7 +12,6 @@ from typing import Any
 
 from prontosched.agent.background import Background
 from prontosched.agent.decision_log import DecisionLog, Row
-from prontosched.agent.minutes import Measured
 from prontosched.agent.nodes import NodeTable
 from prontosched.agent.state import StateFiles
 from prontosched.errors import StateError
@@ -20,7 +19,7 @@ from prontosched.errors import StateError
 LOG = logging.getLogger("prontosched.agent")
 LONGEST_WAIT_SECONDS = 10.0
 MOST_WAITING_ROWS = 20_000
-MOST_WAITING_STEPS = 60
+MOST_WAITING_MANY = 200_000
 LONGEST_END_SECONDS = 60.0
 GROUP_SECONDS, MOST_GROUPS = 10.0, 32
 
@@ -74,23 +73,22 @@ class Disk:
         self.last_error = ""
         self._clock = clock
         self._rows: list[Row] = []
-        self._many: list[Measured] = []
+        self._many: list[Row] = []
         self._steps = 0
         self._began_at = self._saved_at = self._written_at = clock()
         self._under_way: asyncio.Future[None] | None = None
         self._next = 0
         self._thread = Background("pronto-disk")
 
-    def keep(self, rows: list[Row], many: Measured | None = None) -> None:
-        """Take the decisions of one timestep, or what `many` nodes did, for the decision log."""
+    def keep(self, rows: list[Row], many: list[Row]) -> None:
+        """Take the decisions of one timestep for the decision log; of `many` nodes only minutes are kept."""
         self._rows += rows
-        if many is not None:
-            self._many.append(many)
+        self._many += many
         self._steps += 1
         if self._busy:
             # Only so many: a disk that hangs must not eat the memory.
             del self._rows[: max(0, len(self._rows) - MOST_WAITING_ROWS)]
-            del self._many[: max(0, len(self._many) - MOST_WAITING_STEPS)]
+            del self._many[: max(0, len(self._many) - MOST_WAITING_MANY)]
 
     async def save(self, nodes: NodeTable, wall: float, give_way: Callable[[], Awaitable[None]]) -> None:
         """Write what it is time for: groups of nodes, and decisions that wait.
@@ -165,14 +163,12 @@ class Disk:
             self._steps, self._saved_at = 0, self._written_at
         self._under_way = self._thread.submit(partial(self._write, rows, many, parts, groups))
 
-    def _taken(self) -> tuple[list[Row], list[Measured]]:
+    def _taken(self) -> tuple[list[Row], list[Row]]:
         rows, many = self._rows, self._many
         self._rows, self._many = [], []
         return rows, many
 
-    def _write(
-        self, rows: list[Row], many: list[Measured], parts: dict[int, dict[str, Any]], groups: int
-    ) -> None:
+    def _write(self, rows: list[Row], many: list[Row], parts: dict[int, dict[str, Any]], groups: int) -> None:
         failing = bool(self.last_error)
         error = ""
         try:

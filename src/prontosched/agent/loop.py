@@ -15,16 +15,15 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from prontosched.agent.answer import Answer, Silence, answer
+from prontosched.agent.decision_log import Lineages, Row, pack
 from prontosched.agent.disk import Disk
 from prontosched.agent.events import Events
 from prontosched.agent.follower import Follower, NodeHolder
 from prontosched.agent.health import Health
 from prontosched.agent.jobs import Announced
-from prontosched.agent.measuring import measured, row_of
-from prontosched.agent.nodes import LiveNode, NodeTable
+from prontosched.agent.nodes import NAN, LiveNode, NodeTable, expects
 from prontosched.agent.offenders import Naming, Offenders
 from prontosched.agent.pace import Pace
-from prontosched.agent.projected import Lineages
 from prontosched.agent.reading import Reader, unanswered
 from prontosched.agent.views import timestep_event
 from prontosched.decision import Evidence, State
@@ -353,7 +352,7 @@ class Agent:
         clock = self.wall()
         seen = {node.name: self._seen(node, now) for node in self.nodes} if few else {}
         rows = [
-            row_of(self.answer(node.name), clock, *seen.get(node.name, (None, [])))
+            _row(self.answer(node.name), clock, *seen.get(node.name, (None, [])))
             for node in (self.nodes if few else self.nodes.changed)
         ]
         first = next(iter(self.nodes)).name
@@ -362,7 +361,7 @@ class Agent:
         fresh = [node for node in self.nodes if node.seen_at == now]
         if self.disk is not None and fresh:
             try:
-                self.disk.keep(rows, None if few else measured(fresh, clock))
+                self.disk.keep(rows, [] if few else [_signal_row(node, clock) for node in fresh])
                 await self.disk.save(self.nodes, clock, self.give_way)
             except Exception as error:
                 self.fault("state", error)
@@ -399,6 +398,34 @@ class Agent:
                 await self.disk.close(self.nodes if len(self.nodes) else None, self.wall())
             except Exception as error:
                 self.fault("state", error)
+
+
+def _row(met: Answer, time: float, evidence: Evidence | None, begun: list[int]) -> Row:
+    """Return an answer as the decision log keeps it; without `evidence` there was no new telemetry."""
+    return Row(
+        time=time,
+        node=met.node,
+        raised=bool(met.raised),
+        accept=met.accept,
+        score=met.score,
+        threshold=met.threshold,
+        ready=met.cpu_ready_percent,
+        utilisation=met.utilisation_percent,
+        expected=met.expected_ready,
+        reason=None if met.state == "accepting" else met.full_reason,
+        directions=None if evidence is None else pack(evidence.projections, evidence.spikes, begun),
+        contended=met.state == "contended",
+    )
+
+
+def _signal_row(node: LiveNode, time: float) -> Row:
+    """Return what the signal of one of many nodes said: jobs on their way and a gate are not looked at."""
+    decision, raised = node.decision, node.raised
+    assert decision is not None
+    contended = not raised and expects(decision)
+    return Row(
+        time, node.name, raised, not raised, decision.score, NAN, node.ready, NAN, NAN, None, None, contended
+    )
 
 
 def _no_node(metrics: tuple[str, ...]) -> Any:

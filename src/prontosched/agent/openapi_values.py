@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from prontosched.agent.decision_log import HISTORY_FIELDS
-from prontosched.agent.projected import BAND_FIELDS, KEPT_DIRECTIONS
+from prontosched.agent.decision_log import BAND_FIELDS, HISTORY_FIELDS, KEPT_DIRECTIONS
 
 NUMBER = {"type": "number"}
 MAYBE = {"type": ["number", "null"]}
