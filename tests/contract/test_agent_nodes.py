@@ -26,7 +26,7 @@ from tests.gates.memory_gate import MemoryGate
 from tests.processes import wait_for
 
 SIZES = [1, 3, 200]
-SURGE = 40
+SURGE = 60
 
 
 def names_of(nodes):
@@ -35,7 +35,7 @@ def names_of(nodes):
 
 def machine(nodes, *, surge=10**9, ready=1.0):
     """Nodes that are calm until `surge`; from then on one metric of each leaps."""
-    phases = np.arange(nodes)
+    phases = np.arange(nodes) * 1e-6
 
     def give(i):
         vectors = np.sin(np.arange(5) * 2.0 + 0.7 * i * np.arange(1, 6) + phases[:, None]) + 2.0
@@ -103,6 +103,9 @@ def test_every_signal_is_told_when_who_asks_obeys_its_refusals(nodes, route):
             while not (await response.content.readline()).startswith(b"data"):
                 pass
             response.close()
+            while agent.events.watchers:
+                await agent.tick()
+                await asyncio.sleep(0.01)
         else:
             await (await client.get(f"{route}?enforcing=true")).read()
 
