@@ -13,7 +13,7 @@ from prontosched.agent.answer import Answer
 from prontosched.agent.explaining import explanation
 from prontosched.agent.loop import Agent
 from prontosched.agent.offenders import SHOWN, Offenders
-from prontosched.gates.agent_client import read_decision
+from prontosched.gates.gate import read_decision
 from prontosched.telemetry.linux_waiting import Consumer
 from tests.agent.machine import Machine, make_agent, sample
 

@@ -60,8 +60,8 @@ class Running:
         self.workers = {worker.address: worker for worker in cluster.workers.values()}
         self.addresses = sorted(self.workers)
 
-    def watch(self, address: str) -> WorkerMonitor:
-        found: WorkerMonitor = self.workers[address].plugins["pronto"]._watch
+    def monitor(self, address: str) -> WorkerMonitor:
+        found: WorkerMonitor = self.workers[address].plugins["pronto"]._monitor
         return found
 
     def listed(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import threading
 import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from distributed import Event
@@ -58,10 +58,10 @@ def test_worker_out_of_memory_meanwhile_is_left_to_the_memory_monitor(cluster: R
     WISHES[loaded] = busy()
     cluster.client.register_plugin(plugin())
     cluster.wait(lambda: cluster.paused() == [loaded])
-    watch = cluster.watch(loaded)
-    cluster.on_loop(loaded, lambda worker: setattr(watch, "_pause_fraction", 1e-6))
+    monitor = cluster.monitor(loaded)
+    cluster.on_loop(loaded, lambda worker: setattr(monitor, "_pause_fraction", 1e-6))
     WISHES[loaded] = quiet()
-    cluster.wait(lambda: not watch.held)
+    cluster.wait(lambda: not monitor.held)
     time.sleep(0.3)
     assert cluster.paused() == [loaded]
     cluster.on_loop(loaded, lambda worker: setattr(worker.memory_manager, "memory_pause_fraction", 0.8))
@@ -227,8 +227,14 @@ def test_taking_the_plugin_away_resumes_what_it_paused(cluster: Running) -> None
 
 
 class _AgentAnswer(BaseHTTPRequestHandler):
+    paths: ClassVar[set[str]] = set()
+    knows_enforcing: ClassVar[bool] = True
+
     def do_GET(self) -> None:
-        assert self.path == "/v1/decision"
+        self.paths.add(self.path)
+        if self.path != "/v1/decision" and not self.knows_enforcing:
+            self.send_error(400)
+            return
         answer = {"accept": False, "score": 3.0, "reason": "asked by HTTP", "valid_until": time.time() + 10}
         data = json.dumps(answer).encode()
         self.send_response(200)
@@ -240,20 +246,36 @@ class _AgentAnswer(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_agent_on_the_same_machine_is_asked_over_http(cluster: Running) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _AgentAnswer)
+@pytest.mark.parametrize(
+    ("enforce", "veto", "knows", "paths"),
+    [
+        (True, True, True, {"/v1/decision?enforcing=true"}),
+        (True, True, False, {"/v1/decision?enforcing=true", "/v1/decision"}),
+        (True, False, True, {"/v1/decision"}),
+        (False, True, True, {"/v1/decision"}),
+    ],
+)
+def test_agent_on_the_same_machine_is_asked_and_told_whether_it_is_obeyed(
+    cluster: Running, enforce: bool, veto: bool, knows: bool, paths: set[str]
+) -> None:
+    handler = type("Answer", (_AgentAnswer,), {"paths": set(), "knows_enforcing": knows})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         url = f"http://127.0.0.1:{server.server_port}"
-        cluster.client.register_plugin(ProntoPlugin(url, enforce=True, rules=EAGER, interval_seconds=0.1))
+        rules = replace(EAGER, veto=veto)
+        cluster.client.register_plugin(ProntoPlugin(url, enforce=enforce, rules=rules, interval_seconds=0.1))
         cluster.wait(
             lambda: all(shown(cluster, a).get("reason") == "asked by HTTP" for a in cluster.addresses)
         )
+        cluster.client.unregister_worker_plugin("pronto")
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
+
+    assert handler.paths == paths
 
 
 def test_plugin_survives_pickling_with_its_settings() -> None:

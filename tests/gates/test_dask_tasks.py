@@ -54,7 +54,7 @@ def test_tasks_already_assigned_are_given_back_and_run_elsewhere() -> None:
         results = Counter(cluster.client.gather(futures))
 
         assert results.total() == 60
-        assert cluster.watch(loaded).given_back > 5
+        assert cluster.monitor(loaded).given_back > 5
         assert results[loaded] <= ran_before + 1
         assert not cluster.workers[loaded].state.ready
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prontosched.errors import IntegrationError, SettingsError
-from prontosched.gates.agent_client import Addresses, CalledDecisions, read_decision
+from prontosched.gates.agent_client import Addresses
 from prontosched.gates.extender import (
     FORGET_SECONDS,
     Ledger,
@@ -23,11 +23,11 @@ from prontosched.gates.extender import (
     suitability,
 )
 from prontosched.gates.floor import HELD_MARGIN, places
-from prontosched.gates.gate import Verdict
+from prontosched.gates.gate import Verdict, read_decision
 from prontosched.gates.kubernetes import KEY
 from prontosched.gates.policy import Rules
 from prontosched.gates.preference import LONGEST_SECONDS, Placements
-from tests.gates.verdicts import recorded
+from tests.gates.verdicts import CalledDecisions, recorded
 
 BUSY = Verdict(True, 0.8, "cpu_user is rising", valid_until=100.0)
 QUIET = Verdict(False, 0.1, "nothing spikes", valid_until=100.0)

@@ -17,13 +17,12 @@ from typing import Any
 
 from aiohttp import web
 
-from prontosched.gates.agent_client import CalledDecisions
 from prontosched.gates.extender import Extender, Ledger
 from prontosched.gates.gate import Verdict
 from prontosched.gates.kubernetes import ACCEPTING_CONDITION, ConditionWriter, KubernetesGate
 from prontosched.gates.policy import Rules
 from tests.gates.kubernetes_cluster import Cluster
-from tests.gates.verdicts import busy, quiet
+from tests.gates.verdicts import CalledDecisions, busy, quiet
 from tests.processes import started, wait_for
 
 

@@ -20,13 +20,13 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from prontosched.cli.extender import command
+from prontosched.cli.extender import build, command
 from prontosched.errors import IntegrationError, SettingsError
-from prontosched.gates.agent_client import Addresses, CalledDecisions, PolledDecisions
+from prontosched.gates.agent_client import Addresses, PolledDecisions
 from prontosched.gates.extender import BODY_LIMIT, Extender, Ledger, RefusalChange
 from prontosched.gates.gate import Verdict
 from prontosched.gates.policy import Rules
-from tests.gates.verdicts import RECORDED, busy
+from tests.gates.verdicts import RECORDED, CalledDecisions, busy
 from tests.processes import free_port, wait_for
 from tests.requirements import require_program
 
@@ -218,13 +218,18 @@ class Agent:
         self.answer: dict[str, Any] = {"probability": 0.7, "reason": "busy", **answer}
         self.asked = 0
         self.headers: dict[str, str] = {}
+        self.queries: list[str] = []
         self.status = 200
+        self.knows_enforcing = True
         self.application = web.Application()
         self.application.router.add_get("/v1/decision", self._decide)
 
     async def _decide(self, request: web.Request) -> web.Response:
         self.asked += 1
         self.headers = dict(request.headers)
+        self.queries.append(request.query_string)
+        if request.query_string and not self.knows_enforcing:
+            return web.json_response({"error": "the query may have horizon, node"}, status=400)
         return web.json_response({"valid_until": time.time() + 10.0, **self.answer}, status=self.status)
 
 
@@ -252,6 +257,47 @@ def test_agents_decision_becomes_the_nodes_verdict() -> None:
         assert list(decisions.silent) == ["n2"]
 
     polled(Agent(accept=False), check)
+
+
+@pytest.mark.parametrize(
+    ("options", "query"),
+    [
+        (["--enforce", "--veto"], "enforcing=true"),
+        (["--enforce"], ""),
+        (["--veto"], ""),
+    ],
+)
+def test_agents_are_told_that_they_are_obeyed_only_by_an_extender_that_filters(
+    options: list[str], query: str
+) -> None:
+    agent = Agent(accept=False)
+
+    async def run() -> None:
+        async with serving(agent.application) as url, aiohttp.ClientSession() as session:
+            given = command.make_context("extender", [*options, "--agents", url, "--no-wake"]).params
+            for name in ("listen", "token_file", "tls_cert", "tls_key"):
+                del given[name]
+            decisions = build(**given)[0].ledger.decisions
+            assert isinstance(decisions, PolledDecisions)
+            await decisions.poll(session, ["n1"])
+
+    asyncio.run(run())
+
+    assert agent.queries == [query]
+
+
+def test_agent_that_does_not_know_the_parameter_is_asked_without_it() -> None:
+    agent = Agent(accept=False)
+    agent.knows_enforcing = False
+
+    async def check(decisions: PolledDecisions, session: aiohttp.ClientSession) -> None:
+        decisions.enforcing = True
+        await decisions.poll(session, ["n1"])
+
+        assert agent.queries == ["enforcing=true", ""]
+        assert decisions.verdict("n1") is not None
+
+    polled(agent, check)
 
 
 @pytest.mark.parametrize("fault", [{"valid_until": "never"}, {"accept": None}])

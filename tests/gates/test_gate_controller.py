@@ -8,7 +8,6 @@ import time
 import pytest
 
 from examples.slurm_cluster import wait_for
-from prontosched.decision import Decision
 from prontosched.errors import IntegrationError
 from prontosched.gates.controller import Controller, GateStatus
 from prontosched.gates.gate import Verdict
@@ -199,7 +198,7 @@ def test_silent_loop_leaves_the_node_closed_no_longer_than_its_verdict() -> None
 def test_closing_opens_the_node_and_ends_the_thread() -> None:
     gate = MemoryGate("n1")
     controller = Controller(gate, "n1", rules=EAGER)
-    controller.decide(Decision(True, 2.0, 1.0, "cpu_user spikes"), time.time())
+    controller.apply(busy_at(time.time()), time.time())
     wait_for(lambda: gate.owned() == ["n1"], 5, "the refusal")
 
     assert controller.close()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -115,6 +119,46 @@ def test_elim_prints_what_the_agent_says_until_it_is_told_to_end() -> None:
             process.communicate()
 
     assert all(UPDATE.fullmatch(line) for line in lines)
+
+
+class _AgentAnswer(BaseHTTPRequestHandler):
+    paths: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.paths.append(self.path)
+        answer = {"accept": False, "probability": 0.9, "reason": "busy", "valid_until": time.time() + 10}
+        data = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ([], "/v1/decision"),
+        (["--veto"], "/v1/decision?enforcing=true"),
+        (["--veto", "--node", "rack/n1"], "/v1/decision?enforcing=true&node=rack%2Fn1"),
+    ],
+)
+def test_elim_tells_the_agent_that_it_is_obeyed_only_with_a_veto(options: list[str], path: str) -> None:
+    handler = type("Answer", (_AgentAnswer,), {"paths": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            process = elim("--agent", f"http://127.0.0.1:{server.server_port}", "--once", *options)
+            out, err = process.communicate(timeout=60)
+        finally:
+            server.shutdown()
+            thread.join()
+
+    assert (process.returncode, out.decode(), err) == (0, load_update(0.9)[0], b"")
+    assert handler.paths[-1:] == [path]
 
 
 def test_elim_without_an_agent_says_that_nothing_is_known() -> None:

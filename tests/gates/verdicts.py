@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +55,10 @@ def recorded(name: str) -> dict[str, Any]:
     """What a real cluster sent."""
     found: dict[str, Any] = json.loads((RECORDED / name).read_text())
     return found
+
+
+class CalledDecisions:
+    """Decisions from a callable, where an extender would ask agents."""
+
+    def __init__(self, ask: Callable[[str], Verdict | None]) -> None:
+        self.verdict = ask

@@ -184,6 +184,7 @@ def _polled(options: dict[str, Any], internal: dict[str, str]) -> PolledDecision
         token=read_token(token_file) if token_file else "",
         ca_file=options["agents_ca"],
         server_name=options["agents_server_name"],
+        enforcing=options["enforce"] and options["veto"],
     )
 
 

@@ -8,19 +8,22 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import click
 
 from prontosched.cli.asking import asking_options, node_option
 from prontosched.cli.shared_options import Duration, together
-from prontosched.errors import IntegrationError, SettingsError
+from prontosched.errors import IntegrationError, ProntoError, SettingsError
 from prontosched.settings import pairs, with_durations
 
 if TYPE_CHECKING:
+    from prontosched.agent.client import Client
     from prontosched.gates.controller import SweepResult
     from prontosched.gates.gate import Gate, Observed
 
@@ -179,6 +182,9 @@ def watch(
     help="Time between two updates; LSF passes them on every 15 seconds.",
 )
 @click.option("--once", is_flag=True, help="Print one update and end.")
+@click.option(
+    "--veto", is_flag=True, help="A queue closes hosts by these values: tell the agent that it is obeyed."
+)
 def elim(
     url: str | None,
     token_file: Path | None,
@@ -187,6 +193,7 @@ def elim(
     node: str | None,
     every: float,
     once: bool,
+    veto: bool,
 ) -> None:
     """Print this node's chance of contention as LSF's external load indices.
 
@@ -199,7 +206,6 @@ def elim(
         pronto gate elim --once
     """
     from prontosched.cli.asking import find
-    from prontosched.errors import ProntoError
     from prontosched.gates.lsf import ABORT, report, wanted
 
     if not wanted():
@@ -213,7 +219,7 @@ def elim(
         while True:
             try:
                 agent, _ = find(url, token_file, ca, state)
-                yield None if agent is None else _chance(agent.decision(node))
+                yield None if agent is None else _chance(_ask(agent, node, enforcing=veto))
             except SettingsError:
                 raise
             except (ProntoError, OSError):  # no agent, or not now: nothing is known of the node
@@ -223,6 +229,15 @@ def elim(
         report(chances(), lambda line: os.write(1, line), lambda: once or stop.wait(every))
     except OSError as error:
         raise IntegrationError(f"standard output must take load updates, got {error}") from error
+
+
+def _ask(agent: Client, node: str | None, *, enforcing: bool) -> dict[str, Any]:
+    """Return the agent's answer; `enforcing` tells it that its refusals are obeyed."""
+    if enforcing:
+        asked = {"enforcing": "true"} if node is None else {"enforcing": "true", "node": node}
+        with suppress(ProntoError):  # an agent of a release that does not know the parameter
+            return agent.get(f"/v1/decision?{urlencode(asked)}")
+    return agent.decision(node)
 
 
 def _chance(answer: dict[str, Any]) -> float | None:

@@ -1,53 +1,27 @@
-"""Ask agents for the decisions of their nodes, for the extender and for Dask.
-
-`PolledDecisions` asks each agent for `GET /v1/decision` in turn; `read_decision` makes a
-verdict of the answer.
-"""
+"""Ask agents for the decisions of their nodes, for the extender: `GET /v1/decision`, again and again."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import math
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from prontosched.errors import IntegrationError, SettingsError
-from prontosched.gates.gate import Verdict, chance
-from prontosched.gates.kubernetes_client import node_name
+import aiohttp
 
-if TYPE_CHECKING:
-    import aiohttp
+from prontosched.errors import IntegrationError, SettingsError
+from prontosched.gates.gate import ANSWER_LIMIT, ENFORCING, Verdict, read_decision
+from prontosched.gates.kubernetes_client import node_name
 
 log = logging.getLogger(__name__)
 
-ANSWER_LIMIT = 64 * 1024
 AT_ONCE = 64
 # A server's Date header has whole seconds; a smaller difference says nothing about its clock.
 _CLOCK_GRAIN = 2.0
-
-
-class CalledDecisions:
-    """Ask a callable for the newest verdict of a node.
-
-    Examples
-    --------
-    >>> CalledDecisions({"n1": Verdict(True, 0.9, "busy", valid_until=60.0)}.get).verdict("n1").reason
-    'busy'
-    """
-
-    def __init__(self, ask: Callable[[str], Verdict | None]) -> None:
-        self._ask = ask
-
-    def verdict(self, node: str) -> Verdict | None:
-        """Return what the callable says."""
-        return self._ask(node)
 
 
 class Addresses:
@@ -123,12 +97,14 @@ class PolledDecisions:
     token, ca_file, server_name
         Shown to the agents; whom to trust when they speak TLS, and the name that their
         certificate must bear (empty: the name or number they are reached by).
+    enforcing
+        True tells the agents that their refusals are obeyed, so that their signals learn so.
 
     Notes
     -----
-    Memory: one verdict for each node that is watched.
-    An agent that does not answer is not an agent that accepts or refuses: its last
-    verdict stays until it expires, and then nothing is known of the node.
+    Memory: one verdict for each node that is asked for.
+    While an agent does not answer, its last verdict counts until it expires; then nothing
+    is known of the node.
     """
 
     def __init__(
@@ -141,8 +117,10 @@ class PolledDecisions:
         token: str = "",
         ca_file: Path | None = None,
         server_name: str = "",
+        enforcing: bool = False,
     ) -> None:
         self.addresses = addresses
+        self.enforcing = enforcing
         self.interval_seconds = interval_seconds
         self.valid_seconds = valid_seconds
         self.timeout_seconds = timeout_seconds
@@ -150,16 +128,14 @@ class PolledDecisions:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._server_name = server_name or None
         self._trust = ssl.create_default_context(cafile=str(ca_file)) if ca_file else True
-        self._heard: dict[str, Verdict] = {}
+        self._newest: dict[str, Verdict] = {}
 
     def verdict(self, node: str) -> Verdict | None:
         """Return the newest verdict that the agent of `node` gave."""
-        return self._heard.get(node)
+        return self._newest.get(node)
 
     async def run(self, names: Callable[[], Iterable[str]]) -> None:
         """Poll the agents of `names()` until cancelled."""
-        import aiohttp
-
         timeout = aiohttp.ClientTimeout(total=self.timeout_seconds)
         async with aiohttp.ClientSession(timeout=timeout, headers=self._headers) as session:
             while True:
@@ -170,8 +146,8 @@ class PolledDecisions:
     async def poll(self, session: aiohttp.ClientSession, names: Iterable[str]) -> None:
         """Ask each agent once, 64 at a time."""
         wanted = set(names)
-        for gone in self._heard.keys() - wanted:
-            del self._heard[gone]
+        for gone in self._newest.keys() - wanted:
+            del self._newest[gone]
         slots = asyncio.Semaphore(AT_ONCE)
 
         async def ask(node: str) -> None:
@@ -181,23 +157,8 @@ class PolledDecisions:
         await asyncio.gather(*(ask(node) for node in wanted))
 
     async def _ask(self, session: aiohttp.ClientSession, node: str) -> None:
-        import aiohttp
-
         try:
-            if (base := self.addresses.of(node)) is None:
-                raise IntegrationError(f"no address is known for the agent of {node}")
-            url = base.rstrip("/") + "/v1/decision"
-            name = self._server_name if url.startswith("https:") else None
-            async with session.get(
-                url, ssl=self._trust, server_hostname=name, allow_redirects=False
-            ) as answer:
-                data = await answer.content.read(ANSWER_LIMIT + 1)
-                if answer.status != 200 or len(data) > ANSWER_LIMIT:
-                    raise IntegrationError(f"agent answered {answer.status} with {len(data)} bytes")
-                ahead = _clock_ahead(answer.headers.get("Date", ""), time.time())
-            self._heard[node] = read_decision(
-                data, now=time.time(), clock_ahead=ahead, valid_seconds=self.valid_seconds
-            )
+            self._newest[node] = await self._fetch(session, node)
         except (TimeoutError, aiohttp.ClientError, OSError, IntegrationError) as error:
             if node not in self.silent:
                 log.info(
@@ -208,39 +169,23 @@ class PolledDecisions:
         if self.silent.pop(node, None) is not None:
             log.info("agent of %s answers again", node)
 
+    async def _fetch(self, session: aiohttp.ClientSession, node: str) -> Verdict:
+        if (base := self.addresses.of(node)) is None:
+            raise IntegrationError(f"no address is known for the agent of {node}")
+        url = base.rstrip("/") + "/v1/decision"
+        status, data, ahead = await self._get(session, url + ENFORCING if self.enforcing else url)
+        if status == 400 and self.enforcing:  # an agent of a release that does not know the parameter
+            status, data, ahead = await self._get(session, url)
+        if status != 200 or len(data) > ANSWER_LIMIT:
+            raise IntegrationError(f"agent answered {status} with {len(data)} bytes")
+        return read_decision(data, now=time.time(), valid_seconds=self.valid_seconds, clock_ahead=ahead)
 
-def read_decision(data: bytes, *, now: float, clock_ahead: float, valid_seconds: float) -> Verdict:
-    """Read an agent's answer as a verdict by our own clock.
-
-    Parameters
-    ----------
-    clock_ahead
-        Seconds by which the agent's clock is ahead of ours.
-    valid_seconds
-        Longest time that the verdict may count from now on.
-
-    Raises
-    ------
-    IntegrationError
-        The answer is not a decision.
-    """
-    try:
-        found: Any = json.loads(data)
-        accept, until = found["accept"], float(found["valid_until"])
-        probability = found.get("probability")
-        score = chance(None if probability is None else float(probability), refuse=not accept)
-        # Names of what runs on a node are not for the events of pods.
-        offenders = str(found.get("offenders") or "")
-        reason = str(found.get("reason") or "no reason given").removesuffix(f"; {offenders}")[:500]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IntegrationError(
-            f"an agent must answer with accept, probability, reason and valid_until, got {data[:80]!r}"
-        ) from error
-    if not isinstance(accept, bool) or not math.isfinite(until):
-        raise IntegrationError(
-            f"accept must be true or false and valid_until a time, got {accept!r} and {until}"
-        )
-    return Verdict(not accept, score, reason, min(until - clock_ahead, now + valid_seconds))
+    async def _get(self, session: aiohttp.ClientSession, url: str) -> tuple[int, bytes, float]:
+        """Return the status, the body, and by how much the agent's clock is ahead."""
+        name = self._server_name if url.startswith("https:") else None
+        async with session.get(url, ssl=self._trust, server_hostname=name, allow_redirects=False) as answer:
+            data = await answer.content.read(ANSWER_LIMIT + 1)
+            return answer.status, data, _clock_ahead(answer.headers.get("Date", ""), time.time())
 
 
 def _clock_ahead(date: str, now: float) -> float:

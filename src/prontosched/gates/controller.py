@@ -1,7 +1,8 @@
 """The controller carries one node's verdicts to its scheduler, outside the agent's loop.
 
 Also here: `ShadowGate`, which only remembers what would be done, and `release` and
-`sweep`, which undo our marks. When to close, open and rank is decided in `policy`.
+`sweep`, which undo our marks. When to close, open and rank is decided in `policy`; how
+many nodes may be closed in `floor`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from prontosched.decision import Decision
 from prontosched.errors import IntegrationError
 from prontosched.gates.floor import Floor, NoFloor, floor_for
 from prontosched.gates.gate import (
@@ -21,7 +22,6 @@ from prontosched.gates.gate import (
     PreferringGate,
     QueueGate,
     Rank,
-    State,
     Verdict,
     label,
     read_label,
@@ -33,7 +33,7 @@ LOG = logging.getLogger("prontosched.gate")
 _LONGEST_RETRY_SECONDS = 60.0
 # How old a look at the scheduler may be while we hold the node closed: someone may need it.
 _HELD_LOOK_SECONDS = 10.0
-# A gate that takes any number of changes hears of chances that moved by so much.
+# A gate that takes any number of changes is told of chances that moved by so much.
 _FINE_CHANCE = 0.05
 
 
@@ -45,6 +45,12 @@ class GateStatus:
     ----------
     mode
         `shadow` or `enforce`. In shadow mode `state` is what would be.
+    floor
+        By what means the capacity floor is held, or that it is off.
+    veto
+        Whether the node may be closed; False only ranks it.
+    level
+        The level of preference that the scheduler has been told, None where it cannot be.
     state
         As the scheduler showed it last; `unknown` before the first answer and after an
         error, for an error is never read as "open".
@@ -54,15 +60,10 @@ class GateStatus:
         Why the node stands so, in one sentence.
     held_open
         Why the node is left open although it refuses; empty where it is not, and in shadow mode.
-    floor
-        By what means the capacity floor is held, or that it is off.
-    veto
-        Whether the node may be closed; False only ranks it.
-    level
-        The level of preference that the scheduler has been told, None where it cannot be.
-    refusals, accepts, withheld, errors, rankings
-        Counts since the start; `withheld` are refusals that the floor did not allow,
-        `rankings` changes of level.
+    withheld
+        Count of refusals that the floor did not allow.
+    rankings
+        Count of changes of level.
     refused_seconds
         Time spent closed by us since the start.
     """
@@ -73,7 +74,7 @@ class GateStatus:
     floor: str
     veto: bool
     level: int | None = None
-    state: State | str = "unknown"
+    state: str = "unknown"
     wanted: bool = False
     why: str = "no verdict yet"
     held_open: str = ""
@@ -91,7 +92,7 @@ class Controller:
     """Carry verdicts of one node to one gate.
 
     `apply` hands the newest verdict over and returns at once; a thread of the controller's
-    own speaks to the scheduler, and opens the node by itself when no newer verdict has
+    own calls the scheduler, and opens the node by itself when no newer verdict has
     come before the last one ends. `settle` does the same work in the caller's thread.
 
     Parameters
@@ -103,7 +104,7 @@ class Controller:
     rules
         The defaults are shadow mode.
     leases
-        Leave to refuse from the bus. Without it the floor is counted at the scheduler
+        Permission to refuse from the bus. Without it the floor is counted at the scheduler
         where that can count, and is off elsewhere, which `status.floor` says.
 
     Notes
@@ -116,23 +117,25 @@ class Controller:
     ) -> None:
         self.rules = Rules() if rules is None else rules
         self.node = node
+        enforce = self.rules.enforce
         self._veto = vetoes(gate, self.rules)
-        self._gate: Gate = gate if self.rules.enforce else ShadowGate(gate)
-        self._ranking = self._gate if isinstance(gate, PreferringGate) else None
-        self._leases = leases if self._veto and self.rules.enforce else None
+        self._gate: Any = gate if enforce else ShadowGate(gate)
+        self._ranks = isinstance(gate, PreferringGate)
+        self._marks_calm = isinstance(gate, PreferringGate) and gate.marks_calm and enforce
+        self._leases = leases if self._veto and enforce else None
         self._floor = self._floor_of(gate)
         self._policy = VetoPolicy(self.rules)
         self._levels = LevelPolicy(gate.level_seconds if isinstance(gate, PreferringGate) else 0.0)
-        self._marks_calm = isinstance(gate, PreferringGate) and gate.marks_calm and self.rules.enforce
-        mode = "enforce" if self.rules.enforce else "shadow"
-        level = None if self._ranking is None else 0
+        mode, level = "enforce" if enforce else "shadow", 0 if self._ranks else None
         self._status = GateStatus(node, gate.name, mode, self._floor.how, self._veto, level)
+        self._would = "" if enforce else "shadow mode, enforcing nothing: "
         self._seen: Observed | None = None
         self._seen_at = 0.0
         self._failures = 0
         self._retry_at = float("-inf")
         self._settled_at = float("nan")
-        self._leave = self._told = False
+        # Whether the floor has given permission, and whether a row of ours is in the table of leases.
+        self._permitted = self._listed = False
         self._wake = threading.Condition()
         self._verdict: Verdict | None = None
         self._fresh = False
@@ -145,10 +148,6 @@ class Controller:
         """Where the node stands now."""
         return self._status
 
-    def decide(self, decision: Decision, now: float) -> GateStatus:
-        """Hand over a decision, valid for `rules.valid_seconds` from `now`."""
-        return self.apply(Verdict.of(decision, now=now, valid_seconds=self.rules.valid_seconds), now)
-
     def apply(self, verdict: Verdict, now: float) -> GateStatus:
         """Hand over a verdict; returns at once and raises nothing that a scheduler did.
 
@@ -157,10 +156,10 @@ class Controller:
         """
         with self._wake:
             seen = self._seen
-            # A node that goes on accepting needs no one: its thread looks up by itself.
+            # A node that goes on accepting needs no call: its thread looks by itself.
             idle = not (verdict.refuse or self._status.wanted or seen is None or seen.ours)
             idle = idle and not self._rank_due(verdict, seen, now)
-            idle = idle and (self._leases is None or (_calm(verdict) and not self._told))
+            idle = idle and (self._leases is None or (_calm(verdict) and not self._listed))
             self._verdict, self._fresh = verdict, not idle
             self._given = (now, time.monotonic())
             if self._thread is None and not self._closing:
@@ -171,9 +170,10 @@ class Controller:
 
     def settle(self, verdict: Verdict | None, now: float) -> GateStatus:
         """Carry one verdict to the scheduler, waiting for it; errors end in the status."""
-        self._count_time(now)
-        wanted = verdict is not None and verdict.refuse and not verdict.expired(now)
-        self._status = replace(self._status, wanted=wanted)
+        if self._seen is not None and self._seen.ours and now > self._settled_at:
+            self._note(refused_seconds=self._status.refused_seconds + now - self._settled_at)
+        self._settled_at = now
+        self._note(wanted=verdict is not None and verdict.refuse and not verdict.expired(now))
         if now < self._retry_at <= now + _LONGEST_RETRY_SECONDS:
             return self._status
         try:
@@ -210,10 +210,10 @@ class Controller:
 
     def _start(self) -> None:
         name = f"pronto-gate-{self._status.gate}"
-        self._thread = threading.Thread(target=self._attend, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def _attend(self) -> None:
+    def _run(self) -> None:
         while True:
             with self._wake:
                 if not self._fresh and not self._closing:
@@ -241,6 +241,8 @@ class Controller:
         return min(self._verdict.valid_until - now + 0.01, max(1.0, self.rules.observe_seconds))
 
     def _carry(self, verdict: Verdict | None, now: float) -> None:
+        if verdict is not None and verdict.expired(now):
+            verdict = None
         seen, fresh = self._seen, False
         longest = self.rules.observe_seconds
         if seen is None or not 0 <= now - self._seen_at < (
@@ -248,25 +250,24 @@ class Controller:
         ):
             seen, fresh = self._look(now), True
         # Without a veto a node is never closed, and what an earlier run closed is opened.
-        word = verdict if self._veto or verdict is None else replace(verdict, refuse=False)
-        step = self._policy.choose(word, seen, now)
-        rank = self._rank_due(verdict, seen, now)
-        if (step.action != "leave" or rank) and not fresh:
+        bounded = verdict if self._veto or verdict is None else replace(verdict, refuse=False)
+        step = self._policy.choose(bounded, seen, now)
+        if (step.action != "leave" or self._rank_due(verdict, seen, now)) and not fresh:
             # Read first, always: someone else may have been here since.
             seen, fresh = self._look(now), True
-            step = self._policy.choose(word, seen, now)
+            step = self._policy.choose(bounded, seen, now)
         # The rank first: others count by it whom a floor may close.
         seen = self._carry_rank(verdict, seen, now)
-        if word is not None and word.refuse:
-            step = self._ask_floor(step, word, seen, now, fresh=fresh)
-        seen = self._take(step, word, seen, now)
-        self._tell(verdict, seen, now)
+        if bounded is not None and bounded.refuse:
+            step = self._ask_floor(step, bounded, seen, now, fresh=fresh)
+        seen = self._take(step, bounded, seen, now)
+        self._list(verdict, seen, now)
         held = step.held if self.rules.enforce and seen.state == "open" else ""
-        self._status = replace(self._status, state=seen.state, why=step.why, held_open=held)
+        self._note(state=seen.state, why=step.why, held_open=held)
 
     def _rank_due(self, verdict: Verdict | None, seen: Observed | None, now: float) -> bool:
-        """Tell whether the scheduler must hear of the node's level, or hear of it again."""
-        if self._ranking is None or seen is None:
+        """Tell whether the scheduler must be told the node's level, or told again."""
+        if not self._ranks or seen is None:
             return False
         held = seen.rank
         if verdict is None or verdict.expired(now):
@@ -278,48 +279,28 @@ class Controller:
             return level > 0 or self._marks_calm
         moved = self._levels.seconds == 0.0 and abs(held.chance - verdict.score) >= _FINE_CHANCE
         turned = self._veto and held.refuse != verdict.refuse
-        old = (
-            not now + self.rules.prefer_seconds / 2 < held.valid_until <= now + self.rules.prefer_seconds + 1
-        )
+        longest = self.rules.prefer_seconds
+        old = not now + longest / 2 < held.valid_until <= now + longest + 1
         return level != held.level or moved or turned or old
 
     def _carry_rank(self, verdict: Verdict | None, seen: Observed, now: float) -> Observed:
         """Tell the scheduler the node's level where that is due; return what it shows then."""
-        if self._ranking is None or not self._rank_due(verdict, seen, now):
+        if not self._rank_due(verdict, seen, now):
             return seen
-        assert isinstance(self._ranking, PreferringGate)
         before = 0 if seen.rank is None else seen.rank.level
         level = self._levels.choose(verdict, seen.rank, now)
-        if verdict is None or verdict.expired(now):
-            self._ranking.restore(self.node)
+        if verdict is None:
+            self._gate.restore(self.node)
         else:
             rank = Rank(level, verdict.score, verdict.refuse, now + self.rules.prefer_seconds)
-            self._ranking.prefer(self.node, rank, verdict)
+            self._gate.prefer(self.node, rank, verdict)
         if level != before:
             self._levels.done(now)
-            self._status = replace(self._status, rankings=self._status.rankings + 1)
-            would = "" if self.rules.enforce else "shadow mode, enforcing nothing: "
+            self._note(rankings=self._status.rankings + 1)
             why = "no valid verdict" if verdict is None else verdict.reason
-            LOG.info("%snode %s goes from level %d to %d: %s", would, self.node, before, level, why)
-        self._status = replace(self._status, level=level)
+            LOG.info("%snode %s goes from level %d to %d: %s", self._would, self.node, before, level, why)
+        self._note(level=level)
         return self._look(now)
-
-    def _tell(self, verdict: Verdict | None, seen: Observed, now: float) -> None:
-        """Let those who share our leases know an open node that is not calm; they then close none calmer."""
-        if self._leases is None:
-            return
-        if self._leave and not seen.ours:
-            self._floor.release(self.node)
-            self._leave = False
-        if verdict is None or verdict.expired(now) or seen.state == "closed-by-other" or _calm(verdict):
-            if self._told:
-                self._leases.release(self.node)
-            self._told = False
-        elif not verdict.refuse:
-            self._leases.tell(
-                self.node, refuse=False, score=verdict.score, valid_until=verdict.valid_until, now=now
-            )
-            self._told = True
 
     def _floor_of(self, gate: Gate) -> Floor:
         if not self.rules.enforce:
@@ -331,21 +312,21 @@ class Controller:
     def _ask_floor(
         self, step: PolicyStep, verdict: Verdict, seen: Observed, now: float, *, fresh: bool
     ) -> PolicyStep:
-        """Ask for leave before closing, and again while closed; give way where there is none."""
+        """Ask for permission before closing, and again while closed; open where there is none."""
         holding = step.action == "leave" and seen.ours
         if step.action not in ("refuse", "renew") and not holding:
             return step
         if holding and self._floor.costly and not fresh:
             return step
         if isinstance(self._gate, QueueGate) and (fresh or not holding) and self._gate.starved():
-            self._leave, why = False, "jobs wait and no open node can take them"
+            self._permitted, why = False, "jobs wait and no open node can take them"
             self._floor.release(self.node)
         else:
-            self._leave, self._told = self._floor.allow(self.node, verdict, now), True
+            self._permitted, self._listed = self._floor.allow(self.node, verdict, now), True
             why = "enough other nodes refuse, or one that stays open is worse off"
-        if self._leave:
+        if self._permitted:
             return step
-        self._status = replace(self._status, withheld=self._status.withheld + 1)
+        self._note(withheld=self._status.withheld + 1)
         held = f"the capacity floor of its gate: {why}"
         return PolicyStep(
             "accept" if seen.ours else "leave", f"accepting although {verdict.reason}: {why}", held
@@ -363,7 +344,10 @@ class Controller:
         if step.action != "accept" and not seen.ours:
             return seen  # someone else closed the node between our look and our call
         self._policy.done(step.action, now, seen.valid_until)
-        self._changed(step, now)
+        if step.action != "renew":
+            count = "refusals" if step.action == "refuse" else "accepts"
+            self._note(changed_at=now, **{count: getattr(self._status, count) + 1})
+            LOG.info("%snode %s %ss: %s", self._would, self.node, step.action, step.why)
         if step.action == "refuse" and verdict is not None and not self._floor.allow(self.node, verdict, now):
             # Another node closed at the same moment, and is more certain.
             self._gate.accept(self.node)
@@ -371,28 +355,26 @@ class Controller:
             seen = self._look(now)
         return seen
 
+    def _list(self, verdict: Verdict | None, seen: Observed, now: float) -> None:
+        """Keep our row in the table of leases: others then close no node calmer than this one."""
+        if self._leases is None:
+            return
+        listed = verdict is not None and seen.state != "closed-by-other" and not _calm(verdict)
+        if self._listed and (not listed or (self._permitted and not seen.ours)):
+            self._leases.release(self.node)
+            self._listed = self._permitted = False
+        if verdict is not None and listed and not verdict.refuse:
+            self._leases.tell(
+                self.node, refuse=False, score=verdict.score, valid_until=verdict.valid_until, now=now
+            )
+            self._listed = True
+
     def _look(self, now: float) -> Observed:
         self._seen, self._seen_at = self._gate.observe(self.node), now
         return self._seen
 
-    def _changed(self, step: PolicyStep, now: float) -> None:
-        if step.action == "renew":
-            return
-        refused = step.action == "refuse"
-        self._status = replace(
-            self._status,
-            changed_at=now,
-            refusals=self._status.refusals + refused,
-            accepts=self._status.accepts + (not refused),
-        )
-        would = "" if self.rules.enforce else "shadow mode, enforcing nothing: "
-        LOG.info("%snode %s %ss: %s", would, self.node, step.action, step.why)
-
-    def _count_time(self, now: float) -> None:
-        if self._seen is not None and self._seen.ours and now > self._settled_at:
-            spent = self._status.refused_seconds + now - self._settled_at
-            self._status = replace(self._status, refused_seconds=spent)
-        self._settled_at = now
+    def _note(self, **changes: Any) -> None:
+        self._status = replace(self._status, **changes)
 
     def _failed(self, message: str, now: float) -> None:
         if message != self._status.last_error:
@@ -401,9 +383,7 @@ class Controller:
         self._retry_at = now + min(2.0**self._failures, _LONGEST_RETRY_SECONDS)
         self._failures += 1
         errors = self._status.errors + 1
-        self._status = replace(
-            self._status, state="unknown", why=message, held_open="", errors=errors, last_error=message
-        )
+        self._note(state="unknown", why=message, held_open="", errors=errors, last_error=message)
 
 
 def _calm(verdict: Verdict) -> bool:
@@ -436,7 +416,7 @@ class ShadowGate:
         self._ranks: dict[str, Rank] = {}
 
     def observe(self, node: str) -> Observed:
-        """Return the scheduler's word on others' doings, and our own memory on ours."""
+        """Return what the scheduler says of others' marks, and what we remember of ours."""
         observed = self.gate.observe(node)
         if observed.rank is not None and isinstance(self.gate, PreferringGate):
             self.gate.restore(node)
@@ -446,9 +426,7 @@ class ShadowGate:
             return replace(observed, rank=rank)
         if observed.ours:
             self.gate.accept(node)
-        mark = self._refusals.get(node)
-        seen = None if mark is None else read_label(mark)
-        return replace(seen or Observed("open"), rank=rank)
+        return replace(read_label(self._refusals.get(node, "")) or Observed("open"), rank=rank)
 
     def refuse(self, node: str, verdict: Verdict) -> None:
         """Remember that `node` would be closed."""
@@ -476,7 +454,7 @@ class ShadowGate:
 
 @dataclass(slots=True)
 class SweepResult:
-    """What a sweep did.
+    """What `release` or `sweep` did.
 
     Attributes
     ----------
@@ -498,31 +476,26 @@ class SweepResult:
 
 def release(gate: Gate) -> SweepResult:
     """Open every node that we closed and take off every rank, whether or not it still counts."""
-    return _sweep(gate, gate.owned(), now=None)
+    return sweep(gate, now=float("inf"))
 
 
 def sweep(gate: Gate, *, now: float, node: str | None = None) -> SweepResult:
-    """Undo what of ours is over, or cannot be read: on all nodes, or only on `node`."""
-    return _sweep(gate, gate.owned() if node is None else [node], now=now)
-
-
-def _sweep(gate: Gate, nodes: list[str], *, now: float | None) -> SweepResult:
+    """Undo what of ours is over at `now`, or cannot be read: on all nodes, or only on `node`."""
     swept = SweepResult()
-    for node in nodes:
+    for name in gate.owned() if node is None else [node]:
         try:
-            observed = gate.observe(node)
-            rank, over = observed.rank, now is None
-            if rank is not None and isinstance(gate, PreferringGate) and (over or rank.expired(now or 0.0)):
-                gate.restore(node)
-                swept.restored.append(node)
-            elif rank is not None and not observed.ours:
-                swept.kept.append(node)
-            if observed.ours and (over or observed.lapsed(now or 0.0)):
-                gate.accept(node)
-                swept.opened.append(node)
-            elif observed.ours:
-                swept.kept.append(node)
+            seen = gate.observe(name)
+            if seen.rank is not None and seen.rank.expired(now) and isinstance(gate, PreferringGate):
+                gate.restore(name)
+                swept.restored.append(name)
+            elif seen.rank is not None and not seen.ours:
+                swept.kept.append(name)
+            if seen.lapsed(now):
+                gate.accept(name)
+                swept.opened.append(name)
+            elif seen.ours:
+                swept.kept.append(name)
         except IntegrationError as error:
             # One node that the scheduler refuses to open must not keep the others from being undone.
-            swept.failed[node] = str(error)
+            swept.failed[name] = str(error)
     return swept

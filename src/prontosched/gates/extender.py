@@ -1,6 +1,6 @@
 """The Kubernetes scheduler extender: kube-scheduler asks which nodes to prefer and which may take a pod.
 
-`read_request`, `filter_answer` and `prioritize_answer` are the protocol, for old and new
+`ExtenderRequest`, `filter_answer` and `prioritize_answer` are the protocol of old and new
 schedulers. `Ledger` decides for all nodes at once which refuse. `Extender` is the server.
 Whatever goes wrong in here, a pod is placed as if Pronto were not there: the scheduler is
 told to ignore an extender that fails.
@@ -16,7 +16,10 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from prontosched.errors import IntegrationError
 from prontosched.gates.floor import NodeReport, closed_nodes
@@ -25,9 +28,7 @@ from prontosched.gates.kubernetes import KEY, RefusalChange, cpu_quantity
 from prontosched.gates.policy import Rules, VetoPolicy
 from prontosched.gates.preference import CONTENDED, Candidate, Placements, best_first, crowded_chance
 
-if TYPE_CHECKING:
-    from aiohttp import web
-    from aiohttp.typedefs import Handler
+log = logging.getLogger(__name__)
 
 BEST = 10
 # For a node nothing is known of: neither better nor worse than the others.
@@ -36,6 +37,16 @@ MOST_NODES = 50_000
 # What a pod that asks for no CPUs is taken to use, and the most that is believed.
 USUAL_CPUS = 0.5
 MOST_CPUS = 10_000.0
+# A node whose size is not known is taken to have so many CPUs.
+USUAL_NODE_CPUS = 8.0
+MOST_KNOWN = 50_000
+FORGET_SECONDS = 3600.0
+BODY_LIMIT = 64 * 1024 * 1024
+SETTLE_SECONDS = 0.5
+
+Announce = Callable[[Iterable[RefusalChange]], None]
+Background = Callable[[], Awaitable[None]]
+Middleware = Callable[..., Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +73,34 @@ class ExtenderRequest:
     @property
     def job(self) -> str:
         """A name by which the pod is known again when it is asked for twice."""
-        metadata = self.pod.get("metadata")
-        metadata = metadata if isinstance(metadata, Mapping) else {}
+        metadata = _field(self.pod, "metadata", Mapping) or {}
         return str(metadata.get("uid") or f"{metadata.get('namespace')}/{metadata.get('name')}")[:300]
 
     @property
     def cpus(self) -> float:
         """The CPUs that the pod's containers ask for, or a guess where they ask for none."""
-        spec = self.pod.get("spec")
-        containers = spec.get("containers") if isinstance(spec, Mapping) else None
-        asked = sum(_cpus(one) for one in (containers if isinstance(containers, list) else []))
+        containers = _field(_field(self.pod, "spec", Mapping), "containers", list) or []
+        resources = (_field(_field(one, "resources", Mapping), "requests", Mapping) for one in containers)
+        asked = sum(cpu_quantity(one.get("cpu")) for one in resources if one)
         return asked if 0.0 < asked <= MOST_CPUS else USUAL_CPUS
 
     @property
     def tolerant(self) -> bool:
-        """True when the pod tolerates our taint: the same word opts out of both gates."""
-        spec = self.pod.get("spec")
-        tolerations = spec.get("tolerations") if isinstance(spec, Mapping) else None
-        return any(_tolerates(one) for one in (tolerations if isinstance(tolerations, list) else []))
+        """True when the pod tolerates our taint, which opts it out of the extender too."""
+        tolerations = _field(_field(self.pod, "spec", Mapping), "tolerations", list) or []
+        return any(
+            isinstance(one, Mapping)
+            and one.get("operator") == "Exists"
+            and one.get("key") in (KEY, "", None)
+            and one.get("effect") in ("NoSchedule", "", None)
+            for one in tolerations
+        )
+
+
+def _field(found: object, key: str, kind: type) -> Any:
+    """Return `found[key]` where that is of a kind; None elsewhere: a pod is anyone's text."""
+    value = found.get(key) if isinstance(found, Mapping) else None
+    return value if isinstance(value, kind) else None
 
 
 def read_request(body: object) -> ExtenderRequest:
@@ -97,15 +118,28 @@ def read_request(body: object) -> ExtenderRequest:
     pod, names, nodes = fields.get("pod"), fields.get("nodenames"), fields.get("nodes")
     if not isinstance(pod, Mapping):
         raise IntegrationError(f"Pod must be an object, got {type(pod).__name__}")
-    if names is not None:
-        return ExtenderRequest(pod, _names(names), None, lower)
-    if nodes is None:
-        return ExtenderRequest(pod, (), None, lower)
-    items = _items(nodes)
+    if names is not None or nodes is None:
+        return ExtenderRequest(pod, _names([] if names is None else names), None, lower)
+    items = nodes.get("items", nodes.get("Items")) if isinstance(nodes, Mapping) else nodes
+    items = [] if items is None else items
+    if not isinstance(items, list) or not all(isinstance(node, Mapping) for node in items):
+        raise IntegrationError(f"Nodes must be a NodeList, got {str(nodes)[:80]}")
     return ExtenderRequest(pod, _names([_name_of(node) for node in items]), tuple(items), lower)
 
 
-def filter_answer(question: ExtenderRequest, refusal: Callable[[str], Verdict | None]) -> dict[str, Any]:
+def _names(names: object) -> tuple[str, ...]:
+    if not isinstance(names, list) or len(names) > MOST_NODES or not all(isinstance(n, str) for n in names):
+        raise IntegrationError(
+            f"NodeNames must be a list of at most {MOST_NODES} names, got {str(names)[:80]}"
+        )
+    return tuple(names)
+
+
+def _name_of(node: Mapping[str, Any]) -> object:
+    return (_field(node, "metadata", Mapping) or {}).get("name")
+
+
+def filter_answer(request: ExtenderRequest, refusal: Callable[[str], Verdict | None]) -> dict[str, Any]:
     """Answer which of the nodes may take the pod, and why the others may not.
 
     Parameters
@@ -120,25 +154,25 @@ def filter_answer(question: ExtenderRequest, refusal: Callable[[str], Verdict | 
     from a node for a passing burst; schedulers before 1.21 read the other map.
     """
     failed = {}
-    if not question.tolerant:
-        for name in question.names:
+    if not request.tolerant:
+        for name in request.names:
             if (verdict := refusal(name)) is not None:
                 failed[name] = f"pronto: {verdict.reason}"
-    if len(failed) == len(question.names):
+    if len(failed) == len(request.names):
         failed = {}
-    if question.nodes is None:
-        names, nodes = [name for name in question.names if name not in failed], None
+    if request.nodes is None:
+        names, nodes = [name for name in request.names if name not in failed], None
     else:
-        kept = [node for node in question.nodes if _name_of(node) not in failed]
+        kept = [node for node in request.nodes if _name_of(node) not in failed]
         names, nodes = None, {"metadata": {}, "items": kept}
-    if question.lower:
-        unresolvable = {"failedAndUnresolvableNodes": failed}
-        return {"nodenames": names, "nodes": nodes, "failedNodes": failed, **unresolvable, "error": ""}
-    unresolvable = {"FailedAndUnresolvableNodes": failed}
-    return {"NodeNames": names, "Nodes": nodes, "FailedNodes": failed, **unresolvable, "Error": ""}
+    if request.lower:
+        keys = ("nodenames", "nodes", "failedNodes", "failedAndUnresolvableNodes", "error")
+    else:
+        keys = ("NodeNames", "Nodes", "FailedNodes", "FailedAndUnresolvableNodes", "Error")
+    return dict(zip(keys, (names, nodes, failed, failed, ""), strict=True))
 
 
-def prioritize_answer(question: ExtenderRequest, chance: Callable[[str], float]) -> list[dict[str, Any]]:
+def prioritize_answer(request: ExtenderRequest, chance: Callable[[str], float]) -> list[dict[str, Any]]:
     """Answer how well each node suits, from 0 to 10: the lower its chance of contention, the better.
 
     Parameters
@@ -146,8 +180,8 @@ def prioritize_answer(question: ExtenderRequest, chance: Callable[[str], float])
     chance
         Gives the chance of contention on a node; NaN where nothing is known of it.
     """
-    host, score = ("host", "score") if question.lower else ("Host", "Score")
-    return [{host: name, score: suitability(chance(name))} for name in question.names]
+    host, score = ("host", "score") if request.lower else ("Host", "Score")
+    return [{host: name, score: suitability(chance(name))} for name in request.names]
 
 
 def suitability(chance: float) -> int:
@@ -175,53 +209,11 @@ def probable_places(answer: list[dict[str, Any]], cpus: float) -> dict[str, floa
     return {name: cpus / len(best) for name in best}
 
 
-def _tolerates(toleration: object) -> bool:
-    if not isinstance(toleration, Mapping) or toleration.get("operator") != "Exists":
-        return False
-    return toleration.get("key") in (KEY, "", None) and toleration.get("effect") in ("NoSchedule", "", None)
-
-
-def _cpus(container: object) -> float:
-    """Return the CPUs that a container requests."""
-    found: object = container
-    for key in ("resources", "requests", "cpu"):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return cpu_quantity(found)
-
-
-def _names(names: object) -> tuple[str, ...]:
-    if not isinstance(names, list) or len(names) > MOST_NODES or not all(isinstance(n, str) for n in names):
-        raise IntegrationError(
-            f"NodeNames must be a list of at most {MOST_NODES} names, got {str(names)[:80]}"
-        )
-    return tuple(names)
-
-
-def _items(nodes: object) -> list[Mapping[str, Any]]:
-    items = nodes.get("items", nodes.get("Items")) if isinstance(nodes, Mapping) else None
-    if items is None and isinstance(nodes, Mapping):
-        return []
-    if not isinstance(items, list) or not all(isinstance(node, Mapping) for node in items):
-        raise IntegrationError(f"Nodes must be a NodeList, got {str(nodes)[:80]}")
-    return items
-
-
-def _name_of(node: Mapping[str, Any]) -> object:
-    metadata = node.get("metadata")
-    return metadata.get("name") if isinstance(metadata, Mapping) else None
-
-
-# A node whose size is not known is taken to have so many CPUs.
-USUAL_NODE_CPUS = 8.0
-MOST_KNOWN = 50_000
-FORGET_SECONDS = 3600.0
-
-
 class DecisionSource(Protocol):
     """Where an extender learns what each node has decided."""
 
     def verdict(self, node: str) -> Verdict | None:
-        """Return the newest verdict of `node`, however old; None when nothing was heard."""
+        """Return the newest verdict of `node`, however old; None when there is none."""
         ...
 
 
@@ -235,6 +227,8 @@ class _Entry:
 
 class Ledger:
     """Decide for a whole cluster which nodes to prefer, and which of those that refuse may do so.
+
+    Pure: verdicts come from `decisions`, time as a number.
 
     Parameters
     ----------
@@ -258,7 +252,7 @@ class Ledger:
 
     @property
     def known(self) -> list[str]:
-        """The nodes in service, as far as heard of."""
+        """The nodes in service, as far as known."""
         return list(self._known)
 
     def see(self, names: Iterable[str], now: float) -> None:
@@ -278,37 +272,36 @@ class Ledger:
     def refusal(self, node: str, now: float) -> Verdict | None:
         """Return the verdict by which `node` refuses now, or None: it accepts."""
         entry = self._known.get(node)
-        if entry is None or entry.refusal is None or entry.refusal.expired(now):
-            return None
-        return entry.refusal
+        held = None if entry is None else entry.refusal
+        return None if held is None or held.expired(now) else held
 
     def verdict(self, node: str, now: float) -> Verdict | None:
-        """Return the node's own word; None when nothing valid is known."""
-        heard = self.decisions.verdict(node)
-        return None if heard is None or heard.expired(now) else heard
+        """Return the node's own verdict; None when nothing valid is known."""
+        newest = self.decisions.verdict(node)
+        return None if newest is None or newest.expired(now) else newest
 
     def chance(self, node: str, now: float) -> float:
         """Return the chance of contention on `node`, jobs just placed there counted; NaN when unknown."""
-        heard = self.verdict(node, now)
-        if heard is None:
+        newest = self.verdict(node, now)
+        if newest is None:
             return math.nan
         entry = self._known.get(node)
         cpus = USUAL_NODE_CPUS if entry is None else entry.cpus
-        return crowded_chance(heard.score, self.placements.cpus(node, now), cpus)
+        return crowded_chance(newest.score, self.placements.cpus(node, now), cpus)
 
     def best(self, now: float) -> list[Candidate]:
         """Return the nodes in service, the one to prefer first."""
         return best_first(self._candidate(name, now) for name in self._known)
 
     def _candidate(self, name: str, now: float) -> Candidate:
-        heard, placed = self.verdict(name, now), self.placements.cpus(name, now)
-        if heard is None:
+        newest, placed = self.verdict(name, now), self.placements.cpus(name, now)
+        if newest is None:
             return Candidate(name, math.nan, "unknown", "nothing valid is known of the node", placed)
-        state = "refusing" if heard.refuse else "contended" if heard.score >= CONTENDED else "accepting"
-        return Candidate(name, self.chance(name, now), state, heard.reason, placed)
+        state = "refusing" if newest.refuse else "contended" if newest.score >= CONTENDED else "accepting"
+        return Candidate(name, self.chance(name, now), state, newest.reason, placed)
 
     def settle(self, now: float) -> list[RefusalChange]:
-        """Bring the refusals up to date with what was heard, and return what changed."""
+        """Bring the refusals up to date with the newest verdicts, and return what changed."""
         for name in [name for name, entry in self._known.items() if now - entry.seen_at > FORGET_SECONDS]:
             del self._known[name]
         wanted = {
@@ -316,55 +309,38 @@ class Ledger:
             for name, entry in self._known.items()
             if self.rules.veto and (verdict := self._wanted(name, entry, now))
         }
-        words = {
-            name: NodeReport(name in wanted, heard.score, entry.refusal is not None)
+        reports = {
+            name: NodeReport(name in wanted, newest.score, entry.refusal is not None)
             for name, entry in self._known.items()
-            if (heard := self.verdict(name, now)) is not None
+            if (newest := self.verdict(name, now)) is not None
         }
-        granted = closed_nodes(words, nodes=len(self._known), share=self.rules.max_refusing)
-        return [
-            change
-            for name, entry in self._known.items()
-            if (change := _apply(name, entry, wanted[name] if name in granted else None, now))
-        ]
+        granted = closed_nodes(reports, nodes=len(self._known), share=self.rules.max_refusing)
+        changes = []
+        for name, entry in self._known.items():
+            before, entry.refusal = entry.refusal, wanted[name] if name in granted else None
+            if entry.refusal is not None:
+                entry.policy.done("refuse", now, entry.refusal.valid_until)
+                if before is None:
+                    changes.append(RefusalChange(name, True, entry.refusal.reason))
+            elif before is not None:
+                entry.policy.done("accept", now)
+                changes.append(RefusalChange(name, False, "the node accepts again"))
+        return changes
 
     def _wanted(self, name: str, entry: _Entry, now: float) -> Verdict | None:
         """Return the verdict by which the node would refuse if there were room."""
-        heard = self.decisions.verdict(name)
+        newest = self.decisions.verdict(name)
         held = entry.refusal
         seen = Observed("open")
         if held is not None:
             seen = Observed("closed-by-us", held.reason, score=held.score, valid_until=held.valid_until)
-        step = entry.policy.choose(heard, seen, now)
+        step = entry.policy.choose(newest, seen, now)
         if step.action in ("refuse", "renew"):
-            return heard
-        if step.action == "leave" and held is not None and heard is not None:
+            return newest
+        if step.action == "leave" and held is not None and newest is not None:
             # Closed for the minimum time although the node accepts: it is alive and says so.
-            return heard if heard.refuse else replace(held, valid_until=heard.valid_until)
+            return newest if newest.refuse else replace(held, valid_until=newest.valid_until)
         return None
-
-
-def _apply(name: str, entry: _Entry, refusal: Verdict | None, now: float) -> RefusalChange | None:
-    before, entry.refusal = entry.refusal, refusal
-    if refusal is not None:
-        entry.policy.done("refuse", now, refusal.valid_until)
-        if before is not None:
-            return None
-        return RefusalChange(name, True, refusal.reason, refusal.valid_until)
-    if before is not None:
-        entry.policy.done("accept", now)
-        return RefusalChange(name, False, "the node accepts again", math.nan)
-    return None
-
-
-log = logging.getLogger(__name__)
-
-BODY_LIMIT = 64 * 1024 * 1024
-SETTLE_SECONDS = 0.5
-
-Announce = Callable[[Iterable[RefusalChange]], None]
-Background = Callable[[], Awaitable[None]]
-Middleware = Callable[..., Awaitable[Any]]
 
 
 class Extender:
@@ -376,26 +352,22 @@ class Extender:
         Who refuses, and which nodes to prefer. In shadow mode (`rules.enforce` False) its
         refusals are logged and counted, and every node is answered to be fit.
     announce
-        Told of every change while enforcing; wakes pods that wait. Runs in a thread.
+        Called with every change while enforcing; wakes pods that wait. Runs in a thread.
     background
         Runs beside the server and is stopped with it, such as the polling of agents.
     """
 
     def __init__(
-        self,
-        ledger: Ledger,
-        *,
-        announce: Announce | None = None,
-        background: Iterable[Background] = (),
+        self, ledger: Ledger, *, announce: Announce | None = None, background: Iterable[Background] = ()
     ) -> None:
         self.ledger = ledger
         self.counts = {"filter": 0, "prioritize": 0, "malformed": 0, "refused": 0, "wake_errors": 0}
+        self._enforce = ledger.rules.enforce
         self._announce = announce
         self._background = tuple(background)
 
     def application(self, middlewares: Iterable[Middleware] = ()) -> web.Application:
         """Return the server's routes behind `middlewares`, with the loops that run beside them."""
-        from aiohttp import web
 
         @web.middleware
         async def excuse(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -420,13 +392,11 @@ class Extender:
     async def settle(self) -> None:
         """Bring the refusals up to date and announce what changed."""
         changes = self.ledger.settle(time.time())
-        enforce = self.ledger.rules.enforce
+        would = "" if self._enforce else "shadow mode, enforcing nothing: "
         for change in changes:
-            would = "" if enforce else "shadow mode, enforcing nothing: "
-            log.info(
-                "%snode %s %s: %s", would, change.node, "refuses" if change.refuse else "opens", change.reason
-            )
-        if changes and enforce and self._announce is not None:
+            does = "refuses" if change.refuse else "opens"
+            log.info("%snode %s %s: %s", would, change.node, does, change.reason)
+        if changes and self._enforce and self._announce is not None:
             try:
                 await asyncio.to_thread(self._announce, changes)
             except IntegrationError as error:
@@ -434,45 +404,35 @@ class Extender:
                 log.warning("pods that wait may wait on for a while: %s", error)
 
     async def _filter(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
-        question = read_request(await _body(request))
-        now = time.time()
-        self.ledger.see(question.names, now)
-        enforce = self.ledger.rules.enforce
-        answer = filter_answer(question, lambda node: self.ledger.refusal(node, now) if enforce else None)
-        self.counts["filter"] += 1
-        self.counts["refused"] += len(answer["failedNodes" if question.lower else "FailedNodes"])
+        asked, now = await self._asked(request, "filter")
+        answer = filter_answer(asked, lambda node: self.ledger.refusal(node, now) if self._enforce else None)
+        self.counts["refused"] += len(answer["failedNodes" if asked.lower else "FailedNodes"])
         return web.json_response(answer)
 
     async def _prioritize(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
-        question = read_request(await _body(request))
-        now = time.time()
-        self.ledger.see(question.names, now)
-        enforce = self.ledger.rules.enforce
-        self.counts["prioritize"] += 1
+        asked, now = await self._asked(request, "prioritize")
         answer = prioritize_answer(
-            question, lambda node: self.ledger.chance(node, now) if enforce else math.nan
+            asked, lambda node: self.ledger.chance(node, now) if self._enforce else math.nan
         )
-        if enforce:
-            # Where it goes is not told to an extender: most likely to one of the best.
-            self.ledger.placements.add(question.job, probable_places(answer, question.cpus), now)
+        if self._enforce:
+            # An extender is not told where the pod goes: most likely to one of the best.
+            self.ledger.placements.add(asked.job, probable_places(answer, asked.cpus), now)
         return web.json_response(answer)
+
+    async def _asked(self, request: web.Request, what: str) -> tuple[ExtenderRequest, float]:
+        asked, now = read_request(await _body(request)), time.time()
+        self.ledger.see(asked.names, now)
+        self.counts[what] += 1
+        return asked, now
 
     async def _best(self, request: web.Request) -> web.Response:
         """Answer which nodes to prefer, best first."""
-        from aiohttp import web
-
         limit = _number(request.query.get("limit", "10"), "limit", 1, 10_000)
         best = self.ledger.best(time.time())[: int(limit)]
         return web.json_response({"nodes": [one.as_json() for one in best]})
 
     async def _jobs(self, request: web.Request) -> web.Response:
         """Count a job that someone has just sent to a node."""
-        from aiohttp import web
-
         body = await _body(request)
         if not isinstance(body, dict) or not all(isinstance(body.get(key), str) for key in ("id", "node")):
             raise IntegrationError('a placed job must be {"id": …, "node": …, "cpus": …}')
@@ -481,25 +441,27 @@ class Extender:
         return web.json_response({"counted": True})
 
     async def _health(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
         return web.json_response({"ok": True})
 
     async def _nodes(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
         now = time.time()
-        nodes = {
-            name: None
-            if (verdict := self.ledger.verdict(name, now)) is None
-            else {**_shown(verdict), "closed": self.ledger.refusal(name, now) is not None}
-            for name in self.ledger.known
-        }
-        mode = "enforce" if self.ledger.rules.enforce else "shadow"
+        nodes = {name: self._shown(name, now) for name in self.ledger.known}
+        mode = "enforce" if self._enforce else "shadow"
         return web.json_response({"mode": mode, "counts": self.counts, "nodes": nodes})
 
+    def _shown(self, name: str, now: float) -> dict[str, Any] | None:
+        if (verdict := self.ledger.verdict(name, now)) is None:
+            return None
+        return {
+            "refuse": verdict.refuse,
+            "score": None if math.isnan(verdict.score) else verdict.score,
+            "reason": verdict.reason,
+            "valid_until": verdict.valid_until,
+            "closed": self.ledger.refusal(name, now) is not None,
+        }
+
     async def _loops(self, application: web.Application) -> AsyncIterator[None]:
-        tasks = [asyncio.ensure_future(_lasting(job)) for job in (self._settling, *self._background)]
+        tasks = [asyncio.ensure_future(_restarted(job)) for job in (self._settling, *self._background)]
         yield
         for task in tasks:
             task.cancel()
@@ -513,8 +475,8 @@ class Extender:
             await asyncio.sleep(SETTLE_SECONDS)
 
 
-async def _lasting(job: Background) -> None:
-    """Run `job` again when it breaks: an extender that stopped listening would answer from memory."""
+async def _restarted(job: Background) -> None:
+    """Run `job` again when it breaks: an extender that stopped polling would answer from memory."""
     while True:
         try:
             await job()
@@ -525,12 +487,8 @@ async def _lasting(job: Background) -> None:
 
 
 async def _body(request: web.Request) -> Any:
-    from aiohttp import web
-
     try:
         return json.loads(await request.read())
-    except web.HTTPRequestEntityTooLarge:
-        raise
     except (ValueError, RecursionError) as error:
         raise IntegrationError(f"a scheduler's request must be JSON, got {error}") from error
 
@@ -543,13 +501,3 @@ def _number(value: object, name: str, least: float, most: float) -> float:
     if not least <= found <= most:
         raise IntegrationError(f"{name} must be a number from {least:g} to {most:g}, got {str(value)[:40]!r}")
     return found
-
-
-def _shown(verdict: Any) -> dict[str, Any]:
-    score = verdict.score if verdict.score == verdict.score else None
-    return {
-        "refuse": verdict.refuse,
-        "score": score,
-        "reason": verdict.reason,
-        "valid_until": verdict.valid_until,
-    }

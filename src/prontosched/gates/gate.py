@@ -1,10 +1,8 @@
-"""What a scheduler must let us do: the `Gate` protocol and the values it speaks in.
+"""What a scheduler must let us do: the `Gate` protocol, the values it uses, and our marks.
 
-Covers: the verdict and the rank handed to a scheduler, what was found there, and the
-text by which we know our own mark again. A gate closes nodes (the veto); one that can
-also ranks them (the preference, `PreferringGate`). When to do either (minimum times,
-capacity floor, shadow mode, expiry) is the same for every scheduler and lives in
-`prontosched.gates.controller`; finding a gate by its name in `registry`.
+A gate closes nodes (the veto); a `PreferringGate` also ranks them (the preference). When to
+do either is the same for every scheduler and lives in `controller` and `policy`. Our marks
+are text (`label`, `rank_text`) that the scheduler keeps, or files (`MarkFiles`).
 
 Rules for every gate
 --------------------
@@ -24,6 +22,7 @@ Calls are synchronous. The controller runs them in a thread of its own, one at a
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -32,25 +31,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from prontosched.decision import Decision
 from prontosched.errors import IntegrationError
 
 PREFIX = "pronto:"
 REASON_LIMIT = 160
+# The most that an agent's answer may have.
+ANSWER_LIMIT = 64 * 1024
+# Added to `GET /v1/decision` by whoever keeps jobs from a node that refuses.
+ENFORCING = "?enforcing=true"
 
 State = Literal["open", "closed-by-us", "closed-by-other"]
 
-_LABEL = re.compile(
-    r"^pronto: (?P<reason>.*) \(score (?P<score>-?[0-9.e+-]+|inf|-inf|nan), until (?P<until>[0-9TZ:-]+)\)$"
-)
+_NUMBER = r"-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)|nan"
+_LABEL = re.compile(rf"^pronto: (?P<reason>.*) \(score (?P<score>{_NUMBER}), until (?P<until>[0-9TZ:-]+)\)$")
 _RANK = re.compile(
-    r"level (?P<level>\d), chance (?P<chance>[0-9.e+-]+|nan), (?P<word>refusing|accepting), until (?P<until>[0-9TZ:-]+)"
+    rf"level (?P<level>\d), chance (?P<chance>{_NUMBER}), "
+    r"(?P<word>refusing|accepting), until (?P<until>[0-9TZ:-]+)"
 )
 _CLOCK = "%Y-%m-%dT%H:%M:%SZ"
 # The last second a label can name.
 _LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,200}")
+_MARK_LIMIT = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ class Verdict:
 
 
 def chance(probability: float | None, *, refuse: bool) -> float:
-    """Return what nodes are compared by: the probability, or the bare word of a signal without one.
+    """Return what nodes are compared by: the probability; of a signal without one, 1 or 0.
 
     Examples
     --------
@@ -100,6 +105,40 @@ def chance(probability: float | None, *, refuse: bool) -> float:
     (0.25, 1.0, 0.0)
     """
     return float(refuse) if probability is None or math.isnan(probability) else float(probability)
+
+
+def read_decision(data: bytes, *, now: float, valid_seconds: float, clock_ahead: float = 0.0) -> Verdict:
+    """Read an agent's answer to `GET /v1/decision` as a verdict by our own clock.
+
+    Parameters
+    ----------
+    valid_seconds
+        Longest time that the verdict may count from now on.
+    clock_ahead
+        Seconds by which the agent's clock is ahead of ours.
+
+    Raises
+    ------
+    IntegrationError
+        The answer is not a decision.
+    """
+    try:
+        found: Any = json.loads(data)
+        accept, until = found["accept"], float(found["valid_until"])
+        probability = found.get("probability")
+        score = chance(None if probability is None else float(probability), refuse=not accept)
+        # Names of what runs on a node are not for the events of pods.
+        offenders = str(found.get("offenders") or "")
+        reason = str(found.get("reason") or "no reason given").removesuffix(f"; {offenders}")[:500]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise IntegrationError(
+            f"an agent must answer with accept, probability, reason and valid_until, got {data[:80]!r}"
+        ) from error
+    if not isinstance(accept, bool) or not math.isfinite(until):
+        raise IntegrationError(
+            f"accept must be true or false and valid_until a time, got {accept!r} and {until}"
+        )
+    return Verdict(not accept, score, reason, min(until - clock_ahead, now + valid_seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +149,8 @@ class Rank:
     ----------
     level
         0 is calm and filled first; up to `LEVELS - 1`.
-    chance
-        The chance of contention when the rank was written.
-    refuse
-        Whether the node's own word was refusing then.
+    chance, refuse
+        The chance of contention and the node's own decision when the rank was written.
     valid_until
         Seconds since 1970. From then on the rank counts for nothing.
     """
@@ -128,17 +165,21 @@ class Rank:
         return not now < self.valid_until
 
 
+# A rank of ours that cannot be read: it has expired, so that a watchdog takes it off.
+DAMAGED_RANK = Rank(0, math.nan, False, math.nan)
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a scheduler says about one node, and whose doing it is.
+    """What a scheduler says about one node, and who closed it.
 
     Attributes
     ----------
     state
         `open` takes jobs; `closed-by-us` bears our mark; `closed-by-other` is closed by
-        an administrator, a failure or another tool, and none of our business.
+        an administrator, a failure or another tool, and is left alone.
     detail
-        The scheduler's own words: the reason it shows to its users.
+        The reason that the scheduler shows to its users.
     score, valid_until
         Read back from our mark; NaN where the node is not ours or the mark is damaged.
     rank
@@ -156,6 +197,11 @@ class Observed:
         """True when the node is closed and bears our mark."""
         return self.state == "closed-by-us"
 
+    @property
+    def marked(self) -> bool:
+        """True when the node bears a mark of ours: a refusal or a rank."""
+        return self.ours or self.rank is not None
+
     def lapsed(self, now: float) -> bool:
         """True when the node is ours and its verdict is over, or cannot be read."""
         return self.ours and not now < self.valid_until
@@ -163,12 +209,12 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class GateCensus:
-    """How many nodes a scheduler has in service, and which of them we hold closed.
+    """The nodes that a scheduler has in service, and our marks on them.
 
     Attributes
     ----------
     in_service
-        Nodes that are open or closed by us. Those closed by others do not count.
+        Number of nodes that are open or closed by us. Those closed by others do not count.
     refusals
         The nodes that we hold closed.
     ranks
@@ -191,13 +237,7 @@ class GateCensus:
 
 
 class Gate(Protocol):
-    """One scheduler, as far as Pronto may touch it.
-
-    Attributes
-    ----------
-    name
-        The gate's name in settings and messages, such as `slurm`.
-    """
+    """One scheduler, as far as Pronto may touch it. `name` is its name in settings and messages."""
 
     name: str
 
@@ -245,13 +285,7 @@ class PreferringGate(Protocol):
     marks_calm: bool
 
     def prefer(self, node: str, rank: Rank, verdict: Verdict) -> None:
-        """Give `node` its rank, or renew it; level 0 is as the administrator set it.
-
-        Parameters
-        ----------
-        verdict
-            What the rank comes from, for people: its reason.
-        """
+        """Give `node` its rank, or renew it; level 0 is as the administrator set it. `verdict` has the reason."""
         ...
 
     def restore(self, node: str) -> None:
@@ -278,15 +312,14 @@ class CountingGate(Protocol):
 
 
 class LeaseTable(Protocol):
-    """Leave to refuse, taken by compare-and-set on something that all agents share.
+    """Permission to refuse, taken by compare-and-set on a table that all agents share.
 
-    A row belongs to one node, holds its word and ends by itself at `valid_until`. Nodes
-    tell their word from level 1 on; the controller asks again with every refusing verdict,
-    which renews the row.
+    A row belongs to one node and ends by itself at `valid_until`. Nodes write a row from
+    level 1 on, and renew it with every refusing verdict.
     """
 
     def tell(self, node: str, *, refuse: bool, score: float, valid_until: float, now: float) -> bool:
-        """Write the word of `node` down, and return whether it may be closed."""
+        """Write the row of `node`, and return whether it may be closed."""
         ...
 
     def release(self, node: str) -> None:
@@ -302,12 +335,32 @@ def label(verdict: Verdict) -> str:
     >>> label(Verdict(True, 0.8, "cpu_user is rising", valid_until=1700000000.0))
     'pronto: cpu_user is rising (score 0.8, until 2023-11-14T22:13:20Z)'
     """
-    reason = " ".join(_printable(verdict.reason).split())
+    # Blank out what could end a line, a string or a `name=value` field where a reason is stored.
+    plain = "".join(c if c.isprintable() and c not in "\"'`\\=" else " " for c in verdict.reason)
+    reason = " ".join(plain.split()) or "refused"
     if len(reason) > REASON_LIMIT:
         reason = reason[: REASON_LIMIT - 1].rstrip() + "…"
-    return (
-        f"{PREFIX} {reason or 'refused'} (score {verdict.score:.4g}, until {clock_text(verdict.valid_until)})"
-    )
+    return f"{PREFIX} {reason} (score {verdict.score:.4g}, until {clock_text(verdict.valid_until)})"
+
+
+def read_label(text: str) -> Observed | None:
+    """Read a line written by `label`; None when it is not ours.
+
+    A line with our prefix that someone has edited is still ours, but its score and
+    expiry are NaN, so that a watchdog counts it as lapsed.
+
+    Examples
+    --------
+    >>> read_label("disk is failing") is None
+    True
+    """
+    if not text.startswith(PREFIX):
+        return None
+    found = _LABEL.match(text)
+    until = math.nan if found is None else read_clock(found["until"])
+    if found is None or math.isnan(until):
+        return Observed("closed-by-us", text)
+    return Observed("closed-by-us", text, score=float(found["score"]), valid_until=until)
 
 
 def rank_text(rank: Rank) -> str:
@@ -324,18 +377,14 @@ def rank_text(rank: Rank) -> str:
 
 def read_rank(text: str) -> Rank:
     """Read what `rank_text` wrote; a text that someone has edited is a rank that has expired."""
-    found = _RANK.fullmatch(text)
-    try:
-        chance_read = math.nan if found is None else float(found["chance"])
-    except ValueError:
-        found, chance_read = None, math.nan
-    if found is None:
-        return Rank(0, math.nan, False, math.nan)
-    return Rank(int(found["level"]), chance_read, found["word"] == "refusing", read_clock(found["until"]))
+    if (found := _RANK.fullmatch(text)) is None:
+        return DAMAGED_RANK
+    refuse = found["word"] == "refusing"
+    return Rank(int(found["level"]), float(found["chance"]), refuse, read_clock(found["until"]))
 
 
 def clock_text(seconds: float) -> str:
-    """Write a time as marks carry it, in whole seconds rounded down; no time is the first one.
+    """Write a time as marks carry it, in whole seconds rounded down; NaN is the first second.
 
     Examples
     --------
@@ -354,41 +403,8 @@ def read_clock(text: str) -> float:
         return math.nan
 
 
-def read_label(text: str) -> Observed | None:
-    """Read a line written by `label`; None when it is not ours.
-
-    A line with our prefix that someone has edited is still ours, but its score and
-    expiry are NaN, so that a watchdog counts it as lapsed.
-
-    Examples
-    --------
-    >>> read_label("disk is failing") is None
-    True
-    """
-    if not text.startswith(PREFIX):
-        return None
-    found = _LABEL.match(text)
-    if found is None:
-        return Observed("closed-by-us", text)
-    try:
-        score = float(found["score"])
-    except ValueError:
-        return Observed("closed-by-us", text)
-    until = read_clock(found["until"])
-    return Observed("closed-by-us", text, score=math.nan if math.isnan(until) else score, valid_until=until)
-
-
-def _printable(text: str) -> str:
-    """Blank out what could end a line, a string or a `name=value` field where a reason is stored."""
-    return "".join(c if c.isprintable() and c not in "\"'`\\=" else " " for c in text)
-
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,200}")
-_LIMIT = 8192
-
-
 def marks_folder(gate: str) -> Path:
-    """Return where the marks of `gate` lie unless told otherwise.
+    """Return where the mark files of `gate` lie unless told otherwise.
 
     Root, and a service with a RuntimeDirectory, keep them where a reboot clears them;
     everyone else in their own state folder.
@@ -402,7 +418,9 @@ def marks_folder(gate: str) -> Path:
 
 
 class MarkFiles:
-    """The marks of one gate.
+    """Marks as files, one per node, for schedulers that keep no note of ours themselves.
+
+    A mark survives the agent, so that a watchdog can undo what the mark stands for.
 
     Parameters
     ----------
@@ -427,7 +445,7 @@ class MarkFiles:
         path = self.path(node)
         try:
             with path.open(encoding="utf-8", errors="replace") as file:
-                return file.read(_LIMIT)
+                return file.read(_MARK_LIMIT)
         except FileNotFoundError:
             return None
         except OSError as error:

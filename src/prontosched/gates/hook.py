@@ -1,8 +1,8 @@
 """A hook: run a command of the operator's whenever the node closes or opens.
 
-Covers: every scheduler without a gate of its own, such as a load balancer, a CI
-runner or a service registry. The command gets the change as arguments, in the
-environment and as JSON on standard input; no shell is involved.
+For every scheduler without a gate of its own, such as a load balancer, a CI runner or a
+service registry. The command gets the change as arguments, in the environment and as JSON
+on standard input; no shell is involved.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from typing import Any, Literal
 from prontosched.errors import IntegrationError, SettingsError
 from prontosched.gates.gate import MarkFiles, Observed, Verdict, label, marks_folder, read_label
 from prontosched.threads import given_environment
-
-Event = Literal["refuse", "renew", "accept"]
 
 
 class HookGate:
@@ -85,18 +83,18 @@ class HookGate:
     def refuse(self, node: str, verdict: Verdict) -> None:
         """Run the command to refuse, or only renew the mark where that was done."""
         mark = label(verdict)
-        if not self.observe(node).ours:
-            # The mark first: if we die in the middle, a watchdog still undoes the rest.
+        if self.observe(node).ours:
+            if self.renew:
+                self._run("renew", node, verdict)
             self.marks.write(node, mark)
-            try:
-                self._run("refuse", node, verdict)
-            except IntegrationError:
-                self.marks.remove(node)
-                raise
             return
-        if self.renew:
-            self._run("renew", node, verdict)
+        # The mark first: if we die in the middle, a watchdog still undoes the rest.
         self.marks.write(node, mark)
+        try:
+            self._run("refuse", node, verdict)
+        except IntegrationError:
+            self.marks.remove(node)
+            raise
 
     def accept(self, node: str) -> None:
         """Run the command to accept, where it was run to refuse."""
@@ -108,7 +106,7 @@ class HookGate:
         """Return the nodes refused from this machine."""
         return self.marks.nodes()
 
-    def _run(self, event: Event, node: str, verdict: Verdict | None) -> None:
+    def _run(self, event: Literal["refuse", "renew", "accept"], node: str, verdict: Verdict | None) -> None:
         fields = {
             "event": event,
             "node": node,
@@ -119,18 +117,10 @@ class HookGate:
         told = {f"PRONTO_{key.upper()}": "" if value is None else str(value) for key, value in fields.items()}
         # A control character in a reason must not break a script that prints it.
         told["PRONTO_REASON"] = " ".join(told["PRONTO_REASON"].replace("\0", " ").split())
-        code, said = self._ended([*self.command, event, node], json.dumps(fields) + "\n", told)
-        if code != 0:
-            raise IntegrationError(
-                f"hook {self.command[0]} must end with 0 on {event} of {node}, got {code}: {said}"
-            )
-
-    def _ended(self, command: list[str], words: str, told: dict[str, str]) -> tuple[int, str]:
-        """Run the command to its end, and return its code and what it said."""
         program = self.command[0]
         try:
             process = subprocess.Popen(
-                command,
+                [*self.command, event, node],
                 env={**given_environment(), **told},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -145,11 +135,15 @@ class HookGate:
             ) from error
         with process:
             try:
-                said, _ = process.communicate(words, timeout=self.timeout)
+                said, _ = process.communicate(json.dumps(fields) + "\n", timeout=self.timeout)
             except subprocess.TimeoutExpired as error:
                 # The whole session: a child that keeps the pipe open would hold us up for ever.
                 os.killpg(process.pid, signal.SIGKILL)
                 raise IntegrationError(
-                    f"hook {program} must end within {self.timeout:g} s on {command[-2]}: it was killed"
+                    f"hook {program} must end within {self.timeout:g} s on {event}: it was killed"
                 ) from error
-        return process.returncode, " ".join(said.split())[:300] or "no message"
+        if process.returncode != 0:
+            words = " ".join(said.split())[:300] or "no message"
+            raise IntegrationError(
+                f"hook {program} must end with 0 on {event} of {node}, got {process.returncode}: {words}"
+            )

@@ -1,9 +1,8 @@
 """HTCondor: the node publishes its chance of contention, and owns its START expression as in the paper.
 
-Covers: the attributes that a STARTD_CRON job publishes: those that the negotiator ranks
-machines by (the preference) and those that START reads (the veto). The agent writes them
-to a file; the cron job only prints that file, so that neither waits for the other.
-Configuration is in `deploy/htcondor`.
+The agent writes attributes of the machine ad to a file: those that the negotiator ranks
+machines by (the preference) and those that START reads (the veto). A STARTD_CRON job only
+prints that file, so that neither waits for the other. Configuration is in `deploy/htcondor`.
 
 An administrator's own START, drain or OFF state is never touched: our part is one
 more condition beside theirs. The expressions themselves look at the time, so a verdict
@@ -152,13 +151,10 @@ class HTCondorGate:
     def _write(self, node: str, *, refusal: str | None = None, rank: str | None = None) -> None:
         """Replace one part of the file and keep the other; a file with neither is removed."""
         lines = (self.marks.read(node) or "").splitlines(keepends=True)
-        ranks = ("ProntoContention", "ProntoLevel", "ProntoRank")
-        if rank is None:
-            rank = "".join(line for line in lines if line.startswith(ranks))
-        if refusal is None:
-            refusal = "".join(
-                line for line in lines if line.startswith("Pronto") and not line.startswith(ranks)
-            )
+        ranks = [line for line in lines if line.startswith(("ProntoContention", "ProntoLevel", "ProntoRank"))]
+        others = [line for line in lines if line.startswith("Pronto") and line not in ranks]
+        rank = "".join(ranks) if rank is None else rank
+        refusal = "".join(others) if refusal is None else refusal
         if refusal or rank:
             self.marks.write(node, f"{refusal}{rank}-\n")
         else:

@@ -18,7 +18,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -26,6 +25,7 @@ from urllib.parse import quote
 from prontosched.errors import IntegrationError
 from prontosched.gates.controller import sweep
 from prontosched.gates.gate import (
+    DAMAGED_RANK,
     GateCensus,
     Observed,
     Rank,
@@ -38,13 +38,16 @@ from prontosched.gates.gate import (
 )
 from prontosched.gates.kubernetes_client import STRATEGIC, ApiError, ApiServer
 
+log = logging.getLogger(__name__)
+
 KEY = "pronto.io/reject"
 REASON = "pronto.io/reason"
 VALID_UNTIL = "pronto.io/valid-until"
 SCORE = "pronto.io/score"
 RANK = "pronto.io/rank"
 ANNOTATIONS = (REASON, VALID_UNTIL, SCORE)
-CONDITION = "CPUContended"
+CONTENDED_CONDITION = "CPUContended"
+ACCEPTING_CONDITION = "ProntoAccepting"
 # From this level on the scheduler is asked to prefer other nodes.
 PREFER_LEVEL = 2
 # From this level on another job is expected to meet contention.
@@ -136,26 +139,23 @@ class KubernetesGate:
     def restore(self, node: str) -> None:
         """Take our rank, its taint and the condition off `node`."""
         found = self._change(node, lambda found: preferring(found, None, ""))
-        if RANK in _annotations(found) or _condition(found) is not None:
-            gone = {"type": CONDITION, "$patch": "delete"}
+        if RANK in _annotations(found) or _condition(found, CONTENDED_CONDITION) is not None:
+            gone = {"type": CONTENDED_CONDITION, "$patch": "delete"}
             change = {"metadata": {"annotations": {RANK: None}}, "status": {"conditions": [gone]}}
             self.api.patch_node(node, change, kind=STRATEGIC, status=True)
 
     def starved(self) -> bool:
         """Tell whether a pod waits that our veto keeps from a node, as far as its scheduler says which."""
-        after = ""
-        while True:
-            page = self.api.call("GET", f"{_WAITING}&continue={quote(after)}")
-            if any(_kept_waiting(pod) for pod in page.get("items") or []):
+        for pod in self.api.items(_WAITING):
+            placed = _condition(pod, "PodScheduled") or {}
+            message = str(placed.get("message"))
+            if placed.get("status") == "False" and (KEY in message or _UNNAMED_TAINT in message):
                 return True
-            after = (page.get("metadata") or {}).get("continue") or ""
-            if not after:
-                return False
+        return False
 
     def owned(self) -> list[str]:
         """Return every node of the cluster that bears a taint or a rank of ours."""
-        seen = self._all()
-        return sorted(name for name, one in seen.items() if one.ours or one.rank is not None)
+        return sorted(name for name, one in self._all().items() if one.marked)
 
     def census(self) -> GateCensus:
         """Count the nodes in service and name those that bear our marks."""
@@ -194,44 +194,39 @@ def observed(node: Node) -> Observed:
     >>> observed({"metadata": {"name": "n1"}, "spec": {"unschedulable": True}}).state
     'closed-by-other'
     """
-    return replace(_closed(node), rank=_rank(node))
+    return replace(_closure(node), rank=_rank(node))
 
 
 def refusing(node: Node, verdict: Verdict) -> Patch | None:
     """Return the patch that closes `node`, or renews our mark; None to leave it alone."""
     if observed(node).state == "closed-by-other":
         return None
-    text = label(verdict)
     notes = {
-        REASON: text,
+        REASON: label(verdict),
         VALID_UNTIL: clock_text(verdict.valid_until),
         SCORE: f"{verdict.score:.4g}",
     }
-    taints = _taints(node)
-    if any(_is_ours(taint, "NoSchedule") for taint in taints):
+    if _has(node, "NoSchedule"):
         # The taint stays as it is: a new value would only wake the scheduler for nothing.
         return _guarded(node, notes)
     ours = {"key": KEY, "value": slug(verdict.reason), "effect": "NoSchedule"}
-    return _guarded(node, notes, [*taints, ours])
+    return _guarded(node, notes, [*_taints(node), ours])
 
 
 def accepting(node: Node) -> Patch | None:
     """Return the patch that takes our veto off `node`; None when there is none."""
-    taints = _taints(node)
-    kept = [taint for taint in taints if not _is_ours(taint, "NoSchedule")]
     notes = {key: None for key in ANNOTATIONS if key in _annotations(node)}
-    if len(kept) == len(taints) and not notes:
-        return None
-    return _guarded(node, notes, kept if len(kept) < len(taints) else None)
+    if _has(node, "NoSchedule"):
+        return _guarded(node, notes, _without(node, "NoSchedule"))
+    return _guarded(node, notes) if notes else None
 
 
 def preferring(node: Node, rank: Rank | None, reason: str) -> Patch | None:
     """Return the patch that puts the taint of a rank on `node`, or takes it off; None where it is so."""
-    taints = _taints(node)
     wanted = rank is not None and rank.level >= PREFER_LEVEL
-    if any(_is_ours(taint, "PreferNoSchedule") for taint in taints) == wanted:
+    if _has(node, "PreferNoSchedule") == wanted:
         return None
-    others = [taint for taint in taints if not _is_ours(taint, "PreferNoSchedule")]
+    others = _without(node, "PreferNoSchedule")
     ours = {"key": KEY, "value": slug(reason), "effect": "PreferNoSchedule"}
     return _guarded(node, {}, [*others, ours] if wanted else others)
 
@@ -242,19 +237,16 @@ def contention(node: Node, rank: Rank, verdict: Verdict) -> Patch:
     True means that another pod is expected to wait for CPUs that others use. Unlike CPU
     pressure (PSI) it leaves out what a quota holds back.
     """
-    now = clock_text(time.time())
     contended = rank.level >= CONTENDED_LEVEL
-    condition = {
-        "type": CONDITION,
-        "status": "True" if contended else "False",
-        "reason": "ContentionExpected" if contended else "NoContentionExpected",
-        "message": f"pronto: {verdict.reason}"[:1000],
-        "lastHeartbeatTime": now,
-    }
-    before = _condition(node)
-    if before is None or before.get("status") != condition["status"]:
-        condition["lastTransitionTime"] = now
-    # Conditions merge by their type: nobody else's are touched, and no version is needed.
+    before = _condition(node, CONTENDED_CONDITION)
+    condition = _condition_patch(
+        CONTENDED_CONDITION,
+        contended,
+        "ContentionExpected" if contended else "NoContentionExpected",
+        verdict.reason,
+    )
+    if before is not None and before.get("status") == condition["status"]:
+        del condition["lastTransitionTime"]
     return {"metadata": {"annotations": {RANK: rank_text(rank)}}, "status": {"conditions": [condition]}}
 
 
@@ -270,13 +262,21 @@ def slug(reason: str) -> str:
     return plain[:63].strip("-._") or "refused"
 
 
-def _closed(node: Node) -> Observed:
-    taints = _taints(node)
-    if any(_is_ours(taint, "NoSchedule") for taint in taints):
-        return _own_mark(node)
+def _closure(node: Node) -> Observed:
+    """Return whether the node is closed, and by whom."""
+    if _has(node, "NoSchedule"):
+        notes = _annotations(node)
+        # A taint of ours whose notes are gone or altered is still ours; without an expiry
+        # that can be read it counts as lapsed, and any watchdog may take it off.
+        until = read_clock(str(notes.get(VALID_UNTIL, "")))
+        try:
+            score = float(notes[SCORE])
+        except (KeyError, ValueError):
+            until = score = math.nan
+        return Observed("closed-by-us", str(notes.get(REASON, "")), score=score, valid_until=until)
     if (node.get("spec") or {}).get("unschedulable"):
         return Observed("closed-by-other", "cordoned")
-    for taint in taints:
+    for taint in _taints(node):
         closes = taint.get("effect") in ("NoSchedule", "NoExecute")
         if closes and str(taint.get("key", "")).startswith(_CLOSING):
             return Observed("closed-by-other", f"tainted {taint['key']}")
@@ -288,23 +288,27 @@ def _rank(node: Node) -> Rank | None:
     if text is not None:
         return read_rank(str(text))
     # A taint or a condition whose note is gone is still ours, and has lapsed.
-    left = _condition(node) is not None or any(_is_ours(t, "PreferNoSchedule") for t in _taints(node))
-    return Rank(0, math.nan, False, math.nan) if left else None
+    left = _condition(node, CONTENDED_CONDITION) is not None or _has(node, "PreferNoSchedule")
+    return DAMAGED_RANK if left else None
 
 
-def _kept_waiting(pod: Mapping[str, Any]) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    said = [
-        str(one.get("message"))
-        for one in conditions
-        if one.get("type") == "PodScheduled" and one.get("status") == "False"
-    ]
-    return any(KEY in message or _UNNAMED_TAINT in message for message in said)
+def _condition(found: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    """Return the condition of a kind of a node or a pod."""
+    conditions = (found.get("status") or {}).get("conditions") or []
+    return next((one for one in conditions if one.get("type") == kind), None)
 
 
-def _condition(node: Node) -> Mapping[str, Any] | None:
-    conditions = (node.get("status") or {}).get("conditions") or []
-    return next((one for one in conditions if one.get("type") == CONDITION), None)
+def _condition_patch(kind: str, status: bool, reason: str, message: str) -> Patch:
+    # Conditions merge by their type: nobody else's are touched, and no version is needed.
+    now = clock_text(time.time())
+    return {
+        "type": kind,
+        "status": str(status),
+        "reason": reason,
+        "message": f"pronto: {message}"[:1000],
+        "lastTransitionTime": now,
+        "lastHeartbeatTime": now,
+    }
 
 
 def _guarded(node: Node, notes: Mapping[str, str | None], taints: list[Any] | None = None) -> Patch:
@@ -315,20 +319,13 @@ def _guarded(node: Node, notes: Mapping[str, str | None], taints: list[Any] | No
     return change
 
 
-def _own_mark(node: Node) -> Observed:
-    notes = _annotations(node)
-    # A taint of ours whose notes are gone or altered is still ours; without an expiry
-    # that can be read it counts as lapsed, and any watchdog may take it off.
-    until = read_clock(str(notes.get(VALID_UNTIL, "")))
-    try:
-        score = float(notes[SCORE])
-    except (KeyError, ValueError):
-        until = score = math.nan
-    return Observed("closed-by-us", str(notes.get(REASON, "")), score=score, valid_until=until)
+def _has(node: Node, effect: str) -> bool:
+    """Tell whether the node bears our taint with this effect."""
+    return len(_without(node, effect)) < len(_taints(node))
 
 
-def _is_ours(taint: Mapping[str, Any], effect: str) -> bool:
-    return taint.get("key") == KEY and taint.get("effect") == effect
+def _without(node: Node, effect: str) -> list[Any]:
+    return [one for one in _taints(node) if (one.get("key"), one.get("effect")) != (KEY, effect)]
 
 
 def _taints(node: Node) -> list[Any]:
@@ -339,18 +336,12 @@ def _annotations(node: Node) -> Mapping[str, Any]:
     return (node.get("metadata") or {}).get("annotations") or {}
 
 
-log = logging.getLogger(__name__)
-
-ACCEPTING_CONDITION = "ProntoAccepting"
-
-
 class RefusalChange(NamedTuple):
     """A node began to refuse, or opened again."""
 
     node: str
     refuse: bool
     reason: str
-    valid_until: float
 
 
 def cpu_quantity(text: object) -> float:
@@ -370,15 +361,12 @@ def cpu_quantity(text: object) -> float:
 
 
 class ConditionWriter:
-    """Write changes of the ledger to the nodes' conditions.
+    """Write an extender's refusals to the nodes' condition `ProntoAccepting`.
 
-    Needs the rights `list` on `nodes` and `patch` on `nodes/status`; to take off lapsed
-    taints also `get` and `patch` on `nodes`.
-
-    Parameters
-    ----------
-    api
-        The API server.
+    A node that opens again thereby becomes a Node event: without one, pods that an extender
+    refused stay pending. `kubectl describe node` shows why a node refuses. Needs the rights
+    `list` on `nodes` and `patch` on `nodes/status`; to take off lapsed taints also `get`
+    and `patch` on `nodes`.
     """
 
     def __init__(self, api: ApiServer) -> None:
@@ -409,64 +397,36 @@ class ConditionWriter:
         A condition that says False on a node that does not refuse was left by an extender
         that is gone, or could not be undone before. Taints and ranks of agents that have
         lapsed are taken off. How many CPUs each node has is kept in `cpus`.
-
-        Parameters
-        ----------
-        refusing
-            Tells whether a node refuses now.
         """
         gate = KubernetesGate(self.api, timeout_seconds=self.api.timeout_seconds)
+        now = time.time()
         addresses, left, lapsed = {}, [], []
         self.cpus.clear()
         for node in self.api.nodes():
             name = str(node["metadata"]["name"])
-            seen = observed(node)
-            if seen.lapsed(time.time()) or (seen.rank is not None and seen.rank.expired(time.time())):
+            seen, status = observed(node), node.get("status") or {}
+            if seen.lapsed(now) or (seen.rank is not None and seen.rank.expired(now)):
                 lapsed.append(name)
             if seen.state != "closed-by-other":
-                addresses[name] = _internal(node)
-                self.cpus[name] = cpu_quantity(_allocatable(node))
-            if _says_closed(node) and not refusing(name):
+                internal = (a for a in status.get("addresses") or [] if a.get("type") == "InternalIP")
+                addresses[name] = next((str(one["address"]) for one in internal), "")
+                self.cpus[name] = cpu_quantity((status.get("allocatable") or {}).get("cpu"))
+            condition = _condition(node, ACCEPTING_CONDITION)
+            if condition is not None and condition.get("status") == "False" and not refusing(name):
                 left.append(name)
         for name in lapsed:
             log.info("node %s: taking off what an agent left and what has lapsed", name)
-            try:
-                sweep(gate, now=time.time(), node=name)
-            except IntegrationError as error:
-                log.warning("node %s stays tainted for now: %s", name, error)
-        self.announce([RefusalChange(name, False, "nothing refuses any longer", 0.0) for name in left])
+            for words in sweep(gate, now=now, node=name).failed.values():
+                log.warning("node %s stays tainted for now: %s", name, words)
+        self.announce(RefusalChange(name, False, "nothing refuses any longer") for name in left)
         return addresses
 
     def release(self) -> None:
-        """Undo every condition that this waker wrote and has not undone yet."""
-        self.announce(
-            [RefusalChange(name, False, "the extender has stopped", 0.0) for name in sorted(self._closed)]
-        )
+        """Undo every condition that this writer set and has not undone yet."""
+        self.announce(RefusalChange(name, False, "the extender has stopped") for name in sorted(self._closed))
 
     def _write(self, node: str, *, refuse: bool, message: str) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        condition = {
-            "type": ACCEPTING_CONDITION,
-            "status": "False" if refuse else "True",
-            "reason": "Refusing" if refuse else "Accepting",
-            "message": f"pronto: {message}"[:1000],
-            "lastTransitionTime": now,
-            "lastHeartbeatTime": now,
-        }
-        # Conditions merge by their type: nobody else's are touched, and no version is needed.
+        reason = "Refusing" if refuse else "Accepting"
+        condition = _condition_patch(ACCEPTING_CONDITION, not refuse, reason, message)
         self.api.patch_node(node, {"status": {"conditions": [condition]}}, kind=STRATEGIC, status=True)
         (self._closed.add if refuse else self._closed.discard)(node)
-
-
-def _says_closed(node: Mapping[str, Any]) -> bool:
-    conditions = (node.get("status") or {}).get("conditions") or []
-    return any(one.get("type") == ACCEPTING_CONDITION and one.get("status") == "False" for one in conditions)
-
-
-def _allocatable(node: Mapping[str, Any]) -> object:
-    return ((node.get("status") or {}).get("allocatable") or {}).get("cpu")
-
-
-def _internal(node: Mapping[str, Any]) -> str:
-    addresses = (node.get("status") or {}).get("addresses") or []
-    return next((str(one["address"]) for one in addresses if one.get("type") == "InternalIP"), "")

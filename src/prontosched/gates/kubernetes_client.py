@@ -1,9 +1,7 @@
-"""The three calls to a Kubernetes API server that a gate needs, over plain HTTP.
+"""A Kubernetes API server over plain HTTP: read one node, list objects page by page, patch a node.
 
-Covers: where the API server is and who we are there (a pod's service account, or
-`PRONTO_KUBERNETES_*` in the environment), reading one node, listing nodes page by page,
-patching one. Does not cover: what is written to a node, which is
-`prontosched.gates.kubernetes`; watching; kubeconfig files.
+It is found from `PRONTO_KUBERNETES_*` in the environment, or from a pod's service account.
+There is no watching, and no kubeconfig file is read.
 """
 
 from __future__ import annotations
@@ -32,13 +30,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 class ApiError(IntegrationError):
-    """The API server refused a call.
-
-    Attributes
-    ----------
-    status
-        The HTTP status: 403 is missing rights, 404 an unknown node, 409 a lost race.
-    """
+    """The API server refused a call; `status` 403 is missing rights, 404 an unknown node, 409 a lost race."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -57,7 +49,7 @@ class ApiServer:
     token_file
         Read before every call instead of `token`: a pod's token changes while it runs.
     ca_file
-        Whom to trust; empty trusts what the system trusts.
+        Whom to trust; None trusts what the system trusts.
     timeout_seconds
         Longest wait for the server at any one point of a call.
 
@@ -86,7 +78,7 @@ class ApiServer:
             )
         self.url = url.rstrip("/")
         self.timeout_seconds = timeout_seconds
-        self._parts = parts
+        self._address = (parts.hostname, parts.port)
         self._token = token
         self._token_file = token_file
         self._context = _trust(ca_file) if parts.scheme == "https" else None
@@ -129,10 +121,14 @@ class ApiServer:
         return self.call("GET", _path(name))
 
     def nodes(self) -> Iterator[dict[str, Any]]:
-        """Yield every Node object, fetched page by page."""
+        """Yield every Node object."""
+        return self.items(f"/api/v1/nodes?limit={PAGE}")
+
+    def items(self, path: str) -> Iterator[dict[str, Any]]:
+        """Yield every object of a list, fetched page by page; `path` has a query."""
         after = ""
         while True:
-            page = self.call("GET", f"/api/v1/nodes?limit={PAGE}&continue={quote(after)}")
+            page = self.call("GET", f"{path}&continue={quote(after)}")
             yield from page.get("items") or []
             after = (page.get("metadata") or {}).get("continue") or ""
             if not after:
@@ -141,7 +137,7 @@ class ApiServer:
     def patch_node(
         self, name: str, change: Mapping[str, Any], *, kind: str = MERGE, status: bool = False
     ) -> dict[str, Any]:
-        """RefusalChange one Node, or its status; with a `resourceVersion` in `change` only if nobody else has."""
+        """Change one Node, or its status; with a `resourceVersion` in `change` only if nobody else has."""
         return self.call("PATCH", _path(name) + ("/status" if status else ""), change, kind=kind)
 
     def call(
@@ -156,7 +152,7 @@ class ApiServer:
         IntegrationError
             It did not answer, or not with JSON, or with more than 64 MB.
         """
-        headers = self.headers()
+        headers, what = self.headers(), f"{method} {path.partition('?')[0]}"
         if body is not None:
             headers["Content-Type"] = kind
         connection = self._connect()
@@ -166,53 +162,44 @@ class ApiServer:
             data = answer.read(ANSWER_LIMIT + 1)
         except (OSError, http.client.HTTPException) as error:
             raise IntegrationError(
-                f"Kubernetes API server {self.url} did not answer {method} {path.partition('?')[0]}: {error}"
+                f"Kubernetes API server {self.url} did not answer {what}: {error}"
             ) from error
         finally:
             connection.close()
         if len(data) > ANSWER_LIMIT:
             raise IntegrationError(f"{self.url}{path} must answer at most {ANSWER_LIMIT} bytes, got more")
-        return self._read(answer.status, f"{method} {path.partition('?')[0]}", data)
-
-    def headers(self) -> dict[str, str]:
-        """Return what every request carries: who we are."""
-        headers = {"Accept": "application/json", "User-Agent": "pronto"}
-        if token := self._current_token():
-            headers["Authorization"] = f"Bearer {token}"
-        return headers
-
-    def _connect(self) -> http.client.HTTPConnection:
-        host = self._parts.hostname or ""
-        if self._context is None:
-            return http.client.HTTPConnection(host, self._parts.port or 80, timeout=self.timeout_seconds)
-        return http.client.HTTPSConnection(
-            host, self._parts.port or 443, timeout=self.timeout_seconds, context=self._context
-        )
-
-    def _current_token(self) -> str:
-        if self._token_file is None:
-            return self._token
-        try:
-            return self._token_file.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise IntegrationError(
-                f"token file {self._token_file} must be readable, got {error.strerror}: "
-                "mount the service account's token"
-            ) from error
-
-    def _read(self, status: int, what: str, data: bytes) -> dict[str, Any]:
         try:
             found = json.loads(data) if data else {}
         except ValueError:
             found = data[:200].decode("utf-8", "replace")
-        if not 200 <= status < 300:
+        if not 200 <= answer.status < 300:
             message = found.get("message", "") if isinstance(found, dict) else found
-            raise ApiError(status, f"Kubernetes API server refused {what}: {status} {message}".rstrip())
+            words = f"Kubernetes API server refused {what}: {answer.status} {message}"
+            raise ApiError(answer.status, words.rstrip())
         if not isinstance(found, dict):
             raise IntegrationError(
                 f"{self.url} must answer {what} with a JSON object, got {str(found)[:80]!r}"
             )
         return found
+
+    def headers(self) -> dict[str, str]:
+        """Return what every request carries: who we are."""
+        headers, token = {"Accept": "application/json", "User-Agent": "pronto"}, self._token
+        if self._token_file is not None:
+            try:
+                token = self._token_file.read_text(encoding="utf-8").strip()
+            except OSError as error:
+                raise IntegrationError(
+                    f"token file {self._token_file} must be readable, got {error.strerror}: "
+                    "mount the service account's token"
+                ) from error
+        return {**headers, "Authorization": f"Bearer {token}"} if token else headers
+
+    def _connect(self) -> http.client.HTTPConnection:
+        host, port = self._address
+        if self._context is None:
+            return http.client.HTTPConnection(host, port, timeout=self.timeout_seconds)
+        return http.client.HTTPSConnection(host, port, timeout=self.timeout_seconds, context=self._context)
 
 
 def node_name(name: str) -> str:
@@ -224,17 +211,16 @@ def node_name(name: str) -> str:
     return name
 
 
-def _path(name: str) -> str:
-    return f"/api/v1/nodes/{node_name(name)}"
-
-
-def _loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
+def _loopback(host: str | None) -> bool:
+    """Tell whether `host` is this machine."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
     except ValueError:
         return False
+
+
+def _path(name: str) -> str:
+    return f"/api/v1/nodes/{node_name(name)}"
 
 
 def _trust(ca_file: Path | None) -> ssl.SSLContext:

@@ -1,9 +1,8 @@
-"""LSF: a node's chance of contention as external load indices.
+"""LSF: a node's chance of contention as external load indices, printed by an `elim`.
 
-Covers: the lines that an `elim` prints for LSF's load information manager, and the loop
-that prints them. LSF itself compares hosts by an index (`order[]`) and closes them for a
-queue by a threshold (`loadSched`), so nothing is written anywhere and nothing has to be
-undone: an elim that ends takes its indices with it. Configuration is in `deploy/lsf`.
+LSF itself compares hosts by an index (`order[]`) and closes them for a queue by a threshold
+(`loadSched`), so nothing is written anywhere and nothing has to be undone: an elim that ends
+takes its indices with it. Configuration is in `deploy/lsf`.
 """
 
 from __future__ import annotations

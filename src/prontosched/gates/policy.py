@@ -1,9 +1,8 @@
-"""When a gate closes and opens, and when it ranks a node anew: the same rules for every scheduler.
+"""When a gate closes, opens and ranks a node: the same rules for every scheduler.
 
-Covers: minimum hold and accept times, expiry, respect for what others did, how often a
-level may change. Pure: time arrives as a number, and nothing here speaks to a scheduler;
-that is `prontosched.gates.controller`. How many nodes may refuse at once is `floor`;
-what the levels are is `preference`.
+`Rules` are the settings, `VetoPolicy` has minimum times, expiry and respect for what others
+did, `LevelPolicy` how often a level may change. Pure: time arrives as a number, and nothing
+here calls a scheduler.
 """
 
 from __future__ import annotations
@@ -96,13 +95,12 @@ def take_rules(options: dict[str, str], *, enforce: bool, max_refusing: float) -
     (5.0, {'conf': '/etc/slurm.conf'})
     """
     given = {}
-    for name in RULE_OPTIONS:
-        text = options.pop(name, None)
-        if text is not None:
-            try:
-                given[name] = float(text)
-            except ValueError as error:
-                raise SettingsError(f"{name} must be a number of seconds, got {text!r}") from error
+    for name in [name for name in RULE_OPTIONS if name in options]:
+        text = options.pop(name)
+        try:
+            given[name] = float(text)
+        except ValueError as error:
+            raise SettingsError(f"{name} must be a number of seconds, got {text!r}") from error
     return Rules(enforce=enforce, max_refusing=max_refusing, veto=take_veto(options), **given)
 
 
@@ -121,7 +119,7 @@ def take_veto(options: dict[str, str]) -> bool | None:
 
 
 class PolicyStep(NamedTuple):
-    """What to do next at the scheduler, and why; `held` says what keeps a refusal from being carried out."""
+    """What to do next at the scheduler, and why; `held` says what keeps a refusing node open."""
 
     action: Action
     why: str

@@ -7,6 +7,7 @@ and returns a `Gate`. A name of ours cannot be taken over.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 from collections.abc import Callable
@@ -81,20 +82,19 @@ def present_gates() -> list[str]:
     A gate says so by a static method `present`; those of other packages and those that
     cannot tell are left to be asked for by name.
     """
-    return [name for name in gate_names() if (ask := _asker(name)) is not None and ask()]
+    found = []
+    for name in gate_names():
+        with contextlib.suppress(
+            IntegrationError
+        ):  # its extra is not installed: then nothing of ours is there
+            if getattr(_maker(name), "present", bool)():
+                found.append(name)
+    return found
 
 
 def prefers(name: str) -> bool:
     """Tell whether the gate called `name` can prefer one node to another, without making it."""
     return hasattr(_maker(name), "prefer")
-
-
-def _asker(name: str) -> Callable[[], bool] | None:
-    try:
-        found: Callable[[], bool] | None = getattr(_maker(name), "present", None)
-    except IntegrationError:  # its extra is not installed: then nothing of ours is there
-        return None
-    return found
 
 
 def _typed(maker: Callable[..., Gate], options: dict[str, Any]) -> dict[str, Any]:

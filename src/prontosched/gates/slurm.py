@@ -1,8 +1,8 @@
 """Slurm: a node's rank is its weight, its veto a drain with the reason in `sinfo -R`.
 
 `SlurmGate` drains nodes. `SlurmFeatureGate` takes a feature off instead, for jobs that opt
-in with `sbatch -C pronto_admit`. Both rank nodes by `SlurmWeights`. Running jobs finish,
-pending ones go elsewhere and come back by themselves.
+in with `sbatch -C pronto_admit`. Both rank nodes by weight (`SlurmWeights`). Running jobs
+finish, pending ones go elsewhere and come back by themselves.
 
 Slurm has no compare-and-set: an administrator who drains a node in the few milliseconds
 between our read and our write loses the reason they gave, and the node is then taken for
@@ -11,7 +11,6 @@ ours. Everywhere else their drain is left alone.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from typing import Any
 
 from prontosched.errors import IntegrationError, SettingsError
 from prontosched.gates.gate import (
+    DAMAGED_RANK,
     GateCensus,
     Observed,
     Rank,
@@ -32,6 +32,8 @@ from prontosched.gates.gate import (
     read_rank,
 )
 
+FEATURE = "pronto_admit"
+LARGEST_WEIGHT = 4_294_967_280
 # One plain name: a list such as n[1-4] would change several nodes in one call.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 _LEAD = re.compile(
@@ -49,6 +51,11 @@ _CLOSED = _DRAINED | {
     *("DOWN", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "INVALID_REG", "MAINTENANCE"),
     *("REBOOT_REQUESTED", "REBOOT_ISSUED", "UNKNOWN"),
 }
+# "[pronto: weight 1+2, level 2, chance 0.42, accepting, until 2026-11-15T21:09:45Z]"
+_MARK = re.compile(r"\s*\[pronto: weight (?P<rest>[^\[\]]*)\]$")
+_FIELDS = re.compile(r"(?P<base>\d+)\+(?P<added>\d+), (?P<rank>.*)")
+# What Slurm says of jobs that wait for nodes, and not for a time, a limit or another job.
+_WAITING = ("Resources", "ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,7 @@ class SlurmNode:
     ----------
     flags
         Base state and flags, such as IDLE and DRAIN.
-    reason, comment, extra
+    reason, extra, comment
         Free text: why the node is closed, and whatever an operator keeps there.
     available, active
         Features the node could have, and has now.
@@ -92,11 +99,6 @@ def read_node(line: str) -> SlurmNode:
 
     Free text comes last and may look like fields, so fields are read from the front
     and text from the end.
-
-    Raises
-    ------
-    IntegrationError
-        The line is not a node.
     """
     lead = _LEAD.match(line)
     if lead is None:
@@ -106,22 +108,24 @@ def read_node(line: str) -> SlurmNode:
     after = tail.end() if tail else 0
     comment = _COMMENT.search(rest, after)
     extra = _EXTRA.search(rest, comment.end() if comment else after)
-    # Older versions append one sign for each flag to the base state.
-    flags = frozenset(part.rstrip("*~#!%$@^-") for part in lead["state"].split("+"))
+    available, active = (
+        () if lead[key] in ("", "(null)") else tuple(lead[key].split(",")) for key in ("available", "active")
+    )
     return SlurmNode(
         lead["name"],
-        flags,
+        # Older versions append one sign for each flag to the base state.
+        frozenset(part.rstrip("*~#!%$@^-") for part in lead["state"].split("+")),
         tail["reason"] if tail else "",
         extra["extra"] if extra else "",
-        _features(lead["available"]),
-        _features(lead["active"]),
+        available,
+        active,
         int(lead["weight"]),
         comment["comment"] if comment else "",
     )
 
 
 class SlurmCommands:
-    """`scontrol` and `squeue`, run one call at a time.
+    """`scontrol` and `squeue`, run one call at a time, without a shell.
 
     Parameters
     ----------
@@ -135,18 +139,6 @@ class SlurmCommands:
         self.conf = conf
         self.timeout = timeout
 
-    @staticmethod
-    def present() -> bool:
-        """Tell whether Slurm's commands are installed."""
-        return shutil.which("scontrol") is not None
-
-    @staticmethod
-    def missing(**options: Any) -> str:
-        """Return what is missing here to speak to Slurm, empty where nothing is."""
-        if SlurmCommands.present():
-            return ""
-        return "scontrol must be on PATH, got none: install Slurm's client commands"
-
     def node(self, name: str) -> SlurmNode:
         """Return one node."""
         return read_node(self._run("--oneliner", "show", "node", _checked(name)))
@@ -157,7 +149,7 @@ class SlurmCommands:
         return [read_node(line) for line in text.splitlines() if line.startswith("NodeName=")]
 
     def update(self, name: str, **changes: str) -> None:
-        """RefusalChange one node: `update("n1", state="drain", reason="…")`."""
+        """Change one node: `update("n1", state="drain", reason="…")`."""
         self._run(
             "update", f"nodename={_checked(name)}", *(f"{key}={value}" for key, value in changes.items())
         )
@@ -172,6 +164,7 @@ class SlurmCommands:
         if self.conf is not None:
             environment["SLURM_CONF"] = str(self.conf)
         command = [program, *arguments]
+        shown = " ".join(command[:3])
         try:
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=self.timeout, check=False
@@ -182,17 +175,11 @@ class SlurmCommands:
             ) from error
         except subprocess.TimeoutExpired as error:
             raise IntegrationError(
-                f"{_shown(command)} must answer within {self.timeout:g} s: is slurmctld running?"
+                f"{shown} must answer within {self.timeout:g} s: is slurmctld running?"
             ) from error
         if done.returncode != 0:
-            raise IntegrationError(
-                f"{_shown(command)} failed: {_advice(done.stderr.strip() or done.stdout.strip())}"
-            )
+            raise IntegrationError(f"{shown} failed: {_advice(done.stderr.strip() or done.stdout.strip())}")
         return done.stdout
-
-
-def _features(text: str) -> tuple[str, ...]:
-    return () if text in ("", "(null)") else tuple(text.split(","))
 
 
 def _checked(name: str) -> str:
@@ -203,15 +190,11 @@ def _checked(name: str) -> str:
     return name
 
 
-def _shown(command: list[str]) -> str:
-    return " ".join(command[:3])
-
-
 def _advice(words: str) -> str:
-    # Slurm tells the whole way to its trouble; what ended it comes last.
+    # Slurm prints every step on the way to its error; what ended it comes last.
     lines = [line for line in words.splitlines() if line.strip()]
-    lines = [line.removeprefix("scontrol: ").removeprefix("squeue: ") for line in lines]
-    said = " ".join(lines[-1].split())[:300] if lines else "no message"
+    last = lines[-1].removeprefix("scontrol: ").removeprefix("squeue: ") if lines else "no message"
+    said = " ".join(last.split())[:300]
     if "permission" in said.lower() or "Invalid user id" in said:
         return f"{said}: run as root, as SlurmUser, or as a user with AdminLevel=Operator"
     if "configuration" in said:
@@ -219,34 +202,61 @@ def _advice(words: str) -> str:
     return said
 
 
-# "[pronto: weight 1+2, level 2, chance 0.42, accepting, until 2026-11-15T21:09:45Z]"
-_MARK = re.compile(r"\s*\[pronto: weight (?P<rest>[^\[\]]*)\]$")
-_FIELDS = re.compile(r"(?P<base>\d+)\+(?P<added>\d+), (?P<rank>.*)")
-# What Slurm says of jobs that wait for nodes, and not for a time, a limit or another job.
-_WAITING = ("Resources", "ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
-LARGEST_WEIGHT = 4_294_967_280
-
-
 class SlurmWeights:
-    """Rank nodes by their weight; for gates that speak to Slurm.
+    """What both gates for Slurm share: ranking nodes by their weight, and counting marks.
+
+    A node that expects contention gets a higher weight, and is filled later. The
+    administrator's weight and the rank stand at the end of the node's `Comment`, behind
+    whatever an administrator keeps there, so that a watchdog that never met the agent can
+    put the weight back. A weight that is not the one we wrote is an administrator's, or
+    that of slurm.conf after `scontrol reconfigure`: our mark then counts for nothing, and
+    the next rank starts there.
 
     Parameters
     ----------
-    commands
-        Slurm's own commands.
-    step
-        How much one level adds to a weight. With 1 an administrator's order of weights
-        comes first wherever they are more than a few apart; with more, contention does.
+    conf
+        Path of slurm.conf; None leaves it to Slurm to find its own.
+    timeout
+        Seconds that one call may take.
+    weight_step
+        How much one level adds to a node's weight; 0 leaves weights alone. With 1 an
+        administrator's order of weights comes first wherever they are more than a few
+        apart; with more, contention does.
     """
 
     level_seconds = 60.0
     marks_calm = False
 
-    def __init__(self, commands: SlurmCommands, step: int) -> None:
-        if not 0 <= step <= 1_000_000:
-            raise SettingsError(f"weight_step must be from 0 to 1000000, got {step}")
-        self.commands = commands
-        self.step = step
+    def __init__(
+        self, *, conf: str | Path | None = None, timeout: float = 10.0, weight_step: int = 1
+    ) -> None:
+        if not 0 <= weight_step <= 1_000_000:
+            raise SettingsError(f"weight_step must be from 0 to 1000000, got {weight_step}")
+        self.commands = SlurmCommands(conf=conf, timeout=timeout)
+        self.step = weight_step
+
+    @staticmethod
+    def present() -> bool:
+        """Tell whether Slurm's commands are installed."""
+        return shutil.which("scontrol") is not None
+
+    @classmethod
+    def missing(cls, **options: Any) -> str:
+        """Return what is missing here to call Slurm, empty where nothing is."""
+        return "" if cls.present() else "scontrol must be on PATH, got none: install Slurm's client commands"
+
+    def observe(self, node: str) -> Observed:
+        """Return whether the node is closed, by whom, and its rank."""
+        found = self.commands.node(node)
+        return replace(self._closure(found), rank=rank_of(found))
+
+    def owned(self) -> list[str]:
+        """Return all nodes of the cluster that bear a mark of ours."""
+        return sorted(name for name, one in self._all().items() if one.marked)
+
+    def census(self) -> GateCensus:
+        """Count the nodes in service, in one call."""
+        return GateCensus.of(self._all())
 
     def prefer(self, node: str, rank: Rank, verdict: Verdict) -> None:
         """Give the node the weight of its level, or renew the mark that stands for it."""
@@ -257,9 +267,7 @@ class SlurmWeights:
         base = base_weight(found)
         added = min(rank.level * self.step, LARGEST_WEIGHT - base)
         mark = f"[pronto: weight {base}+{added}, {rank_text(rank)}]"
-        comment = f"{_MARK.sub('', found.comment)} {mark}".lstrip()
-        changes = {} if found.weight == base + added else {"weight": str(base + added)}
-        self.commands.update(node, comment=comment, **changes)
+        self._write(found, f"{_MARK.sub('', found.comment)} {mark}".lstrip(), base + added)
 
     def restore(self, node: str) -> None:
         """Put the administrator's weight and comment back, where ours are in their place."""
@@ -270,65 +278,58 @@ class SlurmWeights:
         return any(reason.startswith(_WAITING) for reason in self.commands.waiting())
 
     def _restore(self, found: SlurmNode) -> None:
-        if _MARK.search(found.comment) is None:
-            return
-        base = base_weight(found)
-        changes = {} if found.weight == base else {"weight": str(base)}
-        self.commands.update(found.name, comment=_MARK.sub("", found.comment), **changes)
+        if _MARK.search(found.comment) is not None:
+            self._write(found, _MARK.sub("", found.comment), base_weight(found))
+
+    def _write(self, found: SlurmNode, comment: str, weight: int) -> None:
+        changes = {} if found.weight == weight else {"weight": str(weight)}
+        self.commands.update(found.name, comment=comment, **changes)
+
+    def _all(self) -> dict[str, Observed]:
+        return {n.name: replace(self._closure(n), rank=rank_of(n)) for n in self._reached()}
+
+    def _reached(self) -> list[SlurmNode]:
+        """Return the nodes that this gate may touch."""
+        return self.commands.nodes()
+
+    def _closure(self, node: SlurmNode) -> Observed:
+        """Return whether the node is closed, and by whom."""
+        raise NotImplementedError
 
 
 def rank_of(node: SlurmNode) -> Rank | None:
     """Return the rank that the node's comment and weight show; None where there is none of ours.
 
-    A mark that someone has edited, or whose weight is no longer there, is a rank that has
-    expired: a watchdog takes it off.
+    A mark that someone has edited, or whose weight is no longer there, is a rank that has expired.
     """
-    mark = _MARK.search(node.comment)
-    if mark is None:
+    if _MARK.search(node.comment) is None:
         return None
-    fields = _FIELDS.fullmatch(mark["rest"])
-    if fields is None or node.weight != int(fields["base"]) + int(fields["added"]):
-        return Rank(0, math.nan, False, math.nan)
-    return read_rank(fields["rank"])
+    fields = _own_weight(node)
+    return DAMAGED_RANK if fields is None else read_rank(fields["rank"])
 
 
 def base_weight(node: SlurmNode) -> int:
     """Return the weight that the node has without us."""
+    fields = _own_weight(node)
+    return node.weight if fields is None else int(fields["base"])
+
+
+def _own_weight(node: SlurmNode) -> re.Match[str] | None:
+    """Return the fields of our mark where the node still has the weight that we wrote."""
     mark = _MARK.search(node.comment)
     fields = None if mark is None else _FIELDS.fullmatch(mark["rest"])
     if fields is None or node.weight != int(fields["base"]) + int(fields["added"]):
-        return node.weight
-    return int(fields["base"])
+        return None
+    return fields
 
 
 class SlurmGate(SlurmWeights):
     """Weigh nodes, and drain and undrain them, only with our own reason.
 
-    Needs the rights of root, SlurmUser or an Operator.
-
-    Parameters
-    ----------
-    conf
-        Path of slurm.conf; None leaves it to Slurm to find its own.
-    timeout
-        Seconds that one call may take.
-    weight_step
-        How much one level adds to a node's weight; 0 leaves weights alone.
+    Needs the rights of root, SlurmUser or an Operator. Parameters as for `SlurmWeights`.
     """
 
     name = "slurm"
-
-    def __init__(
-        self, *, conf: str | Path | None = None, timeout: float = 10.0, weight_step: int = 1
-    ) -> None:
-        super().__init__(SlurmCommands(conf=conf, timeout=timeout), weight_step)
-
-    present = staticmethod(SlurmCommands.present)
-    missing = staticmethod(SlurmCommands.missing)
-
-    def observe(self, node: str) -> Observed:
-        """Return whether the node is drained, and by whom."""
-        return _observed(self.commands.node(node))
 
     def refuse(self, node: str, verdict: Verdict) -> None:
         """Drain the node; renew the reason where the drain is ours; leave others' alone."""
@@ -346,41 +347,27 @@ class SlurmGate(SlurmWeights):
         if self.observe(node).ours:
             self.commands.update(node, state="undrain")
 
-    def owned(self) -> list[str]:
-        """Return all nodes of the cluster drained or weighed by Pronto."""
-        seen = {node.name: _observed(node) for node in self.commands.nodes()}
-        return sorted(name for name, one in seen.items() if one.ours or one.rank is not None)
-
-    def census(self) -> GateCensus:
-        """Count the nodes in service, in one call."""
-        return GateCensus.of({node.name: _observed(node) for node in self.commands.nodes()})
-
-
-def _observed(node: SlurmNode) -> Observed:
-    rank = rank_of(node)
-    if not node.closed:
-        return Observed("open", rank=rank)
-    ours = read_label(node.reason) if node.drained else None
-    if ours is not None:
-        return replace(ours, rank=rank)
-    state = "+".join(sorted(node.flags)).lower()
-    return Observed("closed-by-other", f"{state}: {node.reason}" if node.reason else state, rank=rank)
-
-
-FEATURE = "pronto_admit"
+    def _closure(self, node: SlurmNode) -> Observed:
+        if not node.closed:
+            return Observed("open")
+        if node.drained and (ours := read_label(node.reason)) is not None:
+            return ours
+        state = "+".join(sorted(node.flags)).lower()
+        return Observed("closed-by-other", f"{state}: {node.reason}" if node.reason else state)
 
 
 class SlurmFeatureGate(SlurmWeights):
-    """Weigh nodes, and take one feature off those that refuse and put it back.
+    """Weigh nodes, and take one feature off those that refuse and put it back. No node is drained.
 
-    The feature must be among the node's `Features` in slurm.conf.
+    The feature must be among the node's `Features` in slurm.conf. The mark of a veto is
+    kept in the node's `extra` field, because Slurm shows a reason only for closed nodes.
 
     Parameters
     ----------
     feature
         The feature that jobs ask for.
     conf, timeout, weight_step
-        As for `SlurmGate`.
+        As for `SlurmWeights`.
     """
 
     name = "slurm-feature"
@@ -396,19 +383,12 @@ class SlurmFeatureGate(SlurmWeights):
         if not feature.replace("_", "").isalnum():
             raise SettingsError(f"feature must be letters, digits and underscores, got {feature!r}")
         self.feature = feature
-        super().__init__(SlurmCommands(conf=conf, timeout=timeout), weight_step)
-
-    present = staticmethod(SlurmCommands.present)
-    missing = staticmethod(SlurmCommands.missing)
-
-    def observe(self, node: str) -> Observed:
-        """Return whether the feature is on, and who took it off."""
-        return self._observed(self.commands.node(node))
+        super().__init__(conf=conf, timeout=timeout, weight_step=weight_step)
 
     def refuse(self, node: str, verdict: Verdict) -> None:
         """Take the feature off; renew the mark where it is ours."""
         found = self.commands.node(node)
-        observed = self._observed(found)
+        observed = self._closure(found)
         if observed.state == "closed-by-other":
             return
         if found.extra and read_label(found.extra) is None:
@@ -424,33 +404,23 @@ class SlurmFeatureGate(SlurmWeights):
     def accept(self, node: str) -> None:
         """Put the feature back if we took it off."""
         found = self.commands.node(node)
-        if self._observed(found).ours:
-            # A feature already there is not ours to turn round: keep the configured order.
+        if self._closure(found).ours:
+            # In the configured order.
             active = [f for f in found.available if f in found.active or f == self.feature]
             self.commands.update(node, activefeatures=",".join(active))
             self.commands.update(node, extra="")
 
-    def owned(self) -> list[str]:
-        """Return all nodes of the cluster whose feature we took off, or that we weigh."""
-        return sorted(name for name, one in self._all().items() if one.ours or one.rank is not None)
+    def _reached(self) -> list[SlurmNode]:
+        return [node for node in self.commands.nodes() if self.feature in node.available]
 
-    def census(self) -> GateCensus:
-        """Count the nodes that have the feature and are in service, in one call."""
-        return GateCensus.of(self._all())
-
-    def _all(self) -> dict[str, Observed]:
-        having = [node for node in self.commands.nodes() if self.feature in node.available]
-        return {node.name: self._observed(node) for node in having}
-
-    def _observed(self, node: SlurmNode) -> Observed:
+    def _closure(self, node: SlurmNode) -> Observed:
         if self.feature not in node.available:
             raise IntegrationError(
                 f"node {node.name} must have the feature {self.feature}, got {','.join(node.available) or 'none'}: "
                 f"add Features={self.feature} to its line in slurm.conf"
             )
-        seen = Observed("open")
         if self.feature not in node.active:
-            seen = read_label(node.extra) or Observed("closed-by-other", f"{self.feature} is switched off")
-        elif node.closed:
-            seen = Observed("closed-by-other", node.reason or "+".join(sorted(node.flags)).lower())
-        return replace(seen, rank=rank_of(node))
+            return read_label(node.extra) or Observed("closed-by-other", f"{self.feature} is switched off")
+        if node.closed:
+            return Observed("closed-by-other", node.reason or "+".join(sorted(node.flags)).lower())
+        return Observed("open")
