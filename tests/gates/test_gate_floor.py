@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,18 +14,24 @@ from hypothesis import strategies as st
 from prontosched.federation.leases import RefusalLeases
 from prontosched.federation.link import Board, LocalLink
 from prontosched.gates.controller import Controller
+from prontosched.gates.dask import WorkerView, may_pause
+from prontosched.gates.extender import Ledger
 from prontosched.gates.floor import (
     HELD_MARGIN,
     CountedFloor,
     LeaseFloor,
+    NodeReport,
     NoFloor,
+    closable,
     closed_nodes,
     floor_for,
+    may_close,
     places,
 )
 from prontosched.gates.gate import Verdict
+from prontosched.simulation.gate import ClusterGate
 from tests.gates.memory_gate import CountingMemoryGate, MemoryGate, RankingMemoryGate
-from tests.gates.verdicts import busy_at, eager, quiet_at
+from tests.gates.verdicts import CalledDecisions, busy_at, eager, quiet_at
 
 NODES = ("n1", "n2", "n3", "n4")
 
@@ -64,11 +72,48 @@ def test_gate_that_cannot_count_is_no_counted_floor() -> None:
         CountedFloor(MemoryGate("n1"), 0.5)
 
 
-def test_lone_node_in_service_may_not_refuse() -> None:
+def in_arrays(chance: float, share: float) -> bool:
+    return bool(closable(np.array([True]), np.array([chance]), share=share, held=np.array([True]))[0])
+
+
+def by_name(chance: float, share: float) -> bool:
+    return may_close("n1", {"n1": NodeReport(True, chance, held=True)}, nodes=1, share=share)
+
+
+def by_counting(chance: float, share: float) -> bool:
     gate = CountingMemoryGate("n1", "n2")
     gate.reasons["n2"] = "disk is failing"
+    return CountedFloor(gate, share).allow("n1", busy(chance), 0.0)
 
-    assert not CountedFloor(gate, 1.0 / 2).allow("n1", busy(0.9), 0.0)
+
+def by_leases(chance: float, share: float) -> bool:
+    return LeaseFloor(shared_leases(share, 1)).allow("n1", busy(chance), 0.0)
+
+
+def by_dask(chance: float, share: float) -> bool:
+    return may_pause("a", chance, {"a": WorkerView(True, True, chance)}, share)
+
+
+def by_the_extender(chance: float, share: float) -> bool:
+    ledger = Ledger(CalledDecisions({"n1": busy(chance)}.get), eager(share))
+    ledger.see(["n1"], 0.0)
+    return bool(ledger.settle(0.0))
+
+
+def by_the_simulator(chance: float, share: float) -> bool:
+    gate = ClusterGate(1, eager(share))
+    return bool(gate.close(np.array([True]), np.array([chance]), starved=False)[0])
+
+
+@pytest.mark.parametrize("share", [0.25, 1.0])
+@pytest.mark.parametrize("chance", [0.0, 0.05, 0.9])
+@pytest.mark.parametrize(
+    "closes", [in_arrays, by_name, by_counting, by_leases, by_dask, by_the_extender, by_the_simulator]
+)
+def test_lone_node_in_service_is_never_closed(
+    closes: Callable[[float, float], bool], chance: float, share: float
+) -> None:
+    assert not closes(chance, share)
 
 
 def test_calmer_node_gives_way_to_one_that_is_worse_off() -> None:
