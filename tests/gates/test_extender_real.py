@@ -35,8 +35,8 @@ def extending(
     ledger = Ledger(CalledDecisions(verdicts.get), rules)
     ledger.see([node["metadata"]["name"] for node in kubernetes.admin.nodes()], time.time())
     ledger.settle(time.time())
-    waker = ConditionWriter(kubernetes.api("extender-token"))
-    extender = Extender(ledger, announce=waker.announce if wake else None)
+    writer = ConditionWriter(kubernetes.api("extender-token"))
+    extender = Extender(ledger, announce=writer.announce if wake else None)
     loop = asyncio.new_event_loop()
     runner = web.AppRunner(extender.application())
 
@@ -174,13 +174,13 @@ def answering(answers: dict[str, bool]) -> Iterator[dict[str, str]]:
         server.server_close()
 
 
-def test_waker_undoes_what_dead_agents_and_extenders_left(kubernetes: Cluster) -> None:
+def test_condition_writer_undoes_what_dead_agents_and_extenders_left(kubernetes: Cluster) -> None:
     gate = KubernetesGate(kubernetes.api("agent-token"))
     for name in ("n1", "n2"):
         kubernetes.add_node(name)
-    waker = ConditionWriter(kubernetes.api("extender-token"))
-    waker._write("n1", refuse=True, message="left behind")
-    waker._write("n2", refuse=True, message="still so")
+    writer = ConditionWriter(kubernetes.api("extender-token"))
+    writer._write("n1", refuse=True, message="left behind")
+    writer._write("n2", refuse=True, message="still so")
     gate.refuse("n1", busy(-5.0))
     in_service = ConditionWriter(kubernetes.api("extender-token")).refresh(lambda node: node == "n2")
     status = {

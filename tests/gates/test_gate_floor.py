@@ -19,9 +19,9 @@ from prontosched.gates.extender import Ledger
 from prontosched.gates.floor import (
     HELD_MARGIN,
     CountedFloor,
+    Floor,
     LeaseFloor,
     NodeReport,
-    NoFloor,
     closable,
     closed_nodes,
     floor_for,
@@ -50,7 +50,8 @@ def test_scheduler_that_can_count_holds_the_floor_without_leases() -> None:
 def test_without_leases_and_counting_the_floor_says_that_it_is_off() -> None:
     floor = floor_for(MemoryGate(*NODES), share=0.5, leases=None)
 
-    assert isinstance(floor, NoFloor)
+    assert type(floor) is Floor
+    assert floor.allow("n1", busy(0.1), 0.0)
     assert floor.how.startswith("off")
 
 
@@ -67,11 +68,6 @@ def test_leases_come_before_counting() -> None:
     assert isinstance(floor_for(CountingMemoryGate(*NODES), share=0.5, leases=leases), LeaseFloor)
 
 
-def test_gate_that_cannot_count_is_no_counted_floor() -> None:
-    with pytest.raises(TypeError, match="memory: it has no census"):
-        CountedFloor(MemoryGate("n1"), 0.5)
-
-
 def in_arrays(chance: float, share: float) -> bool:
     return bool(closable(np.array([True]), np.array([chance]), share=share, held=np.array([True]))[0])
 
@@ -83,7 +79,7 @@ def by_name(chance: float, share: float) -> bool:
 def by_counting(chance: float, share: float) -> bool:
     gate = CountingMemoryGate("n1", "n2")
     gate.reasons["n2"] = "disk is failing"
-    return CountedFloor(gate, share).allow("n1", busy(chance), 0.0)
+    return CountedFloor(gate, "memory", share).allow("n1", busy(chance), 0.0)
 
 
 def by_leases(chance: float, share: float) -> bool:
@@ -295,4 +291,4 @@ def test_unknown_score_counts_as_calm() -> None:
     gate = CountingMemoryGate(*NODES)
     gate.refuse("n2", busy(0.01))
 
-    assert not CountedFloor(gate, 0.25).allow("n1", busy(math.nan), 0.0)
+    assert not CountedFloor(gate, "memory", 0.25).allow("n1", busy(math.nan), 0.0)

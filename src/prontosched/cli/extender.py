@@ -122,9 +122,9 @@ def command(
     from prontosched.agent.access import guard
 
     access = _access(listen, token_file, tls_cert, tls_key)
-    server, waker = build(**options)
+    server, writer = build(**options)
     mode = "enforce" if options["enforce"] else "shadow"
-    waking = "yes" if waker else "no"
+    waking = "yes" if writer else "no"
     click.echo(f"extender on {access.scheme}://{listen}, mode {mode}, waking pods: {waking}", err=True)
     try:
         web.run_app(
@@ -138,12 +138,12 @@ def command(
     except OSError as error:
         raise IntegrationError(f"cannot listen on {listen}: {error.strerror or error}") from error
     finally:
-        if waker is not None and options["enforce"]:
-            waker.release()
+        if writer is not None and options["enforce"]:
+            writer.release()
 
 
 def build(**options: Any) -> tuple[Extender, ConditionWriter | None]:
-    """Make the extender that the options ask for, and the waker beside it where there is one."""
+    """Make the extender that the options ask for, and the writer of node conditions beside it where there is one."""
     from prontosched.gates.extender import Extender, Ledger
     from prontosched.gates.policy import Rules
 
@@ -163,11 +163,11 @@ def build(**options: Any) -> tuple[Extender, ConditionWriter | None]:
         raise click.UsageError(
             "--agents with {address} learns addresses where --wake does: use {node} instead"
         )
-    waker = _waker(needed) if options["wake"] else None
-    if waker is not None:
-        background.append(lambda: _refreshing(waker, ledger, internal))
-    announce = waker.announce if waker is not None else None
-    return Extender(ledger, announce=announce, background=background), waker
+    writer = _condition_writer(needed) if options["wake"] else None
+    if writer is not None:
+        background.append(lambda: _refreshing(writer, ledger, internal))
+    announce = writer.announce if writer is not None else None
+    return Extender(ledger, announce=announce, background=background), writer
 
 
 def _polled(options: dict[str, Any], internal: dict[str, str]) -> PolledDecisions:
@@ -206,7 +206,7 @@ def _bus(options: dict[str, Any], background: list[Background]) -> BusDecisions:
     return BusDecisions(link, valid_seconds=options["valid_seconds"])
 
 
-async def _refreshing(waker: ConditionWriter, ledger: Ledger, internal: dict[str, str]) -> None:
+async def _refreshing(writer: ConditionWriter, ledger: Ledger, internal: dict[str, str]) -> None:
     import asyncio
     import time
 
@@ -215,17 +215,17 @@ async def _refreshing(waker: ConditionWriter, ledger: Ledger, internal: dict[str
 
     while True:
         try:
-            found = await asyncio.to_thread(waker.refresh, refusing)
+            found = await asyncio.to_thread(writer.refresh, refusing)
             internal.update({name: address for name, address in found.items() if address})
             ledger.see(found, time.time())
-            for name, cpus in waker.cpus.items():
+            for name, cpus in writer.cpus.items():
                 ledger.size(name, cpus)
         except IntegrationError as error:
             logging.getLogger(__name__).warning("cannot list the nodes: %s", error)
         await asyncio.sleep(REFRESH_SECONDS)
 
 
-def _waker(needed: str) -> ConditionWriter | None:
+def _condition_writer(needed: str) -> ConditionWriter | None:
     from prontosched.gates.kubernetes import ConditionWriter
     from prontosched.gates.kubernetes_client import ApiServer
 

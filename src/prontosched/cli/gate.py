@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import threading
@@ -100,8 +101,7 @@ def status(names: tuple[str, ...], options: tuple[str, ...], nodes: tuple[str, .
         elif not seen:
             click.echo(f"{gate.name}: no node is closed or ranked by Pronto")
         for node, observed in seen.items() if not as_json else ():
-            standing = f"{observed.state}{_left(observed)}{_rank(observed)}"
-            click.echo(f"{gate.name} {node}: {standing}  {observed.detail}".rstrip())
+            click.echo(f"{gate.name} {node}: {_line(observed)}".rstrip())
     if failed:
         raise click.exceptions.Exit(1)
 
@@ -121,7 +121,8 @@ def release(names: tuple[str, ...], options: tuple[str, ...], as_json: bool) -> 
     """
     from prontosched.gates.controller import release as release_all
 
-    _report_each(_gates(names, options), release_all, as_json)
+    if not _report_each(_gates(names, options), release_all, as_json):
+        raise click.exceptions.Exit(1)
 
 
 @command.command()
@@ -159,15 +160,13 @@ def watch(
         return sweep(gate, now=time.time(), node=node)
 
     if once:
-        _report_each(gates, look, as_json)
+        if not _report_each(gates, look, as_json):
+            raise click.exceptions.Exit(1)
         return
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = _stopped_by_signals()
     click.echo(f"watching {', '.join(gate.name for gate in gates)} every {every:g} s", err=True)
     while not stop.is_set():
-        for gate in gates:
-            _report(gate.name, _tried(gate, look), as_json, only_changes=True)
+        _report_each(gates, look, as_json, only_changes=True)
         stop.wait(every)
 
 
@@ -211,9 +210,7 @@ def elim(
     if not wanted():
         code = os.environ.get("ELIM_ABORT_VALUE", "")
         raise click.exceptions.Exit(int(code) if code.isdecimal() and int(code) < 256 else ABORT)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = _stopped_by_signals()
 
     def chances() -> Iterator[float | None]:
         while True:
@@ -229,6 +226,13 @@ def elim(
         report(chances(), lambda line: os.write(1, line), lambda: once or stop.wait(every))
     except OSError as error:
         raise IntegrationError(f"standard output must take load updates, got {error}") from error
+
+
+def _stopped_by_signals() -> threading.Event:
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
 
 
 def _ask(agent: Client, node: str | None, *, enforcing: bool) -> dict[str, Any]:
@@ -268,66 +272,59 @@ def _gates(names: tuple[str, ...], options: tuple[str, ...]) -> list[Gate]:
     return gates
 
 
-def _tried(gate: Gate, work: Callable[[Gate], SweepResult]) -> SweepResult:
+def _report_each(
+    gates: list[Gate], work: Callable[[Gate], SweepResult], as_json: bool, *, only_changes: bool = False
+) -> bool:
+    """Do the work at each gate and print what it did; return whether all went well."""
     from prontosched.gates.controller import SweepResult
 
-    try:
-        return work(gate)
-    except IntegrationError as error:
-        return SweepResult(failed={"*": str(error)})
-
-
-def _report_each(gates: list[Gate], work: Callable[[Gate], SweepResult], as_json: bool) -> None:
-    failed = False
+    well = True
     for gate in gates:
-        swept = _tried(gate, work)
-        failed = failed or bool(swept.failed)
-        _report(gate.name, swept, as_json)
-    if failed:
-        raise click.exceptions.Exit(1)
+        try:
+            swept = work(gate)
+        except IntegrationError as error:
+            swept = SweepResult(failed={"*": str(error)})
+        for node, words in swept.failed.items():
+            well = False
+            where = gate.name if node == "*" else f"{gate.name} {node}"
+            click.echo(f"pronto: {where}: {words}", err=True)
+        if only_changes and not (swept.opened or swept.restored):
+            continue
+        if as_json:
+            click.echo(json.dumps({"gate": gate.name, **asdict(swept)}))
+            continue
+        for what, nodes in (
+            ("opened", swept.opened),
+            ("restored", swept.restored),
+            ("still holding", swept.kept),
+        ):
+            if nodes:
+                click.echo(f"{gate.name}: {what} {', '.join(nodes)}")
+        if not (swept.opened or swept.restored or swept.kept or swept.failed):
+            click.echo(f"{gate.name}: no node is closed or ranked by Pronto")
+    return well
 
 
-def _report(gate: str, swept: SweepResult, as_json: bool, *, only_changes: bool = False) -> None:
-    for node, words in swept.failed.items():
-        click.echo(f"pronto: {gate}: {words}" if node == "*" else f"pronto: {gate} {node}: {words}", err=True)
-    if only_changes and not (swept.opened or swept.restored):
-        return
-    if as_json:
-        click.echo(json.dumps({"gate": gate, **asdict(swept)}))
-        return
-    for line in _lines(gate, swept):
-        click.echo(line)
-
-
-def _lines(gate: str, swept: SweepResult) -> Iterator[str]:
-    if swept.opened:
-        yield f"{gate}: opened {', '.join(swept.opened)}"
-    if swept.restored:
-        yield f"{gate}: restored {', '.join(swept.restored)}"
-    if swept.kept:
-        yield f"{gate}: still holding {', '.join(swept.kept)}"
-    if not (swept.opened or swept.restored or swept.kept or swept.failed):
-        yield f"{gate}: no node is closed or ranked by Pronto"
-
-
-def _left(observed: Observed) -> str:
-    if not observed.ours:
-        return ""
-    left = observed.valid_until - time.time()
-    return f" for {left:.0f} s more" if left > 0 else ", its verdict has ended"
-
-
-def _rank(observed: Observed) -> str:
-    rank = observed.rank
-    if rank is None:
-        return ""
-    left = rank.valid_until - time.time()
-    return f", level {rank.level}" + (f" for {left:.0f} s more" if left > 0 else ", which has ended")
+def _line(observed: Observed) -> str:
+    """Return where a node stands, in words."""
+    words = str(observed.state)
+    if observed.ours:
+        left = observed.valid_until - time.time()
+        words += f" for {left:.0f} s more" if left > 0 else ", its verdict has ended"
+    if observed.rank is not None:
+        left = observed.rank.valid_until - time.time()
+        words += f", level {observed.rank.level}"
+        words += f" for {left:.0f} s more" if left > 0 else ", which has ended"
+    return f"{words}  {observed.detail}"
 
 
 def _fields(observed: Observed) -> dict[str, Any]:
-    ours = observed.ours and observed.valid_until == observed.valid_until
-    until = datetime.fromtimestamp(observed.valid_until, UTC).isoformat() if ours else None
-    score = observed.score if observed.score == observed.score else None
-    found = {"state": observed.state, "detail": observed.detail, "score": score, "valid_until": until}
-    return {**found, "level": observed.rank.level if observed.rank else 0}
+    """Return where a node stands, for `--json`."""
+    until, score = observed.valid_until, observed.score
+    return {
+        "state": observed.state,
+        "detail": observed.detail,
+        "score": None if math.isnan(score) else score,
+        "valid_until": None if math.isnan(until) else datetime.fromtimestamp(until, UTC).isoformat(),
+        "level": observed.rank.level if observed.rank else 0,
+    }

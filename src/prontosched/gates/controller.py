@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prontosched.errors import IntegrationError
-from prontosched.gates.floor import Floor, NoFloor, floor_for
+from prontosched.gates.floor import Floor, floor_for
 from prontosched.gates.gate import (
     Gate,
     LeaseTable,
@@ -304,9 +304,9 @@ class Controller:
 
     def _floor_of(self, gate: Gate) -> Floor:
         if not self.rules.enforce:
-            return NoFloor("not held in shadow mode")
+            return Floor("off (not held in shadow mode)")
         if not self._veto:
-            return NoFloor("no node is closed: nodes are only ranked")
+            return Floor("off (no node is closed: nodes are only ranked)")
         return floor_for(gate, share=self.rules.max_refusing, leases=self._leases)
 
     def _ask_floor(

@@ -19,7 +19,7 @@ import math
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -122,9 +122,7 @@ class ProntoPlugin(WorkerPlugin):  # type: ignore[misc]
 
     async def setup(self, worker: Any) -> None:
         """Start the monitor; called by Dask on each worker."""
-        self._monitor = WorkerMonitor(
-            worker, self.ask, self.rules, self.interval_seconds, keep_capacity=self.keep_capacity
-        )
+        self._monitor = WorkerMonitor(worker, self)
         self._monitor.start()
 
     async def teardown(self, worker: Any) -> None:
@@ -183,31 +181,21 @@ class WorkerMonitor:
     ----------
     worker
         A `distributed.Worker`.
-    ask
-        Returns the newest verdict for a worker's address.
+    plugin
+        Where the newest verdict comes from, and by which rules it counts.
 
     Notes
     -----
     Memory: one verdict and one policy.
     """
 
-    def __init__(
-        self,
-        worker: Any,
-        ask: Callable[[str], Awaitable[Verdict | None]],
-        rules: Rules,
-        interval_seconds: float,
-        *,
-        keep_capacity: bool = True,
-    ) -> None:
+    def __init__(self, worker: Any, plugin: ProntoPlugin) -> None:
         self.worker = worker
-        self.rules = rules
-        self.interval_seconds = interval_seconds
-        self.keep_capacity = keep_capacity
+        self.plugin = plugin
+        self.rules = plugin.rules
         self.held = False
         self.given_back = 0
-        self._ask = ask
-        self._policy = VetoPolicy(rules)
+        self._policy = VetoPolicy(plugin.rules)
         self._verdict: Verdict | None = None
         self._held_until = math.nan
         self._count_at = -math.inf
@@ -275,14 +263,14 @@ class WorkerMonitor:
                 if self.held:
                     self._release("the monitor broke")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), self.interval_seconds)
+                await asyncio.wait_for(self._stopping.wait(), self.plugin.interval_seconds)
 
     async def _ask_agent(self) -> None:
         """Ask for the newest verdict; while there is no answer the last one stays until it expires."""
         if self._asking is None:
-            self._asking = asyncio.ensure_future(self._ask(self.worker.address))
+            self._asking = asyncio.ensure_future(self.plugin.ask(self.worker.address))
         # One question at a time: a callable that hangs must neither pile up nor keep us waiting.
-        await asyncio.wait({self._asking}, timeout=max(1.0, self.interval_seconds))
+        await asyncio.wait({self._asking}, timeout=max(1.0, self.plugin.interval_seconds))
         if not self._asking.done():
             self._note_trouble("no decision: the question is not answered")
             return
@@ -332,7 +320,7 @@ class WorkerMonitor:
             me = self.worker.address
             if me not in workers:
                 return
-            spare = not self.keep_capacity or any(
+            spare = not self.plugin.keep_capacity or any(
                 view.spare and not view.paused for address, view in workers.items() if address != me
             )
             if not spare or not may_pause(me, verdict.score, workers, self.rules.max_refusing):
@@ -426,16 +414,8 @@ class WorkerMonitor:
 class WorkerView(NamedTuple):
     """What the scheduler knows of one worker.
 
-    Attributes
-    ----------
-    paused
-        True when it takes no tasks, whoever paused it.
-    wants
-        True when its node wants to refuse, as it last reported.
-    score
-        Its chance of contention; NaN where it did not report.
-    spare
-        True when it has a thread without a task.
+    It is paused by whoever paused it; its node wants to refuse, and has a chance of
+    contention, as last reported; it has a thread to spare without a task.
     """
 
     paused: bool
@@ -469,11 +449,6 @@ def may_pause(me: str, score: float, workers: Mapping[str, WorkerView], share: f
     Workers paused by others are not in service. One that must give way is told False and
     resumes; whoever is worse off then finds the place free.
 
-    Parameters
-    ----------
-    share
-        Largest share of the workers that may be paused at once, in (0, 1].
-
     Examples
     --------
     >>> may_pause("a", 0.9, {"a": WorkerView(False), "b": WorkerView(False)}, 0.25)
@@ -482,9 +457,9 @@ def may_pause(me: str, score: float, workers: Mapping[str, WorkerView], share: f
     False
     """
     serving = {name: view for name, view in workers.items() if name == me or view.wants or not view.paused}
-    words = {name: NodeReport(view.wants, view.score, view.paused) for name, view in serving.items()}
-    words[me] = NodeReport(True, score, workers[me].paused)
-    return may_close(me, words, nodes=len(words), share=share)
+    reports = {name: NodeReport(view.wants, view.score, view.paused) for name, view in serving.items()}
+    reports[me] = NodeReport(True, score, workers[me].paused)
+    return may_close(me, reports, nodes=len(reports), share=share)
 
 
 class ProntoScheduler(SchedulerPlugin):  # type: ignore[misc]
@@ -527,11 +502,13 @@ class ProntoScheduler(SchedulerPlugin):  # type: ignore[misc]
         scheduler = self._scheduler
         if not scheduler.idle_task_count:
             return None
-        best = min(scheduler.idle_task_count, key=lambda ws: (not _free(ws), level(ws), _load(ws)))
+        best = min(
+            scheduler.idle_task_count, key=lambda ws: (not _free(ws), level_of(chance_of(ws)), _load(ws))
+        )
         if chance_of(best) < CONTENDED:
             return best
         # It has a task that will end, and this is asked again then: nothing waits for ever.
-        waits = self._calm_soon() and level(best) == LEVELS - 1
+        waits = self._calm_soon() and level_of(chance_of(best)) == LEVELS - 1
         return best if _free(best) and not waits else None
 
     def without_dependencies(self, ts: Any) -> Any:
@@ -542,7 +519,7 @@ class ProntoScheduler(SchedulerPlugin):  # type: ignore[misc]
         free_choice = not ts.dependencies and scheduler.valid_workers(ts) is None
         if not free_choice or len(pool) >= MOST_WORKERS or len(scheduler.running) < len(scheduler.workers):
             return own(scheduler, ts)
-        if len({level(ws) for ws in pool}) <= 1:
+        if len({level_of(chance_of(ws)) for ws in pool}) <= 1:
             return own(scheduler, ts)
         return min(pool, key=lambda ws: (self.objective(ts, ws), _load(ws)))
 
@@ -571,11 +548,6 @@ def chance_of(ws: Any) -> float:
     report = ws.metrics.get(METRIC) or {}
     score = report.get("score") if report.get("mode") == "enforce" else None
     return 0.0 if score is None else min(1.0, max(0.0, float(score)))
-
-
-def level(ws: Any) -> int:
-    """Return the level of preference of a worker."""
-    return level_of(chance_of(ws))
 
 
 def _free(ws: Any) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,8 +151,8 @@ def may_close(node: str, reports: Mapping[str, NodeReport], *, nodes: int, share
     return reports[node].held or sum(one.held for one in reports.values()) < places(nodes, share)
 
 
-class Floor(Protocol):
-    """Permission to refuse, one node at a time.
+class Floor:
+    """Permission to refuse, one node at a time. This one is off and always gives it.
 
     Attributes
     ----------
@@ -162,41 +162,24 @@ class Floor(Protocol):
         True when asking loads the scheduler, so that it is asked only before a change.
     """
 
-    how: str
-    costly: bool
+    costly = False
+
+    def __init__(self, how: str) -> None:
+        self.how = how
 
     def allow(self, node: str, verdict: Verdict, now: float) -> bool:
         """Take or renew the permission of `node` to refuse; False when there is no place."""
-        ...
-
-    def release(self, node: str) -> None:
-        """Give the permission back; nothing happens where there is none."""
-        ...
-
-
-class NoFloor:
-    """No floor: every node may refuse at the same time."""
-
-    costly = False
-
-    def __init__(self, why: str = "no leases, and the scheduler cannot count its nodes") -> None:
-        self.how = f"off ({why})"
-
-    def allow(self, node: str, verdict: Verdict, now: float) -> bool:
-        """Always give permission."""
         return True
 
     def release(self, node: str) -> None:
-        """Do nothing: nothing was taken."""
+        """Give the permission back; nothing happens where there is none."""
 
 
-class LeaseFloor:
+class LeaseFloor(Floor):
     """The floor held by leases on the bus."""
 
-    how = "leases on the bus"
-    costly = False
-
     def __init__(self, leases: LeaseTable) -> None:
+        super().__init__("leases on the bus")
         self.leases = leases
 
     def allow(self, node: str, verdict: Verdict, now: float) -> bool:
@@ -210,7 +193,7 @@ class LeaseFloor:
         self.leases.release(node)
 
 
-class CountedFloor:
+class CountedFloor(Floor):
     """The floor held by counting our own marks at the scheduler: refusals and ranks.
 
     A scheduler without compare-and-set lets two nodes count at the same moment and both
@@ -220,12 +203,10 @@ class CountedFloor:
 
     costly = True
 
-    def __init__(self, gate: Gate, share: float) -> None:
-        if not isinstance(gate, CountingGate):
-            raise TypeError(f"gate must be able to count its nodes, got {gate.name}: it has no census")
+    def __init__(self, gate: CountingGate, name: str, share: float) -> None:
+        super().__init__(f"counted at {name}, at most {share:.0%} of the nodes")
         self.share = share
         self._count = gate.census
-        self.how = f"counted at {gate.name}, at most {share:.0%} of the nodes"
 
     def allow(self, node: str, verdict: Verdict, now: float) -> bool:
         """Count, and return whether `node` may be closed."""
@@ -239,14 +220,11 @@ class CountedFloor:
         reports[node] = NodeReport(True, verdict.score, node in census.refusals)
         return may_close(node, reports, nodes=census.in_service, share=self.share)
 
-    def release(self, node: str) -> None:
-        """Do nothing: opening the node gives its place back."""
-
 
 def floor_for(gate: Gate, *, share: float, leases: LeaseTable | None) -> Floor:
     """Choose how to hold the floor: leases, else counting, else off and saying so."""
     if leases is not None:
         return LeaseFloor(leases)
     if isinstance(gate, CountingGate):
-        return CountedFloor(gate, share)
-    return NoFloor()
+        return CountedFloor(gate, gate.name, share)
+    return Floor("off (no leases, and the scheduler cannot count its nodes)")
