@@ -95,17 +95,8 @@ class Controller:
     own calls the scheduler, and opens the node by itself when no newer verdict has
     come before the last one ends. `settle` does the same work in the caller's thread.
 
-    Parameters
-    ----------
-    gate
-        The scheduler.
-    node
-        This node's name there.
-    rules
-        The defaults are shadow mode.
-    leases
-        Permission to refuse from the bus. Without it the floor is counted at the scheduler
-        where that can count, and is off elsewhere, which `status.floor` says.
+    The default rules are shadow mode. Without leases from the bus the floor is counted at the
+    scheduler where that can count, and is off elsewhere, which `status.floor` says.
 
     Notes
     -----
@@ -456,16 +447,8 @@ class ShadowGate:
 class SweepResult:
     """What `release` or `sweep` did.
 
-    Attributes
-    ----------
-    opened
-        Nodes of ours that now take jobs again.
-    restored
-        Nodes that have lost our rank and are again as their administrator set them.
-    kept
-        Nodes of ours whose verdict or rank still counts.
-    failed
-        Nodes that could not be undone, with the scheduler's words.
+    Nodes that take jobs again, that lost our rank, whose mark still counts, and that could
+    not be undone, with the scheduler's words.
     """
 
     opened: list[str] = field(default_factory=list)

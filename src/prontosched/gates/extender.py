@@ -51,18 +51,10 @@ Middleware = Callable[..., Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class ExtenderRequest:
-    """Where the scheduler could put one pod, as it asks.
+    """Where the scheduler could put one pod: names of nodes, in the order they were sent.
 
-    Attributes
-    ----------
-    pod
-        The Pod object.
-    names
-        The nodes in question, in the order they were sent.
-    nodes
-        The same as whole Node objects, when they came so; None when only names came.
-    lower
-        True when the keys came in lower case, as older schedulers write them.
+    `nodes` are the same as Node objects, when they came so. `lower` is True when the keys
+    came in lower case, as older schedulers write them.
     """
 
     pod: Mapping[str, Any]
@@ -104,13 +96,7 @@ def _field(found: object, key: str, kind: type) -> Any:
 
 
 def read_request(body: object) -> ExtenderRequest:
-    """Read a request; keys may come as `NodeNames`, `nodeNames` or `nodenames`.
-
-    Raises
-    ------
-    IntegrationError
-        The request is not what a scheduler sends.
-    """
+    """Read a request; keys may come as `NodeNames`, `nodeNames` or `nodenames`."""
     if not isinstance(body, Mapping):
         raise IntegrationError(f"a scheduler's request must be a JSON object, got {type(body).__name__}")
     fields = {key.lower(): value for key, value in body.items()}
@@ -142,13 +128,8 @@ def _name_of(node: Mapping[str, Any]) -> object:
 def filter_answer(request: ExtenderRequest, refusal: Callable[[str], Verdict | None]) -> dict[str, Any]:
     """Answer which of the nodes may take the pod, and why the others may not.
 
-    Parameters
-    ----------
-    refusal
-        Gives the verdict by which a node refuses; None where it does not.
+    `refusal` gives the verdict by which a node refuses; None where it does not.
 
-    Notes
-    -----
     Where every node that could take the pod refuses, none does: a pod is never kept
     waiting by us alone. Refusals are said to be unresolvable, so that no pod is evicted
     from a node for a passing burst; schedulers before 1.21 read the other map.
@@ -175,10 +156,7 @@ def filter_answer(request: ExtenderRequest, refusal: Callable[[str], Verdict | N
 def prioritize_answer(request: ExtenderRequest, chance: Callable[[str], float]) -> list[dict[str, Any]]:
     """Answer how well each node suits, from 0 to 10: the lower its chance of contention, the better.
 
-    Parameters
-    ----------
-    chance
-        Gives the chance of contention on a node; NaN where nothing is known of it.
+    `chance` gives the chance of contention on a node; NaN where nothing is known of it.
     """
     host, score = ("host", "score") if request.lower else ("Host", "Score")
     return [{host: name, score: suitability(chance(name))} for name in request.names]

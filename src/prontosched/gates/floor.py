@@ -69,16 +69,13 @@ def closable(
 
     Parameters
     ----------
-    refusing
-        Each node's own decision, `(M,)`, for the nodes in service.
-    probability
-        Their chances of contention, `(M,)`; NaN counts as 0.
+    refusing, probability, held
+        For the nodes in service, `(M,)` each: their own decision, their chance of contention
+        (NaN counts as 0), and whether they are closed already.
     share
         Largest share of the nodes that may be closed, in (0, 1].
     starved
         Whether jobs wait that no open node can take.
-    held
-        Which nodes are closed already, `(M,)`. Their chances count `HELD_MARGIN` more.
 
     Examples
     --------
@@ -110,15 +107,10 @@ class NodeReport(NamedTuple):
 def closed_nodes(
     reports: Mapping[str, tuple[bool, float, bool]], *, nodes: int, share: float
 ) -> frozenset[str]:
-    """Return the names that may be closed now, by `closable`.
+    """Return the names that may be closed now, by `closable`; each report is a `NodeReport`.
 
-    Parameters
-    ----------
-    reports
-        A `NodeReport` for each known node in service, by name.
-    nodes
-        How many nodes are in service. Nodes report from level 1 on, so the chance of one
-        without a report counts as the first edge.
+    `nodes` are in service. They report from level 1 on, so the chance of one without a
+    report counts as the first edge.
 
     Examples
     --------

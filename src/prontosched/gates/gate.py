@@ -73,11 +73,6 @@ class Verdict:
         One sentence an operator can read aloud.
     valid_until
         Seconds since 1970. From then on the verdict counts for nothing.
-
-    Examples
-    --------
-    >>> Verdict(True, 0.8, "cpu_user is rising", valid_until=60.0).expired(61.0)
-    True
     """
 
     refuse: bool
@@ -110,17 +105,8 @@ def chance(probability: float | None, *, refuse: bool) -> float:
 def read_decision(data: bytes, *, now: float, valid_seconds: float, clock_ahead: float = 0.0) -> Verdict:
     """Read an agent's answer to `GET /v1/decision` as a verdict by our own clock.
 
-    Parameters
-    ----------
-    valid_seconds
-        Longest time that the verdict may count from now on.
-    clock_ahead
-        Seconds by which the agent's clock is ahead of ours.
-
-    Raises
-    ------
-    IntegrationError
-        The answer is not a decision.
+    It counts for at most `valid_seconds`. `clock_ahead` is by how many seconds the agent's
+    clock is ahead of ours.
     """
     try:
         found: Any = json.loads(data)
@@ -145,14 +131,8 @@ def read_decision(data: bytes, *, now: float, valid_seconds: float, clock_ahead:
 class Rank:
     """How a node compares with others, as a gate writes it down.
 
-    Attributes
-    ----------
-    level
-        0 is calm and filled first; up to `LEVELS - 1`.
-    chance, refuse
-        The chance of contention and the node's own decision when the rank was written.
-    valid_until
-        Seconds since 1970. From then on the rank counts for nothing.
+    Level 0 is calm and filled first. `chance` and `refuse` are the chance of contention and
+    the node's own decision when the rank was written; it counts until `valid_until`.
     """
 
     level: int
@@ -209,16 +189,9 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class GateCensus:
-    """The nodes that a scheduler has in service, and our marks on them.
+    """How many nodes a scheduler has in service, which we hold closed, and which bear a rank of ours.
 
-    Attributes
-    ----------
-    in_service
-        Number of nodes that are open or closed by us. Those closed by others do not count.
-    refusals
-        The nodes that we hold closed.
-    ranks
-        The nodes in service that bear a rank of ours. All others are calm.
+    Nodes closed by others are not in service. Nodes without a rank are calm.
     """
 
     in_service: int
@@ -242,20 +215,11 @@ class Gate(Protocol):
     name: str
 
     def observe(self, node: str) -> Observed:
-        """Return what the scheduler says about `node` now.
-
-        Raises
-        ------
-        IntegrationError
-            The scheduler does not answer, or does not know the node.
-        """
+        """Return what the scheduler says about `node` now; an `IntegrationError` where it does not know it."""
         ...
 
     def refuse(self, node: str, verdict: Verdict) -> None:
-        """Keep new jobs off `node`, or renew reason and expiry where we do so already.
-
-        A node closed by someone else stays as it is, without an error.
-        """
+        """Keep new jobs off `node`, or renew our mark; one closed by someone else stays as it is."""
         ...
 
     def accept(self, node: str) -> None:
@@ -420,14 +384,8 @@ def marks_folder(gate: str) -> Path:
 class MarkFiles:
     """Marks as files, one per node, for schedulers that keep no note of ours themselves.
 
-    A mark survives the agent, so that a watchdog can undo what the mark stands for.
-
-    Parameters
-    ----------
-    folder
-        Made at the first write.
-    suffix
-        End of every file name.
+    A mark survives the agent, so that a watchdog can undo what the mark stands for. The
+    folder is made at the first write.
     """
 
     def __init__(self, folder: Path, *, suffix: str = ".mark") -> None:

@@ -375,13 +375,7 @@ class ConditionWriter:
         self._closed: set[str] = set()
 
     def announce(self, changes: Iterable[RefusalChange]) -> None:
-        """Write each change; one node that fails does not keep the others waiting.
-
-        Raises
-        ------
-        IntegrationError
-            At least one change could not be written; tried again with the next `refresh`.
-        """
+        """Write each change; those that fail are raised at the end, and written with the next `refresh`."""
         failed = []
         for change in changes:
             try:

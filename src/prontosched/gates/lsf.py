@@ -25,12 +25,8 @@ def load_update(chance: float | None, previous: int | None = None) -> tuple[str,
     """Return one load update string, and the level so far for the next one.
 
     It is the number of indices, then their names and values: the chance of contention in
-    percent, and the level of preference. Both rise with load.
-
-    Parameters
-    ----------
-    chance
-        Chance of contention, None while nothing is known of the node.
+    percent, and the level of preference. Both rise with load. The chance is None while
+    nothing is known of the node.
 
     Examples
     --------
@@ -60,16 +56,9 @@ def wanted(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def report(chances: Iterable[float | None], write: Callable[[bytes], int], wait: Callable[[], bool]) -> None:
-    """Print one update for each chance until told to stop.
+    """Print one update for each chance until `wait` returns True.
 
-    Parameters
-    ----------
-    chances
-        Gives the newest chance of contention whenever asked.
-    write
-        Writes to LSF and returns how many bytes it took; an error ends the elim, as LSF asks.
-    wait
-        Waits for the next turn; True ends the loop.
+    `write` returns how many bytes LSF took; an error ends the elim, as LSF asks.
     """
     level: int | None = None
     for chance in chances:

@@ -129,10 +129,6 @@ class PolicyStep(NamedTuple):
 class VetoPolicy:
     """Choose, for one node, what to do about a verdict given what the scheduler shows.
 
-    Notes
-    -----
-    Memory: four numbers, however long it runs.
-
     Examples
     --------
     >>> policy = VetoPolicy(Rules(min_accept_seconds=0))
@@ -213,16 +209,7 @@ class LevelPolicy:
     """Choose when the rank of one node changes.
 
     A level that rises is written at once, one that falls a little later. In the long run
-    there is at most one change in `seconds`, however the chance behaves.
-
-    Parameters
-    ----------
-    seconds
-        Time that one change costs the scheduler, 0 for any number of changes.
-
-    Notes
-    -----
-    Memory: three numbers, however long it runs.
+    there is at most one change in `seconds`, however the chance behaves; 0 allows any number.
 
     Examples
     --------

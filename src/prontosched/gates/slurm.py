@@ -62,16 +62,8 @@ _WAITING = ("Resources", "ReqNodeNotAvail", "Nodes required for job are DOWN, DR
 class SlurmNode:
     """One node as Slurm shows it.
 
-    Attributes
-    ----------
-    flags
-        Base state and flags, such as IDLE and DRAIN.
-    reason, extra, comment
-        Free text: why the node is closed, and whatever an operator keeps there.
-    available, active
-        Features the node could have, and has now.
-    weight
-        Nodes with a lower weight are filled first.
+    `flags` are base state and flags, such as IDLE and DRAIN; `available` and `active` the
+    features that it could have, and has now. Nodes with a lower weight are filled first.
     """
 
     name: str
@@ -127,12 +119,7 @@ def read_node(line: str) -> SlurmNode:
 class SlurmCommands:
     """`scontrol` and `squeue`, run one call at a time, without a shell.
 
-    Parameters
-    ----------
-    conf
-        Path of slurm.conf; None leaves it to Slurm to find its own.
-    timeout
-        Seconds that one call may take. `scontrol` itself would wait for minutes.
+    A call may take `timeout` seconds: `scontrol` itself would wait for minutes.
     """
 
     def __init__(self, *, conf: str | Path | None = None, timeout: float = 10.0) -> None:
@@ -359,15 +346,9 @@ class SlurmGate(SlurmWeights):
 class SlurmFeatureGate(SlurmWeights):
     """Weigh nodes, and take one feature off those that refuse and put it back. No node is drained.
 
-    The feature must be among the node's `Features` in slurm.conf. The mark of a veto is
-    kept in the node's `extra` field, because Slurm shows a reason only for closed nodes.
-
-    Parameters
-    ----------
-    feature
-        The feature that jobs ask for.
-    conf, timeout, weight_step
-        As for `SlurmWeights`.
+    The feature that jobs ask for must be among the node's `Features` in slurm.conf. The mark
+    of a veto is kept in the node's `extra` field, because Slurm shows a reason only for
+    closed nodes. Other parameters as for `SlurmWeights`.
     """
 
     name = "slurm-feature"
