@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-import threading
 import time
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from distributed import Event
@@ -17,6 +14,7 @@ from distributed.core import Status
 from prontosched.decision import Decision
 from prontosched.errors import SettingsError
 from prontosched.gates.dask import ProntoPlugin, install, uninstall
+from tests.gates.answering_agent import answering_agent
 from tests.gates.dask_cluster import (
     EAGER,
     HANG,
@@ -226,26 +224,6 @@ def test_taking_the_plugin_away_resumes_what_it_paused(cluster: Running) -> None
     assert cluster.workers[loaded].memory_manager.memory_pause_fraction == 0.8
 
 
-class _AgentAnswer(BaseHTTPRequestHandler):
-    paths: ClassVar[set[str]] = set()
-    knows_enforcing: ClassVar[bool] = True
-
-    def do_GET(self) -> None:
-        self.paths.add(self.path)
-        if self.path != "/v1/decision" and not self.knows_enforcing:
-            self.send_error(400)
-            return
-        answer = {"accept": False, "score": 3.0, "reason": "asked by HTTP", "valid_until": time.time() + 10}
-        data = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-
 @pytest.mark.parametrize(
     ("enforce", "veto", "knows", "paths"),
     [
@@ -258,24 +236,15 @@ class _AgentAnswer(BaseHTTPRequestHandler):
 def test_agent_on_the_same_machine_is_asked_and_told_whether_it_is_obeyed(
     cluster: Running, enforce: bool, veto: bool, knows: bool, paths: set[str]
 ) -> None:
-    handler = type("Answer", (_AgentAnswer,), {"paths": set(), "knows_enforcing": knows})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        url = f"http://127.0.0.1:{server.server_port}"
+    with answering_agent(knows_enforcing=knows) as (url, asked):
         rules = replace(EAGER, veto=veto)
         cluster.client.register_plugin(ProntoPlugin(url, enforce=enforce, rules=rules, interval_seconds=0.1))
         cluster.wait(
             lambda: all(shown(cluster, a).get("reason") == "asked by HTTP" for a in cluster.addresses)
         )
         cluster.client.unregister_worker_plugin("pronto")
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
-    assert handler.paths == paths
+    assert asked == paths
 
 
 def test_plugin_survives_pickling_with_its_settings() -> None:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from prontosched.gates.lsf import INDICES, load_update, report, wanted
+from tests.gates.answering_agent import answering_agent
 from tests.processes import free_port, started, wait_for
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "lsf"
@@ -121,22 +118,6 @@ def test_elim_prints_what_the_agent_says_until_it_is_told_to_end() -> None:
     assert all(UPDATE.fullmatch(line) for line in lines)
 
 
-class _AgentAnswer(BaseHTTPRequestHandler):
-    paths: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.paths.append(self.path)
-        answer = {"accept": False, "probability": 0.9, "reason": "busy", "valid_until": time.time() + 10}
-        data = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-
 @pytest.mark.parametrize(
     ("options", "path"),
     [
@@ -146,19 +127,13 @@ class _AgentAnswer(BaseHTTPRequestHandler):
     ],
 )
 def test_elim_tells_the_agent_that_it_is_obeyed_only_with_a_veto(options: list[str], path: str) -> None:
-    handler = type("Answer", (_AgentAnswer,), {"paths": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            process = elim("--agent", f"http://127.0.0.1:{server.server_port}", "--once", *options)
-            out, err = process.communicate(timeout=60)
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering_agent() as (url, asked):
+        process = elim("--agent", url, "--once", *options)
+        out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out.decode(), err) == (0, load_update(0.9)[0], b"")
-    assert handler.paths[-1:] == [path]
+    assert path in asked
+    assert any("enforcing" in one for one in asked) is ("--veto" in options)
 
 
 def test_elim_without_an_agent_says_that_nothing_is_known() -> None:
