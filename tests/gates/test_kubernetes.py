@@ -437,10 +437,10 @@ def test_pod_finds_its_api_server_and_reads_the_token_anew_each_time(tmp_path: P
         "PRONTO_KUBERNETES_TOKEN_FILE": str(tmp_path / "token"),
     }
     api = ApiServer.find(environment)
-    assert api._current_token() == "first"
+    assert api.headers()["Authorization"] == "Bearer first"
     (tmp_path / "token").write_text("second\n")
 
-    assert api._current_token() == "second"
+    assert api.headers()["Authorization"] == "Bearer second"
 
 
 def test_no_api_server_says_what_to_set() -> None:
