@@ -29,7 +29,7 @@ from prontosched.gates.floor import (
     places,
 )
 from prontosched.gates.gate import Verdict
-from prontosched.simulation.gate import ClusterGate
+from prontosched.simulation.rules import ClusterGate
 from tests.gates.memory_gate import CountingMemoryGate, MemoryGate, RankingMemoryGate
 from tests.gates.verdicts import CalledDecisions, busy_at, eager, quiet_at
 
