@@ -122,11 +122,11 @@ def test_the_learned_node_survives_a_change_of_metrics_too(rng):
     for t in range(60):
         node.step(rng.normal(size=26), ready=float(t % 7), utilisation=50.0, time=float(t))
     moved = with_metrics(node, (*names[:20], "new"))
-    labels = moved.signal.learner.record.standing().steps
+    labels = moved.signal.learner.record.figures().steps
     moved.step(rng.normal(size=21), ready=1.0)
 
     assert moved.timestep == 61
-    assert labels == node.signal.learner.record.standing().steps > 0
+    assert labels == node.signal.learner.record.figures().steps > 0
 
 
 def test_a_node_without_names_is_refused(rng):

@@ -143,7 +143,7 @@ def test_metrics_that_say_nothing_change_nothing(rng):
     with_metrics, signal = run_node(noise, ready)
     without = run(LearnedSignal(), ready)
 
-    assert signal.learner.sight.heard() == 0.0
+    assert signal.learner.correction.trust() == 0.0
     same = with_metrics.raised == without.raised
     assert same.mean() > 0.999
 

@@ -286,7 +286,7 @@ def record_shown(
     Parameters
     ----------
     standing
-        What the signal itself keeps (`prontosched.signals.record.Standing`), where it does.
+        What the signal itself keeps (`prontosched.signals.record.SignalFigures`), where it does.
     record
         What the agent counted, where it counts.
 

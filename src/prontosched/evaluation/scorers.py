@@ -21,7 +21,7 @@ from prontosched.evaluation.competitors import Competitor
 from prontosched.evaluation.measures import Mask
 from prontosched.extras import missing_extra
 from prontosched.signals.arithmetic import One
-from prontosched.signals.inputs import OFFSET, Clock, History, Profiles, weight
+from prontosched.signals.inputs import OFFSET, History, Profiles, StepClock, weight
 from prontosched.subspace import Array
 
 GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
@@ -275,7 +275,7 @@ class _Boosted:
         self._horizon = horizon
         self._seed = seed
         ops = One()
-        self._clock = Clock(ops)
+        self._clock = StepClock(ops)
         self._history = History(ops)
         self._profiles = Profiles(ops, horizon)
         self._rows: list[list[float]] = []

@@ -13,7 +13,7 @@ import copy
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -92,17 +92,9 @@ class One:
         """Return what to index a table with: the whole part of x, wrapped around, from `first` on."""
         return first + int(x) % size
 
-    def split(self, vector: Array) -> list[Value]:
-        """Return a vector as a list of quantities."""
-        return vector.tolist()  # type: ignore[no-any-return]
-
     def dot(self, rows: Array, x: Array) -> list[Value]:
         """Return the product of every row `(n, k)` with `x` `(k,)`, as n quantities."""
         return rows.dot(x).tolist()  # type: ignore[no-any-return]
-
-    def times(self, matrices: Array, x: Array) -> Array:
-        """Return the product of every matrix `(n, k, k)` with `x` `(k,)`, `(n, k)`."""
-        return np.asarray(np.matmul(matrices, x))
 
     def any(self, condition: Value) -> Value:
         """Tell whether the condition holds anywhere."""
@@ -150,15 +142,18 @@ class Many:
     both: ClassVar[Any] = staticmethod(np.logical_and)
     either: ClassVar[Any] = staticmethod(np.logical_or)
     no: ClassVar[Any] = staticmethod(np.logical_not)
+    exp: ClassVar[Any] = staticmethod(lambda x: np.exp(np.minimum(x, 709.0)))
+    largest: ClassVar[Any] = staticmethod(lambda values: np.maximum.reduce(list(values)))
+    smallest: ClassVar[Any] = staticmethod(lambda values: np.minimum.reduce(list(values)))
+    stack: ClassVar[Any] = staticmethod(lambda values: np.stack(values, axis=-1))
+    known: ClassVar[Any] = staticmethod(lambda x: x == x)
+    whole: ClassVar[Any] = staticmethod(lambda x: x.astype(np.int64))
+    any: ClassVar[Any] = staticmethod(lambda condition: bool(np.any(condition)))
+    top: ClassVar[Any] = staticmethod(lambda x: int(x.max()) if x.size else 0)
 
     def __init__(self, nodes: int) -> None:
         self.lead: tuple[int, ...] = (nodes,)
         self.rows = np.arange(nodes)
-
-    @staticmethod
-    def exp(x: Value) -> Value:
-        """As in `One`."""
-        return np.exp(np.minimum(x, 709.0))
 
     def full(self, value: Value) -> Value:
         """As in `One`."""
@@ -172,59 +167,13 @@ class Many:
         """As in `One`."""
         return np.full((*self.lead, size), value)
 
-    @staticmethod
-    def largest(values: Sequence[Value]) -> Value:
-        """Return the largest of a list."""
-        return np.maximum.reduce(list(values))
-
-    @staticmethod
-    def smallest(values: Sequence[Value]) -> Value:
-        """Return the smallest of a list."""
-        return np.minimum.reduce(list(values))
-
-    @staticmethod
-    def known(x: Value) -> Value:
-        """As in `One`."""
-        return x == x
-
-    @staticmethod
-    def whole(x: Value) -> Value:
-        """As in `One`."""
-        return x.astype(np.int64)
-
     def place(self, x: Value, size: int, first: int = 0) -> Any:
         """As in `One`."""
         return self.rows, first + x.astype(np.int64) % size
 
-    @staticmethod
-    def stack(values: Sequence[Value]) -> Array:
-        """Return a list of quantities as a vector; `(M, n)` for many nodes."""
-        return np.stack(values, axis=-1)
-
-    @staticmethod
-    def split(vector: Array) -> list[Value]:
-        """As in `One`."""
-        return [vector[..., i] for i in range(vector.shape[-1])]
-
-    @staticmethod
-    def dot(rows: Array, x: Array) -> list[Value]:
+    def dot(self, rows: Array, x: Array) -> list[Value]:
         """As in `One`, with a leading axis over nodes in both."""
-        return Many.split(np.matmul(rows, x[..., None])[..., 0])
-
-    @staticmethod
-    def times(matrices: Array, x: Array) -> Array:
-        """As in `One`, with a leading axis over nodes in both."""
-        return np.asarray(np.matmul(matrices, x[:, None, :, None])[..., 0])
-
-    @staticmethod
-    def any(condition: Value) -> bool:
-        """As in `One`."""
-        return bool(np.any(condition))
-
-    @staticmethod
-    def top(x: Value) -> int:
-        """As in `One`."""
-        return int(x.max()) if x.size else 0
+        return list(np.matmul(rows, x[..., None])[..., 0].T)
 
     @staticmethod
     def uniform(seed: Value, counter: Value) -> Value:
@@ -246,77 +195,63 @@ def ring(values: Iterable[Any]) -> deque[Any]:
 
 
 class Component:
-    """A part of a signal that keeps state.
+    """A part of the learned signal that keeps state.
+
+    Its state is its public attributes: numbers, arrays, tables, lists of those (of fixed
+    length) and other components. Over many nodes all have the node as their first axis.
 
     Attributes
     ----------
-    HELD
-        Names of the attributes that are state: numbers, arrays, tables, lists of
-        those (of fixed length), or other parts. Over many nodes all have the node
-        as their first axis.
-    ASIDE
-        Names among them of what no step touches: a copy that is to step goes without.
+    SETTINGS
+        Names of public attributes that are no state; `ops` never is.
+    UNSTEPPED
+        Names of state that no step touches: `take` leaves it out.
+    SAVED_AS
+        Names that state files have for some of it.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = ()
-    ASIDE: ClassVar[tuple[str, ...]] = ()
+    SETTINGS: ClassVar[tuple[str, ...]] = ()
+    UNSTEPPED: ClassVar[tuple[str, ...]] = ()
+    SAVED_AS: ClassVar[Mapping[str, str]] = {}
     ops: Operations
+
+    def _parts(self) -> list[tuple[str, Any]]:
+        """Return everything that is state, by the attribute's name."""
+        settings = ("ops", *self.SETTINGS)
+        return [(k, v) for k, v in vars(self).items() if not k.startswith("_") and k not in settings]
 
     def state(self) -> dict[str, Any]:
         """Return everything held, by dotted name: plain numbers and arrays."""
         found: dict[str, Any] = {}
-        for name in self.HELD:
-            value = getattr(self, name)
+        for name, value in self._parts():
+            key = self.SAVED_AS.get(name, name)
             if isinstance(value, Component):
-                found.update({f"{name}.{k}": v for k, v in value.state().items()})
-            elif isinstance(value, (list, deque)):
-                found[name] = np.array(value)
-            elif isinstance(value, array):
-                found[name] = np.frombuffer(value, dtype=np.float64).copy()
-            elif isinstance(value, np.ndarray):
-                found[name] = value.copy()
+                found.update({f"{key}.{k}": v for k, v in value.state().items()})
+            elif isinstance(value, (list, deque, array, np.ndarray)):
+                found[key] = np.array(value)
             else:
-                found[name] = value
+                found[key] = value
         return found
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
-        for name in self.HELD:
-            value = getattr(self, name)
+        for name, value in self._parts():
+            key = self.SAVED_AS.get(name, name)
             if isinstance(value, Component):
-                start = name + "."
+                start = key + "."
                 value.restore({k[len(start) :]: v for k, v in state.items() if k.startswith(start)})
-                continue
-            if name not in state:
-                raise StateError(f"saved state must hold {name!r}, got none: start afresh")
-            setattr(self, name, self._like(name, value, state[name]))
-
-    def _like(self, name: str, old: Any, new: Any) -> Any:
-        """Return `new` as the kind of thing `old` is."""
-        if isinstance(old, (list, deque)):
-            if len(new) != len(old):
-                raise StateError(
-                    f"saved state must hold {len(old)} of {name!r}, got {len(new)}: it was made with other options"
-                )
-            kept = [np.array(n) for n in new] if isinstance(old[0], np.ndarray) else np.asarray(new).tolist()
-            return kept if isinstance(old, list) else ring(kept)
-        if isinstance(old, array):
-            return array("d", np.asarray(new, dtype=np.float64).tobytes())
-        if isinstance(old, np.ndarray):
-            if np.shape(new) != old.shape and old.size:
-                raise StateError(
-                    f"saved {name!r} must have shape {old.shape}, got {np.shape(new)}: "
-                    "it was made with other options or metrics"
-                )
-            return np.array(new, dtype=old.dtype)
-        return type(old)(new)
+            elif key in state:
+                setattr(self, name, _like(key, value, state[key]))
+            else:
+                raise StateError(f"saved state must hold {key!r}, got none: start afresh")
 
     def take(self, nodes: NDArray[np.int64]) -> Self:
         """Return a copy that holds only these nodes, to step them."""
         part = copy.copy(self)
         part.ops = Many(len(nodes))
-        for name in self._stepped():
-            value = getattr(self, name)
+        for name, value in self._parts():
+            if name in self.UNSTEPPED:
+                continue
             if isinstance(value, Component):
                 setattr(part, name, value.take(nodes))
             elif isinstance(value, (list, deque)):
@@ -329,25 +264,25 @@ class Component:
     def extract(self, nodes: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
         """Return copies of all that is held of some of many nodes, by dotted name, nodes first."""
         found: dict[str, NDArray[Any]] = {}
-        for name in self.HELD:
-            value = getattr(self, name)
+        for name, value in self._parts():
+            key = self.SAVED_AS.get(name, name)
             if isinstance(value, Component):
-                found.update({f"{name}.{k}": v for k, v in value.extract(nodes).items()})
+                found.update({f"{key}.{k}": v for k, v in value.extract(nodes).items()})
             elif isinstance(value, (list, deque)):
-                found[name] = np.stack([v[nodes] for v in value], axis=1)
+                found[key] = np.stack([v[nodes] for v in value], axis=1)
             else:
-                found[name] = value[nodes]
+                found[key] = value[nodes]
         return found
 
     def insert(self, nodes: NDArray[np.intp], state: Mapping[str, NDArray[Any]]) -> None:
         """Give some of many nodes what `extract` returned."""
-        for name in self.HELD:
-            value = getattr(self, name)
+        for name, value in self._parts():
+            key = self.SAVED_AS.get(name, name)
             if isinstance(value, Component):
-                value.insert(nodes, part_of(name, state))
+                value.insert(nodes, part_of(key, state))
             elif isinstance(value, (list, deque)):
                 shape = (nodes.size, len(value), *value[0].shape[1:])
-                for i, new in enumerate(fitting(name, state, shape, value[0].dtype).swapaxes(0, 1)):
+                for i, new in enumerate(fitting(key, state, shape, value[0].dtype).swapaxes(0, 1)):
                     value[i] = value[i].copy()
                     value[i][nodes] = new
             else:
@@ -355,12 +290,14 @@ class Component:
                     # It may be a member of a list elsewhere.
                     value = value.copy()
                     setattr(self, name, value)
-                value[nodes] = fitting(name, state, (nodes.size, *value.shape[1:]), value.dtype)
+                value[nodes] = fitting(key, state, (nodes.size, *value.shape[1:]), value.dtype)
 
     def put(self, nodes: NDArray[np.int64], part: Self) -> None:
         """Put back what `take` returned."""
-        for name in self._stepped():
-            value, changed = getattr(self, name), getattr(part, name)
+        for name, value in self._parts():
+            if name in self.UNSTEPPED:
+                continue
+            changed = getattr(part, name)
             if isinstance(value, Component):
                 value.put(nodes, changed)
             elif isinstance(value, (list, deque)):
@@ -371,5 +308,23 @@ class Component:
             else:
                 value[nodes] = changed
 
-    def _stepped(self) -> Iterator[str]:
-        return (name for name in self.HELD if name not in self.ASIDE)
+
+def _like(name: str, old: Any, new: Any) -> Any:
+    """Return a saved value as the kind of thing that is held under its name."""
+    if isinstance(old, (list, deque)):
+        if len(new) != len(old):
+            raise StateError(
+                f"saved state must hold {len(old)} of {name!r}, got {len(new)}: it was made with other options"
+            )
+        kept = [np.array(n) for n in new] if isinstance(old[0], np.ndarray) else np.asarray(new).tolist()
+        return kept if isinstance(old, list) else ring(kept)
+    if isinstance(old, array):
+        return array("d", np.asarray(new, dtype=np.float64).tobytes())
+    if isinstance(old, np.ndarray):
+        if np.shape(new) != old.shape and old.size:
+            raise StateError(
+                f"saved {name!r} must have shape {old.shape}, got {np.shape(new)}: "
+                "it was made with other options or metrics"
+            )
+        return np.array(new, dtype=old.dtype)
+    return type(old)(new)

@@ -69,18 +69,8 @@ class Heads(Component):
     of that for what was borrowed.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = (
-        "weights",
-        "inverse",
-        "prior_left",
-        "labels",
-        "waiting",
-        "waiting_errors",
-        "waiting_curvatures",
-        "borrowed",
-        "credit",
-    )
-    ASIDE: ClassVar[tuple[str, ...]] = ("borrowed", "credit")
+    SETTINGS: ClassVar[tuple[str, ...]] = ("prior", "overlap", "ridge", "batch", "fade", "cap", "identity")
+    UNSTEPPED: ClassVar[tuple[str, ...]] = ("borrowed", "credit")
 
     def __init__(
         self,
@@ -232,8 +222,8 @@ ALONG_WEIGHT = weight(2000.0)
 EARNED_WEIGHT = weight(2000.0)
 CURVATURE_FLOOR = 0.02
 LARGE = 1e6
-# Evidence for the correction, as a logarithm of odds: from here it is listened to, to here fully.
-HEARD, TRUSTED = 2.0, 8.0
+# Evidence for the correction, as a logarithm of odds: where it begins to count, and where it counts in full.
+FIRST_EVIDENCE, ENOUGH_EVIDENCE = 2.0, 8.0
 
 CORRECTION_INPUTS = (
     *(f"direction {i + 1}" for i in range(DIRECTIONS)),
@@ -248,25 +238,14 @@ CORRECTION_INPUTS = (
 
 
 class Correction(Component):
-    """A second head over what the embedding sees.
+    """A second head over what the embedding embedded.
 
     Notes
     -----
     Memory: about 300 floats per node, and `d * (horizon + 1)` for the metrics.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = (
-        "heads",
-        "trends",
-        "means",
-        "squares",
-        "seen",
-        "gain",
-        "gain_weight",
-        "along",
-        "along_weight",
-        "along_scale",
-    )
+    SETTINGS: ClassVar[tuple[str, ...]] = ("horizon",)
 
     def __init__(self, ops: Operations, horizon: int) -> None:
         self.ops = ops
@@ -290,7 +269,7 @@ class Correction(Component):
         self._part = np.zeros(features)
 
     def inputs(
-        self, directions: list[Value], t_squared: Value, spe: Value, along: Value, sees: Value
+        self, directions: list[Value], t_squared: Value, spe: Value, along: Value, embedded: Value
     ) -> Array:
         """Return the inputs, in the order of `CORRECTION_INPUTS`; zero where there is no subspace yet.
 
@@ -300,11 +279,11 @@ class Correction(Component):
             Projections in units of their usual size, `DIRECTIONS` of them within `FARTHEST`; 0 where there are none.
         along
             The vector along the direction that went with contention.
-        sees
+        embedded
             Whether there is a subspace.
         """
         ops = self.ops
-        on = sees * 1.0
+        on = embedded * 1.0
         self.seen = seen = self.seen + on
         plain = 1.0 / ops.maximum(seen, 1.0)
         k = on * ops.maximum(SCALE_WEIGHT, plain)
@@ -320,13 +299,14 @@ class Correction(Component):
         trend = on * ops.maximum(TREND_WEIGHT, plain)
         for i, old in enumerate(trends):
             trends[i] = old + trend * (raw[i] - old)
-        return ops.stack(raw + trends)
+        inputs: Array = ops.stack(raw + trends)
+        return inputs
 
-    def heard(self) -> Value:
-        """Return how far the correction is listened to, from 0 to 1."""
+    def trust(self) -> Value:
+        """Return how far the correction counts, from 0 to 1."""
         # Log-likelihood ratio over what is remembered. Labels overlap over a horizon, so that many count as one.
         evidence = self.gain * self.gain_weight / self.horizon
-        return self.ops.clip((evidence - HEARD) / (TRUSTED - HEARD), 0.0, 1.0)
+        return self.ops.clip((evidence - FIRST_EVIDENCE) / (ENOUGH_EVIDENCE - FIRST_EVIDENCE), 0.0, 1.0)
 
     def learn(self, x: Array, vector: Array, logit: Value, label: Value, learns: Value) -> None:
         """Learn from one label what the first head missed, and keep count of what it was worth.
@@ -369,11 +349,11 @@ class Correction(Component):
             self.along_scale = scale * shrink
 
     def correction(self, x: Array) -> Value:
-        """Return what to add to the first head's logit, as far as it is listened to."""
-        heard = self.heard()
-        if not self.ops.any(heard > 0.0):
+        """Return what to add to the first head's logit, as far as it counts."""
+        trust = self.trust()
+        if not self.ops.any(trust > 0.0):
             return self.ops.full(0.0)
-        return heard * self.heads.predict(x)[0]
+        return trust * self.heads.predict(x)[0]
 
     def project(self, vector: Array) -> Value:
         """Return the vector along the direction that went with contention, in its own units."""

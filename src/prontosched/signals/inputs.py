@@ -1,7 +1,7 @@
 """The inputs of the learned signal that any node can give: its own contention, and the clock.
 
 Covers: `History`, with levels, trends, spike rates and restlessness of CPU Ready, and
-utilisation; `Clock`, the time a signal goes by; `Profiles`, what CPU Ready usually does
+utilisation; `StepClock`, the time a signal goes by; `Profiles`, what CPU Ready usually does
 at the time of the hour, day and week that the next steps fall on. Where no clock time
 comes with the telemetry a step counts as a minute.
 Does not cover: inputs from the embedding; see `heads.Correction`.
@@ -66,20 +66,6 @@ class History(Component):
     -----
     Memory: some forty floats per node.
     """
-
-    HELD: ClassVar[tuple[str, ...]] = (
-        "recent",
-        "levels",
-        "rates",
-        "restless",
-        "since",
-        "used",
-        "used_mean",
-        "used_square",
-        "used_now",
-        "steps",
-        "used_steps",
-    )
 
     def __init__(self, ops: Operations) -> None:
         self.ops = ops
@@ -210,10 +196,8 @@ PROFILE_INPUTS = tuple(
 )
 
 
-class Clock(Component):
+class StepClock(Component):
     """Seconds on the clock, known or counted, and the usual interval between steps."""
-
-    HELD: ClassVar[tuple[str, ...]] = ("now", "interval", "seen", "measured")
 
     def __init__(self, ops: Operations) -> None:
         self.ops = ops
@@ -251,7 +235,7 @@ class Profiles(Component):
     Memory: five floats for each of 684 bins.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = ("levels", "spikes", "trusted_levels", "trusted_spikes", "visits")
+    SETTINGS: ClassVar[tuple[str, ...]] = ("periods",)
 
     def __init__(self, ops: Operations, horizon: int) -> None:
         self.ops = ops
@@ -268,7 +252,7 @@ class Profiles(Component):
         self.trusted_spikes = ops.table(BINS)
         self.visits = ops.table(BINS)
 
-    def ahead(self, clock: Clock, steps: int) -> list[Value]:
+    def ahead(self, clock: StepClock, steps: int) -> list[Value]:
         """Return the usual level and spike rate at half of the next `steps` and at their end, for each period."""
         ops = self.ops
         found: list[Value] = []
@@ -281,7 +265,7 @@ class Profiles(Component):
             found.append(ops.sqrt(0.5 * (self.trusted_spikes[half] + self.trusted_spikes[end])))
         return found
 
-    def learn(self, clock: Clock, apart: Value, spike: Value) -> list[Value]:
+    def learn(self, clock: StepClock, apart: Value, spike: Value) -> list[Value]:
         """Take in one step, and return what may follow it.
 
         Parameters

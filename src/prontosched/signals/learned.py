@@ -1,13 +1,13 @@
 """The default signal: what a node has learned about its own contention.
 
 Covers: `LearnedSignal`, for one node, and `LearnedFleet`, for many at once with the same
-decisions. Both take a step's evidence to `learner.Learner` and back.
+decisions. Both carry a step's evidence to `learner.ContentionLearner` and its result back.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -18,33 +18,26 @@ from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidenc
 from prontosched.per_node import Nodes, Rows, fitting
 from prontosched.signals.arithmetic import Many, One, Operations
 from prontosched.signals.heads import DIRECTIONS, FARTHEST
-from prontosched.signals.learner import Answer, Learner, Present, share, start_from
+from prontosched.signals.learner import ContentionLearner, LearnerResult, StepInput
 from prontosched.signals.outlook import rising
 from prontosched.signals.policy import DEFAULTS, Policy
-from prontosched.signals.reasons import Seen, reason
-from prontosched.signals.record import Standing
+from prontosched.signals.reasons import MetricContext, reason
+from prontosched.signals.record import SignalFigures
 from prontosched.subspace import Array
 
+NOTHING = np.zeros(0)
+NO_DIRECTIONS = [0.0] * DIRECTIONS
 
-class LearnedForm:
-    """A learner, the policy it follows, and how both are saved, restored and shared.
 
-    Parameters
-    ----------
-    ops
-        For one node or for many.
-    policy
-        What the operator asks for.
-    enforcing
-        Whether decisions are obeyed; may be changed at any time.
-    """
+class _LearnedForm:
+    """A learner, the policy it follows, and how both are saved and restored."""
 
     name = "learned"
 
     def __init__(self, ops: Operations, policy: Policy, *, enforcing: bool) -> None:
         self.policy = policy
         self.enforcing = enforcing
-        self.learner = Learner(ops, policy)
+        self.learner = ContentionLearner(ops, policy)
         self.features = 0
 
     def expect(self, features: int) -> None:
@@ -56,14 +49,6 @@ class LearnedForm:
     def _grow(self, features: int) -> None:
         self.features = features
         self.learner.grow(features)
-
-    def share(self) -> dict[str, Array]:
-        """Return statistics that add up over nodes: of this one, or the sum of all."""
-        return share(self.learner)
-
-    def start_from(self, shared: Mapping[str, Array]) -> None:
-        """Go on, on every node, from what a fleet has learned too."""
-        start_from(self.learner, shared)
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor arguments, by name: plain numbers and strings."""
@@ -79,13 +64,7 @@ class LearnedForm:
         self.learner.restore(state)
 
 
-__all__ = ["LearnedFleet", "LearnedSignal"]
-
-NOTHING = np.zeros(0)
-NO_DIRECTIONS = [0.0] * DIRECTIONS
-
-
-class LearnedSignal(LearnedForm):
+class LearnedSignal(_LearnedForm):
     """Refuse while contention is there, or likely within the horizon.
 
     The node learns from its own CPU Ready, a horizon late, whether contention
@@ -136,31 +115,29 @@ class LearnedSignal(LearnedForm):
 
     def decide(self, evidence: Evidence) -> Decision:
         """Answer for one timestep."""
-        ready = evidence.ready
-        known = math.isfinite(ready)
-        present = self._present(evidence)
-        answer = self.learner.step(present, known=known, enforcing=self.enforcing)
+        now = self._input(evidence)
+        known = math.isfinite(evidence.ready)
+        result = self.learner.step(now, known=known, enforcing=self.enforcing)
+        context = _context(evidence, now) if result.raised else None
         return Decision(
-            answer.raised,
-            answer.score,
-            answer.threshold,
-            reason(
-                self.learner, self._seen(evidence, present) if answer.raised else None, raised=answer.raised
-            ),
+            result.raised,
+            result.score,
+            result.threshold,
+            reason(self.learner, context, raised=result.raised),
             evidence.timestep,
-            answer.probability,
-            answer.expected_ready,
-            answer.contended,
-            self._outlook(answer),
+            result.probability,
+            result.expected_ready,
+            result.contended,
+            self._outlook(result),
         )
 
-    def _outlook(self, answer: Answer) -> tuple[tuple[int, float], ...]:
+    def _outlook(self, result: LearnerResult) -> tuple[tuple[int, float], ...]:
         """Return the chance within each horizon, shortest first; nothing while CPU Ready is unknown."""
         learner = self.learner
         if learner.unknown > self.policy.horizon:
             return ()
-        pairs = [(self.policy.horizon, answer.probability)]
-        pairs += zip(learner.outlook.horizons, answer.outlook, strict=True)
+        pairs = [(self.policy.horizon, result.probability)]
+        pairs += zip(learner.outlook.horizons, result.outlook, strict=True)
         pairs.sort()
         # Within longer there can only be more; heads that learn by themselves need not agree.
         highest, found = 0.0, []
@@ -169,14 +146,14 @@ class LearnedSignal(LearnedForm):
             found.append((horizon, highest))
         return tuple(found)
 
-    def _present(self, evidence: Evidence) -> Present:
+    def _input(self, evidence: Evidence) -> StepInput:
         vector = NOTHING if evidence.vector is None else evidence.vector
         if vector.size != self.features:
             self.expect(vector.size)
         subspace, samples = evidence.subspace, evidence.samples
-        sees = subspace is not None and samples > 0
+        embedded = subspace is not None and samples > 0
         directions, t_squared, spe = NO_DIRECTIONS, 0.0, 0.0
-        if subspace is not None and sees:
+        if subspace is not None and embedded:
             root, inside, directions = math.sqrt(samples), 0.0, []
             for p, strength in zip(evidence.projections, subspace.singular_values.tolist(), strict=False):
                 unit = p * root / strength if strength > 0.0 else 0.0
@@ -191,22 +168,32 @@ class LearnedSignal(LearnedForm):
         time, utilisation = float(evidence.time), float(evidence.utilisation)
         time = time if math.isfinite(time) else math.nan
         utilisation = utilisation if math.isfinite(utilisation) else math.nan
-        return Present(time, float(evidence.ready), utilisation, directions, t_squared, spe, sees, vector)
+        return StepInput(
+            time, float(evidence.ready), utilisation, directions, t_squared, spe, embedded, vector
+        )
 
-    @staticmethod
-    def _seen(evidence: Evidence, present: Present) -> Seen:
-        subspace = evidence.subspace
-        if subspace is None or not present.sees:
-            return Seen(present.vector, None, None, evidence.metrics)
-        sizes = subspace.singular_values / math.sqrt(evidence.samples)
-        return Seen(present.vector, subspace.basis, sizes, evidence.metrics)
+    def share(self) -> dict[str, Array]:
+        """Return statistics that add up over nodes."""
+        return self.learner.share()
 
-    def standing(self) -> Standing:
+    def start_from(self, shared: Mapping[str, Array]) -> None:
+        """Go on from what a fleet has learned too."""
+        self.learner.start_from(shared)
+
+    def standing(self) -> SignalFigures:
         """Return the node's own record of what the signal was worth."""
-        return self.learner.record.standing()
+        return self.learner.record.figures()
 
 
-class LearnedFleet(LearnedForm):
+def _context(evidence: Evidence, now: StepInput) -> MetricContext:
+    subspace = evidence.subspace
+    if subspace is None or not now.embedded:
+        return MetricContext(now.vector, None, None, evidence.metrics)
+    sizes = subspace.singular_values / math.sqrt(evidence.samples)
+    return MetricContext(now.vector, subspace.basis, sizes, evidence.metrics)
+
+
+class LearnedFleet(_LearnedForm):
     """`LearnedSignal` for many nodes.
 
     Node i draws its exceptions as a single signal with seed `seed + i` does.
@@ -215,37 +202,20 @@ class LearnedFleet(LearnedForm):
     ----------
     nodes
         How many.
-    tolerance, horizon, likelihood, reopen, calm, hold, budget, hourly_limit, quota, explore, seed, enforcing
-        As in `LearnedSignal`, the same for all nodes.
+    enforcing
+        Whether decisions are obeyed.
+    options
+        As in `Policy`, the same for all nodes.
 
     Notes
     -----
     Memory: as in `LearnedSignal`, per node.
     """
 
-    def __init__(
-        self,
-        nodes: int,
-        *,
-        tolerance: str | float = DEFAULTS.tolerance,
-        horizon: int = DEFAULTS.horizon,
-        likelihood: float = DEFAULTS.likelihood,
-        reopen: float = DEFAULTS.reopen,
-        calm: float = DEFAULTS.calm,
-        hold: float = DEFAULTS.hold,
-        budget: float | None = DEFAULTS.budget,
-        hourly_limit: float | None = DEFAULTS.hourly_limit,
-        quota: bool = DEFAULTS.quota,
-        explore: float = DEFAULTS.explore,
-        seed: int = DEFAULTS.seed,
-        enforcing: bool = False,
-    ) -> None:
+    def __init__(self, nodes: int, *, enforcing: bool = False, **options: Any) -> None:
         if nodes < 1:
             raise ValueError(f"nodes must be at least 1, got {nodes}")
-        policy = Policy(
-            tolerance, horizon, likelihood, reopen, calm, hold, budget, hourly_limit, quota, explore, seed
-        )
-        super().__init__(Many(nodes), policy, enforcing=enforcing)
+        super().__init__(Many(nodes), Policy(**options), enforcing=enforcing)
         self.nodes = nodes
         self._evidence: FleetEvidence | None = None
         self._raised = np.zeros(nodes, dtype=bool)
@@ -257,19 +227,18 @@ class LearnedFleet(LearnedForm):
         """Answer for one timestep of every node; absent nodes keep what they last had."""
         if evidence.vectors.shape[1] != self.features:
             self.expect(evidence.vectors.shape[1])
-        present = _present(evidence)
+        now = _inputs(evidence)
         known = np.isfinite(evidence.ready)
         for some, is_known in ((evidence.present & known, True), (evidence.present & ~known, False)):
             if some.all():
-                self._take_over(
-                    slice(None), self.learner.step(present, known=is_known, enforcing=self.enforcing)
-                )
+                result = self.learner.step(now, known=is_known, enforcing=self.enforcing)
+                self._keep(slice(None), result)
             elif some.any():
                 nodes = np.flatnonzero(some)
                 part = self.learner.take(nodes)
-                answer = part.step(_only(present, nodes), known=is_known, enforcing=self.enforcing)
+                result = part.step(_only(now, nodes), known=is_known, enforcing=self.enforcing)
                 self.learner.put(nodes, part)
-                self._take_over(nodes, answer)
+                self._keep(nodes, result)
         self._evidence = evidence
         score, threshold, probability, expected = (values.copy() for values in self._last)
         return FleetDecision(
@@ -282,11 +251,11 @@ class LearnedFleet(LearnedForm):
             self._contended.copy(),
         )
 
-    def _take_over(self, nodes: Any, answer: Answer) -> None:
-        self._raised[nodes] = answer.raised
-        self._contended[nodes] = answer.contended
-        self._outlook[nodes] = np.stack(answer.outlook, axis=-1)
-        for held, values in zip(self._last, answer[2:6], strict=True):
+    def _keep(self, nodes: Any, result: LearnerResult) -> None:
+        self._raised[nodes] = result.raised
+        self._contended[nodes] = result.contended
+        self._outlook[nodes] = np.stack(result.outlook, axis=-1)
+        for held, values in zip(self._last, result[2:6], strict=True):
             held[nodes] = values
 
     def outlook(self) -> dict[int, Array]:
@@ -296,11 +265,11 @@ class LearnedFleet(LearnedForm):
 
     def share(self, node: int | None = None) -> dict[str, Array]:
         """Return statistics that add up over nodes: of one node, or the sum of all."""
-        return share(self.learner, ... if node is None else node)
+        return self.learner.share(... if node is None else node)
 
     def start_from(self, shared: Mapping[str, Array], node: int | None = None) -> None:
         """Go on, on one node or on every one, from what a fleet has learned too."""
-        start_from(self.learner, shared, ... if node is None else node)
+        self.learner.start_from(shared, ... if node is None else node)
 
     def take(self, at: Nodes) -> dict[str, Rows]:
         """Return copies of all that is held of the nodes `at`, by name, nodes first."""
@@ -342,50 +311,40 @@ class LearnedFleet(LearnedForm):
         """Say why `node` was decided as it was at the last timestep."""
         raised = bool(self._raised[node])
         evidence = self._evidence
-        seen = None
+        context = None
         if evidence is not None and raised:
-            seen = Seen(evidence.vectors[node], None, None, evidence.metrics)
+            context = MetricContext(evidence.vectors[node], None, None, evidence.metrics)
             if evidence.embedded[node] and evidence.samples[node] > 0.0:
                 sizes = evidence.singular_values[node] / np.sqrt(evidence.samples[node])
-                seen = seen._replace(basis=evidence.basis[node], sizes=sizes)
-        return reason(self.learner, seen, raised=raised, node=node)
+                context = context._replace(basis=evidence.basis[node], sizes=sizes)
+        return reason(self.learner, context, raised=raised, node=node)
 
-    def standing(self, node: int) -> Standing:
+    def standing(self, node: int) -> SignalFigures:
         """Return one node's own record of what the signal was worth."""
-        return self.learner.record.standing(node)
+        return self.learner.record.figures(node)
 
 
-def _present(evidence: FleetEvidence) -> Present:
-    sees = evidence.embedded & (evidence.samples > 0.0)
-    root = np.sqrt(np.where(sees, evidence.samples, 0.0))
+def _inputs(evidence: FleetEvidence) -> StepInput:
+    embedded = evidence.embedded & (evidence.samples > 0.0)
+    root = np.sqrt(np.where(embedded, evidence.samples, 0.0))
     strong = evidence.singular_values > 0.0
     strengths = np.where(strong, evidence.singular_values, 1.0)
-    units = np.where(strong & sees[:, None], evidence.projections * root[:, None] / strengths, 0.0)
+    units = np.where(strong & embedded[:, None], evidence.projections * root[:, None] / strengths, 0.0)
     near = np.clip(units[:, :DIRECTIONS], -FARTHEST, FARTHEST)
     inside = np.einsum("mr,mr->m", evidence.projections, evidence.projections)
     total = np.einsum("md,md->m", evidence.vectors, evidence.vectors)
-    padding = np.zeros(len(sees))
-    return Present(
+    padding = np.zeros(len(embedded))
+    return StepInput(
         time=np.where(np.isfinite(evidence.time), evidence.time, np.nan),
         ready=evidence.ready,
         utilisation=np.where(np.isfinite(evidence.utilisation), evidence.utilisation, np.nan),
         directions=[near[:, i] if i < near.shape[1] else padding for i in range(DIRECTIONS)],
         t_squared=np.einsum("mr,mr->m", units, units),
-        spe=np.where(sees, np.maximum(total - inside, 0.0), 0.0),
-        sees=sees,
+        spe=np.where(embedded, np.maximum(total - inside, 0.0), 0.0),
+        embedded=embedded,
         vector=evidence.vectors,
     )
 
 
-def _only(present: Present, nodes: NDArray[np.int64]) -> Present:
-    directions: Sequence[Array] = present.directions
-    return Present(
-        present.time[nodes],
-        present.ready[nodes],
-        present.utilisation[nodes],
-        [d[nodes] for d in directions],
-        present.t_squared[nodes],
-        present.spe[nodes],
-        present.sees[nodes],
-        present.vector[nodes],
-    )
+def _only(now: StepInput, nodes: NDArray[np.int64]) -> StepInput:
+    return StepInput._make([v[nodes] for v in x] if isinstance(x, list) else x[nodes] for x in now)

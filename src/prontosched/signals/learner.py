@@ -1,9 +1,9 @@
 """The learned signal's one step, for one node or for many.
 
-Covers: the order of things. Labels that have come due are learned, the present is turned
+Covers: `ContentionLearner`. Labels that have come due are learned, the present is turned
 into inputs, the inputs into a score, the score into a decision. `share` and `start_from`
 exchange what the two heads over contention history learned: their inputs mean the same on
-every node. The correction stays at home: each node's directions are its own.
+every node. The correction is not shared: each node's directions are its own.
 Does not cover: where the numbers come from (`learned`) and the words for them (`reasons`).
 """
 
@@ -22,14 +22,14 @@ from prontosched.signals.inputs import (
     HISTORY_INPUTS,
     OFFSET,
     PROFILE_INPUTS,
-    Clock,
     History,
     Profiles,
+    StepClock,
     weight,
 )
 from prontosched.signals.outlook import Outlook
 from prontosched.signals.policy import Admission, Policy, Tolerance
-from prontosched.signals.record import Record
+from prontosched.signals.record import SignalRecord
 from prontosched.subspace import Array
 
 INPUTS = HISTORY_INPUTS + PROFILE_INPUTS
@@ -54,7 +54,11 @@ USUAL_WEIGHT = weight(1440.0 / USUAL_EVERY)
 FIRST_LABELS, ENOUGH_LABELS, LABELS_PER_SPIKE = 300.0, 1000.0, 20.0
 
 
-class Present(NamedTuple):
+# A fleet's labels count as at most this many of one's own, so that a node still learns what is different on it.
+TRUSTED_LABELS = 2000.0
+
+
+class StepInput(NamedTuple):
     """What a step brings, as floats for one node and arrays for many."""
 
     time: Value
@@ -63,11 +67,11 @@ class Present(NamedTuple):
     directions: list[Value]
     t_squared: Value
     spe: Value
-    sees: Value
+    embedded: Value
     vector: Array
 
 
-class Answer(NamedTuple):
+class LearnerResult(NamedTuple):
     """What a step leads to, as floats for one node and arrays for many."""
 
     raised: Value
@@ -79,7 +83,7 @@ class Answer(NamedTuple):
     outlook: list[Value]
 
 
-class Learner(Component):
+class ContentionLearner(Component):
     """Everything the learned signal holds of one node or of many.
 
     Notes
@@ -88,38 +92,8 @@ class Learner(Component):
     percentile tolerance.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = (
-        "tolerance",
-        "clock",
-        "history",
-        "profiles",
-        "heads",
-        "sight",
-        "admission",
-        "record",
-        "outlook",
-        "error",
-        "positives",
-        "contention",
-        "inputs",
-        "sights",
-        "vectors",
-        "logits",
-        "said",
-        "offsets",
-        "offset_known",
-        "during",
-        "wanted",
-        "early",
-        "counts",
-        "unknown",
-        "level",
-        "learned",
-        "logit",
-        "forecast",
-        "expected",
-        "usual",
-    )
+    SETTINGS: ClassVar[tuple[str, ...]] = ("policy", "unit")
+    SAVED_AS: ClassVar[Mapping[str, str]] = {"correction": "sight", "correction_inputs": "sights"}
 
     def __init__(self, ops: Operations, policy: Policy) -> None:
         self.ops = ops
@@ -127,23 +101,23 @@ class Learner(Component):
         self.unit = policy.unit
         horizon = policy.horizon
         self.tolerance = Tolerance(ops, policy.tolerance)
-        self.clock = Clock(ops)
+        self.clock = StepClock(ops)
         self.history = History(ops)
         self.profiles = Profiles(ops, horizon)
         prior = np.zeros((2, len(INPUTS)))
         prior[0, 1], prior[0, 0] = PERSISTENCE
         prior[1, 1] = 1.0
         self.heads = Heads(ops, prior, overlap=overlap(horizon))
-        self.sight = Correction(ops, horizon)
+        self.correction = Correction(ops, horizon)
         self.admission = Admission(ops, policy)
-        self.record = Record(ops, horizon)
+        self.record = SignalRecord(ops, horizon)
         self.outlook = Outlook(ops, horizon)
         self.error = ops.full(0.25)
         self.positives = ops.full(0)
         # What was so at each of the last `horizon` steps, newest first. Contention below 0 is unknown.
         self.contention = ring(ops.full(-1.0) for _ in range(horizon))
         self.inputs = ring(np.zeros((*ops.lead, len(INPUTS))) for _ in range(horizon))
-        self.sights = ring(np.zeros((*ops.lead, len(CORRECTION_INPUTS))) for _ in range(horizon))
+        self.correction_inputs = ring(np.zeros((*ops.lead, len(CORRECTION_INPUTS))) for _ in range(horizon))
         self.vectors = ring(np.zeros((*ops.lead, 0)) for _ in range(horizon))
         self.logits = ring(ops.full(0.0) for _ in range(horizon))
         self.said = ring(ops.full(0.0) for _ in range(horizon))
@@ -164,10 +138,10 @@ class Learner(Component):
 
     def grow(self, features: int) -> None:
         """Make room for the metrics, whose number is known with the first vector."""
-        self.sight.grow(features)
+        self.correction.grow(features)
         self.vectors = ring(np.zeros((*self.ops.lead, features)) for _ in self.vectors)
 
-    def step(self, now: Present, *, known: bool, enforcing: bool) -> Answer:
+    def step(self, now: StepInput, *, known: bool, enforcing: bool) -> LearnerResult:
         """Learn what has come due, and decide.
 
         Parameters
@@ -193,25 +167,25 @@ class Learner(Component):
             self.learned = ops.where(stale, -SCORE_LIMIT, self.learned)
             self.logit = ops.where(stale, -9.0, self.logit)
             self.forecast = ops.where(stale, -9.0, self.forecast)
-            self._remember(self.inputs[0], self.sights[0], self.logits[0], now.vector)
+            self._remember(self.inputs[0], self.correction_inputs[0], self.logits[0], now.vector)
             score = self.learned
-        verdict = self.admission.decide(
+        admitted = self.admission.decide(
             score, self.logit, u, self.clock, self.record.trusted_early, known=known, enforcing=enforcing
         )
         self.said.appendleft(self.logit)
         self.during.appendleft(spike * 1.0)
         # A forecast that has given way is judged by what it would have said.
         own = self.forecast >= self.admission.close_at
-        self.wanted.appendleft(ops.where(self.record.demoted, own, verdict.wanted))
-        self.early.appendleft(verdict.early)
-        self.counts.appendleft(verdict.counts if known else ops.full(0.0))
+        self.wanted.appendleft(ops.where(self.record.demoted, own, admitted.wanted))
+        self.early.appendleft(admitted.early)
+        self.counts.appendleft(admitted.counts if known else ops.full(0.0))
         chance = 1.0 / (1.0 + ops.exp(-self.logit))
         outlook = self.outlook.step(self.inputs[0], u, self.counts[0], self.clock, self.profiles)
-        return Answer(
-            verdict.raised,
-            verdict.contended,
+        return LearnerResult(
+            admitted.raised,
+            admitted.contended,
             score,
-            verdict.threshold,
+            admitted.threshold,
             chance,
             self.expected,
             outlook,
@@ -247,7 +221,7 @@ class Learner(Component):
         happened = hit * 1.0
         self._learn_offsets(happened, learns)
         curvature = ops.maximum(p * (1.0 - p), CURVATURE_FLOOR)
-        self.sight.learn(self.sights[-1], self.vectors[-1], self.logits[-1], hit, learns)
+        self.correction.learn(self.correction_inputs[-1], self.vectors[-1], self.logits[-1], hit, learns)
         self.heads.learn(x, [happened - p, off], [curvature, ops.full(1.0)], learns)
         self.positives = self.positives + ops.both(learns, hit)
 
@@ -274,7 +248,7 @@ class Learner(Component):
             undisturbed = ops.both(undisturbed, counts > 0.0)
         self.record.learn_onset(lead, ops.both(onset, undisturbed))
 
-    def _score(self, now: Present, u: Value, spike: Value) -> Value:
+    def _score(self, now: StepInput, u: Value, spike: Value) -> Value:
         """Return the score of the present, and leave the rest of the answer in `logit` and `expected`."""
         ops = self.ops
         v = ops.log(OFFSET + u)
@@ -282,13 +256,13 @@ class Learner(Component):
         self.history.learn(v, spike, now.utilisation)
         returning = self.profiles.learn(self.clock, v - self.history.levels[LEVEL_1440], spike)
         x = ops.stack(self.history.inputs() + returning)
-        seen = self.sight.inputs(
-            now.directions, now.t_squared, now.spe, self.sight.project(now.vector), now.sees
+        seen = self.correction.inputs(
+            now.directions, now.t_squared, now.spe, self.correction.project(now.vector), now.embedded
         )
         self._learn_usual(x)
         logit, level = self.heads.predict(x)
         self._remember(x, seen, logit, now.vector)
-        correction = self.sight.correction(seen)
+        correction = self.correction.correction(seen)
         apart = (level - LEAST_SQUARES_EDGE) / ops.sqrt(self.error + 1e-6)
         second = ops.clip(ERROR_TO_LOGIT * apart, -SCORE_LIMIT, SCORE_LIMIT)
         learned = 0.5 * (ops.clip(logit, -30.0, 30.0) + second) + correction
@@ -327,91 +301,77 @@ class Learner(Component):
 
     def _remember(self, x: Array, seen: Array, logit: Value, vector: Array) -> None:
         self.inputs.appendleft(x)
-        self.sights.appendleft(seen)
+        self.correction_inputs.appendleft(seen)
         self.logits.appendleft(logit)
         # Copied: a source may reuse its buffer.
         self.vectors.appendleft(vector.copy())
 
+    def share(self, at: Any = ...) -> dict[str, Array]:
+        """Return what one node adds to a fleet's heads, or the sum over many.
 
-# A fleet's labels count as at most this many of one's own, so that a node still learns what is different on it.
-TRUSTED_LABELS = 2000.0
+        Summed entry by entry over nodes, the least-squares part is exactly what one head
+        over all of their labels would hold, and the logistic part the sum of each node's
+        quadratic approximation. All zero until a first batch of labels has been learned.
 
-
-def share(learner: Learner, at: Any = ...) -> dict[str, Array]:
-    """Return what one node adds to a fleet's heads, or the sum over many.
-
-    Summed entry by entry over nodes, the least-squares part is exactly what one head
-    over all of their labels would hold, and the logistic part the sum of each node's
-    quadratic approximation. All zero until a first batch of labels has been learned.
-
-    Parameters
-    ----------
-    at
-        One of many nodes; all together when not given.
-    """
-    heads = learner.heads
-    counts = _counts(learner, at) - heads.credit[at]
-    counts = np.where(counts[..., :1] < BATCH, 0, counts).astype(np.float64)
-    shapes = _shapes(len(heads.prior))
-    parts = heads.share(at) if counts.any() else [np.zeros(shape) for shape in shapes]
-    information, weighted = (
-        part.reshape(-1, *shape).sum(axis=0) for part, shape in zip(parts, shapes, strict=True)
-    )
-    return {"information": information, "weighted": weighted, "labels": counts.reshape(-1, 2).sum(axis=0)}
-
-
-def start_from(learner: Learner, shared: Mapping[str, Array], at: Any = ...) -> None:
-    """Let a learner go on from its own labels and the sum of what others shared.
-
-    Parameters
-    ----------
-    at
-        One of many nodes; all of them when not given.
-    """
-    heads = learner.heads
-    information, weighted, labels = (
-        np.asarray(shared[name]) for name in ("information", "weighted", "labels")
-    )
-    if (information.shape, weighted.shape) != _shapes(len(heads.prior)) or labels.shape != (2,):
-        raise StateError(
-            f"shared statistics must be over 2 heads and {len(INPUTS)} inputs, got {information.shape}: "
-            "they come from another version"
+        Parameters
+        ----------
+        at
+            One of many nodes; all together when not given.
+        """
+        heads = self.heads
+        counts = self._counts(at) - heads.credit[at]
+        counts = np.where(counts[..., :1] < BATCH, 0, counts).astype(np.float64)
+        shapes = _shapes(len(heads.prior))
+        parts = heads.share(at) if counts.any() else [np.zeros(shape) for shape in shapes]
+        information, weighted = (
+            part.reshape(-1, *shape).sum(axis=0) for part, shape in zip(parts, shapes, strict=True)
         )
-    if not all(np.isfinite(values).all() for values in (information, weighted, labels)):
-        raise StateError("shared statistics must be finite, got NaN or infinity: ignore this sender")
-    # The least-squares information in the constant input counts labels, faded as the heads fade them.
-    remembered = max(float(information[1, 0, 0]), 1e-9)
-    scale = min(1.0, TRUSTED_LABELS / remembered)
-    try:
-        np.linalg.cholesky(scale * information + heads.ridge * heads.identity)
-    except np.linalg.LinAlgError:
-        raise StateError(
-            "shared information must be a sum of squares, got one with negative directions: ignore this sender"
-        ) from None
-    heads.start_from(information, weighted, scale, at)
-    _credit(learner, labels, at)
+        return {"information": information, "weighted": weighted, "labels": counts.reshape(-1, 2).sum(axis=0)}
+
+    def start_from(self, shared: Mapping[str, Array], at: Any = ...) -> None:
+        """Go on from own labels and the sum of what others shared, on one of many nodes or on all."""
+        heads = self.heads
+        information, weighted, labels = (
+            np.asarray(shared[name]) for name in ("information", "weighted", "labels")
+        )
+        if (information.shape, weighted.shape) != _shapes(len(heads.prior)) or labels.shape != (2,):
+            raise StateError(
+                f"shared statistics must be over 2 heads and {len(INPUTS)} inputs, got {information.shape}: "
+                "they come from another version"
+            )
+        if not all(np.isfinite(values).all() for values in (information, weighted, labels)):
+            raise StateError("shared statistics must be finite, got NaN or infinity: ignore this sender")
+        # The least-squares information in the constant input counts labels, faded as the heads fade them.
+        remembered = max(float(information[1, 0, 0]), 1e-9)
+        scale = min(1.0, TRUSTED_LABELS / remembered)
+        try:
+            np.linalg.cholesky(scale * information + heads.ridge * heads.identity)
+        except np.linalg.LinAlgError:
+            raise StateError(
+                "shared information must be a sum of squares, got one with negative directions: ignore this sender"
+            ) from None
+        heads.start_from(information, weighted, scale, at)
+        self._credit(labels, at)
+
+    def _counts(self, at: Any) -> Array:
+        """Return how many labels there are, and how many positive ones, `(..., 2)`."""
+        return np.stack([np.asarray(self.heads.labels)[at], np.asarray(self.positives)[at]], axis=-1)
+
+    def _credit(self, labels: Array, at: Any) -> None:
+        """Count the labels of others as own ones, as far as they say more."""
+        heads = self.heads
+        own = self._counts(at) - heads.credit[at]
+        wanted = np.minimum(labels, [ENOUGH_LABELS, ENOUGH_LABELS / LABELS_PER_SPIKE])
+        credit = np.maximum(np.floor(wanted) - own, 0).astype(np.int64)
+        # In whole batches, so that labels that wait to be learned keep their places.
+        credit[..., 0] += -credit[..., 0] % BATCH
+        heads.credit[at] = credit
+        counted = own + credit
+        if isinstance(self.ops, One):
+            heads.labels, self.positives = counted.tolist()
+        else:
+            heads.labels[at], self.positives[at] = counted[..., 0], counted[..., 1]
 
 
 def _shapes(heads: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (heads, len(INPUTS), len(INPUTS)), (heads, len(INPUTS))
-
-
-def _counts(learner: Learner, at: Any) -> Array:
-    """Return how many labels there are, and how many positive ones, `(..., 2)`."""
-    return np.stack([np.asarray(learner.heads.labels)[at], np.asarray(learner.positives)[at]], axis=-1)
-
-
-def _credit(learner: Learner, labels: Array, at: Any) -> None:
-    """Count the labels of others as own ones, as far as they say more."""
-    heads = learner.heads
-    own = _counts(learner, at) - heads.credit[at]
-    wanted = np.minimum(labels, [ENOUGH_LABELS, ENOUGH_LABELS / LABELS_PER_SPIKE])
-    credit = np.maximum(np.floor(wanted) - own, 0).astype(np.int64)
-    # In whole batches, so that labels that wait to be learned keep their places.
-    credit[..., 0] += -credit[..., 0] % BATCH
-    heads.credit[at] = credit
-    counted = own + credit
-    if isinstance(learner.ops, One):
-        heads.labels, learner.positives = counted.tolist()
-    else:
-        heads.labels[at], learner.positives[at] = counted[..., 0], counted[..., 1]

@@ -16,7 +16,7 @@ import numpy as np
 
 from prontosched.signals.arithmetic import Component, One, Operations, Value
 from prontosched.signals.heads import Heads
-from prontosched.signals.inputs import HISTORY_INPUTS, Clock, Profiles
+from prontosched.signals.inputs import HISTORY_INPUTS, Profiles, StepClock
 from prontosched.subspace import Array
 
 HORIZONS = (5, 30, 120, 600)
@@ -73,16 +73,7 @@ class OutlookHead(Component):
     Memory: about 900 floats per node.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = (
-        "heads",
-        "steps",
-        "block",
-        "known",
-        "blocks",
-        "knowns",
-        "inputs",
-        "learns",
-    )
+    SETTINGS: ClassVar[tuple[str, ...]] = ("horizon", "stride")
 
     def __init__(self, ops: Operations, horizon: int) -> None:
         self.ops = ops
@@ -147,21 +138,22 @@ class Outlook(Component):
     Memory: about 900 floats per horizon and node.
     """
 
+    SETTINGS: ClassVar[tuple[str, ...]] = ("horizons",)
+
     def __init__(self, ops: Operations, horizon: int) -> None:
         self.ops = ops
         self.horizons = tuple(h for h in HORIZONS if h != horizon)
-        self.HELD = tuple(f"within_{h}" for h in self.horizons)  # type: ignore[misc]
-        for h, name in zip(self.horizons, self.HELD, strict=True):
-            setattr(self, name, OutlookHead(ops, h))
+        for h in self.horizons:
+            setattr(self, f"within_{h}", OutlookHead(ops, h))
 
-    def step(self, x: Array, u: Value, counts: Value, clock: Clock, profiles: Profiles) -> list[Value]:
+    def step(self, x: Array, u: Value, counts: Value, clock: StepClock, profiles: Profiles) -> list[Value]:
         """Learn from one step, and return the chance within each horizon."""
         ops = self.ops
         shared = x[..., PLACES]
         shared[..., 0] = CONSTANT
         chances: list[Value] = []
-        for horizon, name in zip(self.horizons, self.HELD, strict=True):
-            head: OutlookHead = getattr(self, name)
+        for horizon in self.horizons:
+            head: OutlookHead = getattr(self, f"within_{horizon}")
             inputs = np.concatenate([shared, ops.stack(profiles.ahead(clock, horizon))], axis=-1)
             head.learn(inputs, u, counts)
             chances.append(head.chance(inputs))

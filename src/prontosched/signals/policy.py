@@ -20,11 +20,22 @@ from typing import ClassVar, NamedTuple
 
 from prontosched.errors import SettingsError
 from prontosched.signals.arithmetic import Component, Operations, Value
-from prontosched.signals.inputs import Clock, weight
+from prontosched.signals.inputs import StepClock, weight
 from prontosched.signals.quantiles import WHOLE_PAST, samples
 
+# Values from which a percentile of the past is told, and how many of them are kept.
 FIRST_VALUES = 20
 TOLERANCE_VALUES = 4096
+DOWNTIME_WEIGHT = weight(5000.0)
+# Unspent budget is kept for a bad day, up to what this many steps earn.
+SAVED_STEPS = 7200.0
+# From here on a threshold is more than a guess.
+FIRST_SCORES = 20
+MINUTES = 61
+# Of the steps with contention now, at most this share is ever accepted.
+EARLY_SHARE = 0.05
+# A chance between `reopen` and `likelihood` opens a node after this many times `calm`.
+UNLIKELY_TIMES = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +112,10 @@ class Policy:
         return " %" if isinstance(self.tolerance, str) and self.tolerance.endswith("%") else ""
 
 
+# What holds where nothing is said.
+DEFAULTS = Policy()
+
+
 def log_odds(chance: float) -> float:
     """Return the logarithm of the odds of a chance.
 
@@ -147,7 +162,7 @@ class Tolerance(Component):
     Memory: nothing for a fixed value; two rows of 4,096 floats for a percentile, of the whole past.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = ("level",)
+    SETTINGS: ClassVar[tuple[str, ...]] = ("kind", "value")
 
     def __init__(self, ops: Operations, text: str | float) -> None:
         self.ops = ops
@@ -155,7 +170,6 @@ class Tolerance(Component):
         self.level = ops.full(self.value if self.kind == "absolute" else math.inf)
         if self.kind == "percentile":
             self.sample = samples(ops, TOLERANCE_VALUES, longest_stride=WHOLE_PAST)
-            self.HELD = ("sample", "level")  # type: ignore[misc]
 
     def learn(self, ready: Value) -> None:
         """Take in one value; a percentile of the past changes with it from the next step on."""
@@ -166,18 +180,6 @@ class Tolerance(Component):
             enough = self.sample.seen >= FIRST_VALUES
             if self.ops.any(enough):
                 self.level = self.ops.where(enough, self.sample.exceeding(self.value), math.inf)
-
-
-# What holds where nothing is said; both forms of the learned signal begin from it.
-DEFAULTS = Policy()
-
-
-DOWNTIME_WEIGHT = weight(5000.0)
-# Unspent budget is kept for a bad day, up to what this many steps earn.
-SAVED_STEPS = 7200.0
-# From here on a threshold is more than a guess.
-FIRST_SCORES = 20
-MINUTES = 61
 
 
 def level_for(ops: Operations, downtime: Value, share: Value) -> Value:
@@ -202,7 +204,7 @@ class Budget(Component):
     Memory: two rows of 1,024 floats per node.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = ("sample", "downtime", "saved")
+    SETTINGS: ClassVar[tuple[str, ...]] = ("share",)
 
     def __init__(self, ops: Operations, share: float) -> None:
         self.ops = ops
@@ -250,7 +252,7 @@ class HourLimit(Component):
     Memory: 61 floats per node.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = ("minutes", "minute", "refused")
+    SETTINGS: ClassVar[tuple[str, ...]] = ("allowed",)
 
     def __init__(self, ops: Operations, share: float) -> None:
         self.ops = ops
@@ -290,13 +292,7 @@ class HourLimit(Component):
         self.refused = self.refused + cost
 
 
-# Of the steps with contention now, at most this share is ever accepted.
-EARLY_SHARE = 0.05
-# A chance between `reopen` and `likelihood` opens a node after this many times `calm`.
-UNLIKELY_TIMES = 10.0
-
-
-class Verdict(NamedTuple):
+class AdmissionResult(NamedTuple):
     """What is decided of one step.
 
     Attributes
@@ -344,22 +340,7 @@ class Admission(Component):
     hourly limit 61 floats.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = (
-        "refusing",
-        "refused",
-        "unlikely",
-        "calm",
-        "present_steps",
-        "present_accepted",
-        "excepting",
-        "seed",
-        "counter",
-        "exceptions",
-        "excepted",
-        "spent",
-        "limited",
-        "exempt",
-    )
+    SETTINGS: ClassVar[tuple[str, ...]] = ("policy", "close_at", "open_at")
 
     def __init__(self, ops: Operations, policy: Policy) -> None:
         self.ops = ops
@@ -380,26 +361,22 @@ class Admission(Component):
         self.spent = ops.full(False)
         self.limited = ops.full(False)
         self.exempt = ops.full(False)
-        held = list(self.HELD)
         if policy.budget is not None:
             self.budget = Budget(ops, policy.budget)
-            held.append("budget")
         if policy.hourly_limit is not None:
             self.limit = HourLimit(ops, policy.hourly_limit)
-            held.append("limit")
-        self.HELD = tuple(held)  # type: ignore[misc]
 
     def decide(
         self,
         score: Value,
         logit: Value,
         u: Value,
-        clock: Clock,
+        clock: StepClock,
         trusted: Value,
         *,
         known: bool,
         enforcing: bool,
-    ) -> Verdict:
+    ) -> AdmissionResult:
         """Decide for one step.
 
         Parameters
@@ -445,7 +422,7 @@ class Admission(Component):
             self.budget.spend(raised)
         if policy.hourly_limit is not None and ops.any(raised):
             self.limit.spend(raised, clock.interval)
-        return Verdict(raised, self.refusing, act, threshold, counts, early)
+        return AdmissionResult(raised, self.refusing, act, threshold, counts, early)
 
     def _advance(self, logit: Value, present: Value, opens: Value, seconds: Value) -> None:
         """Close or open: at once where contention is likely or there, late where it has passed."""
@@ -470,7 +447,7 @@ class Admission(Component):
         # With hardly a score seen there is nothing to rank: what is likely is refused.
         return self.ops.where(affordable < math.inf, affordable, -math.inf)
 
-    def _spend_quota(self, score: Value, *, known: bool, enforcing: bool) -> Verdict:
+    def _spend_quota(self, score: Value, *, known: bool, enforcing: bool) -> AdmissionResult:
         ops = self.ops
         threshold = self.budget.threshold()
         if known:
@@ -479,7 +456,7 @@ class Admission(Component):
         raised, counts = self._explore(act, enforcing=enforcing)
         self.budget.spend(raised)
         self.refusing = act
-        return Verdict(raised, act, act, threshold, counts, ops.full(False))
+        return AdmissionResult(raised, act, act, threshold, counts, ops.full(False))
 
     def _explore(self, act: Value, *, enforcing: bool) -> tuple[Value, Value]:
         """Return what is refused once exceptions are made, and how many steps each label stands for."""

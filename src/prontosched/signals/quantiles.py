@@ -23,8 +23,6 @@ WHOLE_PAST = 1 << 40
 # Values are put in order once this share of them is new: an answer lags by no more.
 FRESH = 64
 
-PARTS = ("values", "ordered", "seen", "count", "next", "fresh", "stride", "sorted_count")
-
 
 def check_size(size: int) -> None:
     """Raise unless a sample of this size can be halved."""
@@ -40,7 +38,7 @@ class OneSample(Component):
     Memory: two rows of `size` floats.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = PARTS
+    SETTINGS: ClassVar[tuple[str, ...]] = ("size", "longest_stride")
 
     def __init__(self, size: int = SIZE, longest_stride: int = LONGEST_STRIDE) -> None:
         check_size(size)
@@ -123,7 +121,7 @@ class ManySamples(Component):
     [[16.0, 48.0]]
     """
 
-    HELD: ClassVar[tuple[str, ...]] = PARTS
+    SETTINGS: ClassVar[tuple[str, ...]] = ("size", "longest_stride")
 
     def __init__(self, ops: Many, size: int = SIZE, longest_stride: int = LONGEST_STRIDE) -> None:
         check_size(size)

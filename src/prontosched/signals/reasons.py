@@ -13,7 +13,7 @@ import numpy as np
 
 from prontosched.signals.heads import DIRECTIONS
 from prontosched.signals.inputs import OFFSET
-from prontosched.signals.learner import Learner
+from prontosched.signals.learner import ContentionLearner
 from prontosched.subspace import Array
 
 # Inputs that are one thing to a reader: its name, and the first of them in `INPUTS`.
@@ -31,7 +31,7 @@ CONTENDED = math.log(1.0 + OFFSET)
 WORTH_NAMING = 0.4
 
 
-class Seen(NamedTuple):
+class MetricContext(NamedTuple):
     """What is needed to name metrics: the vector, the directions and their usual size."""
 
     vector: Array
@@ -40,12 +40,14 @@ class Seen(NamedTuple):
     metrics: tuple[str, ...] | None
 
 
-def reason(learner: Learner, seen: Seen | None, *, raised: bool, node: int | None = None) -> str:
+def reason(
+    learner: ContentionLearner, context: MetricContext | None, *, raised: bool, node: int | None = None
+) -> str:
     """Return one sentence for the last step of a node.
 
     Parameters
     ----------
-    seen
+    context
         Where to take the names of metrics from; None for none.
     node
         Which one, of many.
@@ -75,7 +77,7 @@ def reason(learner: Learner, seen: Seen | None, *, raised: bool, node: int | Non
     text = f"CPU Ready {_short(expected)}{learner.unit} expected within {ahead}"
     text += f", chance of contention {round(chance)} %" if chance >= 1.0 else ", contention unlikely"
     if raised:
-        drivers = _drivers(learner, seen, node)
+        drivers = _drivers(learner, context, node)
         text += f"; driven by {drivers}" if drivers else ""
         if logit < admission.close_at and level < CONTENDED:
             text += "; refusing until the end is sure"
@@ -106,17 +108,17 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 100.0 else f"{value:.3g}" if value >= 0.001 else "0"
 
 
-def _drivers(learner: Learner, seen: Seen | None, node: int | None) -> str:
+def _drivers(learner: ContentionLearner, context: MetricContext | None, node: int | None) -> str:
     """Name what sets the present apart from this node's usual state, strongest first."""
     at: Any = ... if node is None else node
     weights, x, usual = learner.heads.weights[at], learner.inputs[0][at], learner.usual[at]
     parts = np.add.reduceat(weights[0] * (x - usual), [first for _, first in SUBJECTS]).tolist()
     found = [(part, name) for part, (name, _) in zip(parts, SUBJECTS, strict=True)]
-    heard = learner.sight.heard() if node is None else learner.sight.heard()[node]
-    coefficients, inputs = learner.sight.heads.weights[at][0], learner.sights[0][at]
-    correction = float(heard * coefficients.dot(inputs)) if heard > 0.0 else 0.0
+    trusted = learner.correction.trust() if node is None else learner.correction.trust()[node]
+    coefficients, inputs = learner.correction.heads.weights[at][0], learner.correction_inputs[0][at]
+    correction = float(trusted * coefficients.dot(inputs)) if trusted > 0.0 else 0.0
     if correction > 0.0:
-        metrics = _metrics(learner, seen, coefficients, inputs, at)
+        metrics = _metrics(learner, context, coefficients, inputs, at)
         found += [(correction / (1 + i), name) for i, name in enumerate(metrics)]
     found.sort(reverse=True)
     strongest = found[0][0]
@@ -125,25 +127,27 @@ def _drivers(learner: Learner, seen: Seen | None, node: int | None) -> str:
     return ", ".join(name for part, name in found[:NAMED] if part >= WORTH_NAMING * strongest)
 
 
-def _metrics(learner: Learner, seen: Seen | None, coefficients: Array, inputs: Array, at: Any) -> list[str]:
+def _metrics(
+    learner: ContentionLearner, context: MetricContext | None, coefficients: Array, inputs: Array, at: Any
+) -> list[str]:
     """Return the metrics that add most to the correction."""
-    if seen is None or seen.metrics is None or seen.basis is None or seen.sizes is None:
+    if context is None or context.metrics is None or context.basis is None or context.sizes is None:
         return ["the other metrics"]
     half = coefficients.size // 2
     both = coefficients[:half] + coefficients[half:]
-    rank = min(DIRECTIONS, seen.basis.shape[1])
-    linear = seen.basis[:, :rank] @ np.where(
-        seen.sizes[:rank] > 0.0, both[:rank] / np.maximum(seen.sizes[:rank], 1e-12), 0.0
+    rank = min(DIRECTIONS, context.basis.shape[1])
+    linear = context.basis[:, :rank] @ np.where(
+        context.sizes[:rank] > 0.0, both[:rank] / np.maximum(context.sizes[:rank], 1e-12), 0.0
     )
-    along = learner.sight.along[at]
+    along = learner.correction.along[at]
     length = float(np.sqrt(along.dot(along)))
-    spread = float(np.sqrt(np.asarray(learner.sight.squares[2])[at])) + 1e-3
+    spread = float(np.sqrt(np.asarray(learner.correction.squares[2])[at])) + 1e-3
     if length > 0.0:
         linear = linear + both[DIRECTIONS + 2] / (length * spread) * along
-    part = linear * seen.vector
+    part = linear * context.vector
     # T² and SPE are sums of squares: each metric has its share.
     surprise = both[DIRECTIONS : DIRECTIONS + 2] * inputs[DIRECTIONS : DIRECTIONS + 2]
-    squares = seen.vector**2
+    squares = context.vector**2
     part = part + max(float(surprise.sum()), 0.0) * squares / max(float(squares.sum()), 1e-12)
     strongest = np.argsort(-part, kind="stable")[:NAMED]
-    return [seen.metrics[i] for i in strongest if part[i] > 0.0]
+    return [context.metrics[i] for i in strongest if part[i] > 0.0]

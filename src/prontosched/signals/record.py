@@ -24,7 +24,7 @@ ENOUGH_SPIKES = 20.0
 ENOUGH_EARLY = 20.0
 
 
-class Standing(NamedTuple):
+class SignalFigures(NamedTuple):
     """What a node's record says.
 
     Attributes
@@ -54,7 +54,7 @@ class Standing(NamedTuple):
     better_than_coin: bool | None
 
 
-class Record(Component):
+class SignalRecord(Component):
     """Fading counts of labelled steps.
 
     Notes
@@ -62,20 +62,7 @@ class Record(Component):
     Memory: twelve numbers per node.
     """
 
-    HELD: ClassVar[tuple[str, ...]] = (
-        "steps",
-        "raised",
-        "spikes",
-        "hits",
-        "weights",
-        "labels",
-        "foreseen",
-        "leads",
-        "demoted",
-        "early_steps",
-        "early_hits",
-        "trusted_early",
-    )
+    SETTINGS: ClassVar[tuple[str, ...]] = ("horizon",)
 
     def __init__(self, ops: Operations, horizon: int) -> None:
         self.ops = ops
@@ -149,7 +136,7 @@ class Record(Component):
         better = ops.both(enough, recall > downtime + 2.0 * error)
         self.demoted = ops.both(ops.either(self.demoted, worse), ops.no(better))
 
-    def standing(self, node: int | None = None) -> Standing:
+    def figures(self, node: int | None = None) -> SignalFigures:
         """Return the record as shares; NaN where there is nothing to divide by."""
 
         def of(value: Any) -> float:
@@ -160,7 +147,7 @@ class Record(Component):
 
         long = of(self.weights) >= LONG and of(self.spikes) / self.horizon >= ENOUGH_SPIKES
         demoted = bool(self.demoted if node is None else self.demoted[node])
-        return Standing(
+        return SignalFigures(
             steps=of(self.steps),
             recall=share(self.hits, self.spikes),
             precision=share(self.hits, self.raised),
