@@ -17,14 +17,13 @@ ROWS = [
     {"pipeline"},
     {"signals"},
     {"telemetry", "decision"},
-    {"codec", "subspace", "per_node", "symmetric"},
+    {"codec", "subspace", "symmetric"},
     {"extras"},
     {"errors", "threads"},
 ]
 PURE = {
     "subspace",
     "codec",
-    "per_node",
     "symmetric",
     "pipeline",
     "decision",

@@ -11,9 +11,6 @@ from prontosched.decision import Evidence, FleetEvidence
 from prontosched.signals.learned import LearnedFleet, LearnedSignal
 from prontosched.subspace import Subspace
 
-from .runs import run
-from .streams import lasting
-
 METRICS = tuple(f"metric {i}" for i in range(8))
 
 
@@ -75,11 +72,6 @@ def test_a_fleet_decides_as_its_nodes_would(rng, options):
         for i, one, together in pair.step(t, gaps=0.04 if t % 3 else 0.0, absent=0.1 if t % 4 == 0 else 0.0):
             assert one.raised == together.raised[i]
             assert one.contended == together.contended[i]
-            assert [chance for _, chance in one.outlook] == (
-                pytest.approx([chance[i] for chance in pair.fleet.outlook().values()], abs=1e-9)
-                if one.outlook
-                else []
-            )
             assert one.score == pytest.approx(together.score[i], abs=1e-9)
             assert one.threshold == pytest.approx(together.threshold[i], abs=1e-9)
             assert one.probability == pytest.approx(together.probability[i], abs=1e-9)
@@ -90,65 +82,22 @@ def test_a_fleet_decides_as_its_nodes_would(rng, options):
                 assert one.reason == pair.fleet.reason(i)
 
     assert raised > 20
+    record = pair.fleet.learner.record.state()
     for i, one in enumerate(pair.ones):
-        assert one.standing() == pytest.approx(pair.fleet.standing(i), abs=1e-9, nan_ok=True)
-
-
-def same_shares(pair):
-    for i, one in enumerate(pair.ones):
-        for name, value in one.share().items():
-            np.testing.assert_allclose(pair.fleet.share(i)[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
-
-
-def test_nodes_of_a_fleet_share_and_start_as_single_ones_do(rng):
-    pair = Pair(rng, 4, tolerance=2.0)
-    teacher = LearnedSignal(tolerance=2.0)
-    run(teacher, lasting(rng, 1500, level=1.0))
-    shared = teacher.share()
-    assert shared["labels"][0] > 1000
-    for t in range(450):
-        # At different ages, one of them twice; the last one never.
-        for i in {0: [0], 150: [1], 333: [2], 400: [1]}.get(t, []):
-            pair.fleet.start_from(shared, i)
-            pair.ones[i].start_from(shared)
-            same_shares(pair)
-        for i, one, together in pair.step(t, gaps=0.04 if t % 3 else 0.0, absent=0.1 if t % 4 == 0 else 0.0):
-            assert one.raised == together.raised[i]
-            assert one.score == pytest.approx(together.score[i], abs=1e-9)
-            assert one.probability == pytest.approx(together.probability[i], abs=1e-9)
-            assert one.expected_ready == pytest.approx(together.expected_ready[i], abs=1e-9)
-    same_shares(pair)
-    trust = pair.fleet.learner.trust()
-    assert trust[:3].tolist() == [1.0] * 3
-    assert trust[3] < 0.5
+        here = {name: values[i] for name, values in record.items()}
+        assert here == pytest.approx(one.learner.record.state(), abs=1e-9)
 
 
 def test_absent_nodes_are_left_alone(rng):
     pair = Pair(rng, 3)
     for t in range(40):
         list(pair.step(t, gaps=0.0, absent=0.0))
-    before = pair.fleet.state()
+    before = pair.fleet.learner.state()
 
     list(pair.step(40, gaps=0.5, absent=1.0))
 
-    for name, value in pair.fleet.state().items():
+    for name, value in pair.fleet.learner.state().items():
         assert np.array_equal(value, before[name]), name
-
-
-def test_a_restored_fleet_goes_on_bit_for_bit(rng):
-    pair = Pair(rng, 4, tolerance="p90")
-    for t in range(200):
-        list(pair.step(t, gaps=0.1, absent=0.1))
-    twin = LearnedFleet(4, seed=5, tolerance="p90")
-    twin.restore(pair.fleet.state())
-    other, pair.fleet = pair.fleet, twin
-    seen = []
-    for t in range(200, 230):
-        seen += [(i, one, together.score[i]) for i, one, together in pair.step(t, gaps=0.1, absent=0.1)]
-
-    assert other is not twin
-    for _, one, score in seen:
-        assert one.score == pytest.approx(score, abs=1e-9)
 
 
 def test_a_fleet_needs_a_node():

@@ -9,7 +9,7 @@ from prontosched.decision import Evidence
 from prontosched.errors import StateError
 from prontosched.signals.arithmetic import Many, One
 from prontosched.signals.heads import BATCH, Heads
-from prontosched.signals.learned import LearnedFleet, LearnedSignal
+from prontosched.signals.learned import LearnedSignal
 
 from .runs import run
 from .streams import average_precision, labels, lasting
@@ -80,42 +80,6 @@ def test_the_logistic_merge_is_near_one_head_over_all_labels(rng):
     assert 0.0 < apart.mean() < 0.1
 
 
-def test_a_fleet_shares_the_sum_of_its_nodes(rng):
-    ready = np.stack([lasting(rng, 120) for _ in range(3)])
-    ones = [LearnedSignal() for _ in range(3)]
-    for one, row in zip(ones, ready, strict=True):
-        run(one, row)
-    fleet = LearnedFleet(3)
-    fleet.learner = _as_many(ones)
-
-    shared = fleet.share()
-
-    for name, value in shared.items():
-        assert value == pytest.approx(sum(one.share()[name] for one in ones), abs=1e-8)
-
-
-def _as_many(ones):
-    learner = LearnedFleet(3).learner
-    learner.grow(0)
-    states = [one.learner.state() for one in ones]
-    stacked = {}
-    many = learner.state()
-    for name in states[0]:
-        axis = (
-            1
-            if np.ndim(many[name]) > np.ndim(states[0][name]) and _is_ring(many[name], states[0][name])
-            else 0
-        )
-        stacked[name] = np.stack([np.asarray(s[name]) for s in states], axis=axis)
-    learner.restore(stacked)
-    return learner
-
-
-def _is_ring(many, one):
-    """Lists over time come first: (time, nodes, …) against (time, …)."""
-    return np.ndim(one) > 0 and many.shape[0] == np.shape(one)[0] and many.shape[1] == 3
-
-
 def test_a_node_that_starts_from_a_fleet_beats_one_that_starts_from_nothing(rng):
     teachers = [LearnedSignal() for _ in range(4)]
     for teacher in teachers:
@@ -129,17 +93,6 @@ def test_a_node_that_starts_from_a_fleet_beats_one_that_starts_from_nothing(rng)
     label = labels(ready)[20:]
     gain = average_precision(run(taught, ready).score[20:], label)
     assert gain > average_precision(run(LearnedSignal(), ready).score[20:], label)
-
-
-def test_all_nodes_of_a_fleet_start_from_what_is_shared(rng):
-    teacher = LearnedSignal()
-    run(teacher, lasting(rng, 1500, level=2.5))
-    one, fleet = LearnedSignal(), LearnedFleet(2)
-
-    one.start_from(teacher.share())
-    fleet.start_from(teacher.share())
-
-    assert fleet.learner.heads.weights[1] == pytest.approx(one.learner.heads.weights, abs=1e-12)
 
 
 def test_a_node_shares_what_it_learned_itself_and_never_what_it_took_up(rng):

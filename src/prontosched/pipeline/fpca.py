@@ -9,12 +9,11 @@ in `prontosched.subspace`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.per_node import Nodes, PerNode
 from prontosched.pipeline.embedding import (
     check_energy_bounds,
     check_forgetting,
@@ -24,6 +23,9 @@ from prontosched.pipeline.embedding import (
 from prontosched.subspace import LARGEST, Array, Subspace, align_signs, leading, leading_exactly
 
 Growth = Literal["spare", "canonical", "authors"]
+Nodes = NDArray[np.intp]
+At = slice | Nodes
+Mask = NDArray[np.bool_]
 
 
 class FPCAEdge:
@@ -347,40 +349,7 @@ def gram_of(rows: Array) -> Array | None:
     return gram
 
 
-class Shown:
-    """Directions of M nodes.
-
-    Attributes
-    ----------
-    rows
-        Aligned directions as rows, `(M, width, d)`; zero beyond a node's rank.
-    strengths
-        Singular values `(M, width)`; zero beyond a node's rank.
-    ranks
-        Directions shown, `(M,)`; 0 while a node has no subspace.
-    """
-
-    rows: Array
-    strengths: Array
-    ranks: NDArray[np.intp]
-
-    def subspace(self, node: int) -> Subspace | None:
-        """Return one node's subspace."""
-        rank = int(self.ranks[node])
-        if not rank:
-            return None
-        return Subspace(self.rows[node, :rank].T.copy(), self.strengths[node, :rank].copy())
-
-    def project(self, Z: Array, at: slice | NDArray[np.intp]) -> Array:
-        """Return the projections `(m, width)` of the vectors `(m, d)` of the nodes `at`."""
-        return np.asarray(np.matmul(self.rows[at], Z[:, :, None])[:, :, 0])
-
-
-At = slice | NDArray[np.intp]
-Mask = NDArray[np.bool_]
-
-
-class FPCAEdgeFleet(Shown, PerNode):
+class FPCAEdgeFleet:
     """Follow the leading subspaces of M streams.
 
     Parameters
@@ -394,8 +363,12 @@ class FPCAEdgeFleet(Shown, PerNode):
 
     Attributes
     ----------
-    rows, strengths, ranks
-        As in `Shown`.
+    rows
+        Aligned directions as rows, `(M, width, d)`; zero beyond a node's rank.
+    strengths
+        Singular values `(M, width)`; zero beyond a node's rank.
+    ranks
+        Directions shown, `(M,)`; 0 while a node has no subspace.
     recent
         After `learn`: the projections of the last vectors on the new directions,
         `(m, width, lag)`, oldest first, of the nodes it returned. None where a block
@@ -407,11 +380,6 @@ class FPCAEdgeFleet(Shown, PerNode):
     the rank, or the largest rank where it adapts; `lag` more if that is longer than a
     block.
     """
-
-    PER_NODE: ClassVar[tuple[str, ...]] = (
-        *("slab", "rows", "strengths", "ranks", "blocks"),
-        *("_known", "_signed", "_shown", "_held", "_last_change", "_seen", "_past"),
-    )
 
     def __init__(self, nodes: int, features: int, like: FPCAEdge, lag: int) -> None:
         if like.energy_bounds is not None and like.growth != "spare":
@@ -447,43 +415,6 @@ class FPCAEdgeFleet(Shown, PerNode):
         # Only a lag longer than a block needs more of the past than the block itself.
         self._past = np.zeros((nodes, lag, features)) if lag > like.block_size else None
         self._seen = np.zeros(nodes, np.int64)
-        self.like = like
-
-    def like_new(self, nodes: int) -> FPCAEdgeFleet:
-        """Return the embedding of so many nodes that have seen nothing."""
-        return FPCAEdgeFleet(nodes, self.slab.shape[2], self.like, self.lag)
-
-    def take_over(
-        self, node: int, state: Mapping[str, Any], directions: Array, latest: Array, seen: int
-    ) -> None:
-        """Give one node what `FPCAEdge.state` returned: it goes on here as it would have there.
-
-        Parameters
-        ----------
-        directions
-            Those it shows, as rows, with the signs they have been given.
-        latest
-            Its last vectors, oldest first.
-        seen
-            Vectors it has seen.
-        """
-        self.clear(np.array([node]))
-        known, slab = int(state["known"]), state["slab"]
-        held, shown = len(slab) - known, len(directions)
-        self.slab[node, :known] = slab[:known]
-        back = np.arange(-len(latest), 0)
-        self.slab[node, self.depth + (held + back[-self.block_size :]) % self.block_size] = latest[
-            -self.block_size :
-        ]
-        if self._past is not None:
-            self._past[node, (seen + back) % self.lag] = latest
-        kept = np.concatenate([directions, state["basis"][shown:].reshape(-1, slab.shape[1])])
-        sides = np.einsum("kd,kd->k", slab[:known], kept[:known])
-        self._signed[node, :known] = np.copysign(state["strengths"][:known], sides)
-        self.rows[node, :shown], self.strengths[node, :shown] = directions, state["strengths"][:shown]
-        self.ranks[node], self.blocks[node] = shown, state["blocks"]
-        self._known[node], self._held[node], self._seen[node] = known, held, seen
-        self._shown[node], self._last_change[node] = state["shown"], state["last_change"]
 
     def samples(self) -> Array:
         """Vectors behind the singular values, `(M,)`."""
@@ -492,6 +423,17 @@ class FPCAEdgeFleet(Shown, PerNode):
             return blocks * self.block_size
         fade = self.forgetting**2
         return np.asarray(self.block_size * (1.0 - fade**blocks) / (1.0 - fade))
+
+    def subspace(self, node: int) -> Subspace | None:
+        """Return one node's subspace."""
+        rank = int(self.ranks[node])
+        if not rank:
+            return None
+        return Subspace(self.rows[node, :rank].T.copy(), self.strengths[node, :rank].copy())
+
+    def project(self, Z: Array, at: slice | Nodes) -> Array:
+        """Return the projections `(m, width)` of the vectors `(m, d)` of the nodes `at`."""
+        return np.asarray(np.matmul(self.rows[at], Z[:, :, None])[:, :, 0])
 
     def kept(self, node: int) -> Subspace | None:
         """Return one node's subspace with its spare directions."""
@@ -503,7 +445,7 @@ class FPCAEdgeFleet(Shown, PerNode):
         rows = self.slab[node, :known] / (self.forgetting * np.where(strengths > 0.0, signed, 1.0))[:, None]
         return Subspace(rows.T, strengths)
 
-    def learn(self, Z: Array, at: At) -> NDArray[np.intp]:
+    def learn(self, Z: Array, at: At) -> Nodes:
         """Take in one vector of each of the nodes `at`; return the nodes whose subspace changed."""
         numbers = np.arange(at.start, at.stop) if isinstance(at, slice) else at
         held = self._held[numbers]
@@ -523,36 +465,28 @@ class FPCAEdgeFleet(Shown, PerNode):
         self.blocks[full] += 1
         return self._update(full, at if full.size == numbers.size else full)
 
-    def alike(self, nodes: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    def alike(self, nodes: Nodes) -> list[Nodes]:
         """Split nodes by how many vectors they remember, so that each part can ask for its `window`."""
         if self._past is None:
             return [nodes]
         held = np.minimum(self._seen[nodes], self.lag)
         return [nodes[held == n] for n in np.unique(held)]
 
-    def window(self, nodes: NDArray[np.intp]) -> tuple[Array, int]:
+    def window(self, nodes: Nodes) -> tuple[Array, int]:
         """Return the last vectors' projections `(m, width, lag)`, oldest first, and how many are real.
 
         All of these nodes must have seen equally many vectors, or at least `lag`.
         """
-        recent = self.latest(nodes)
-        return np.matmul(self.rows[nodes], recent.swapaxes(1, 2)), recent.shape[1]
-
-    def latest(self, nodes: NDArray[np.intp]) -> Array:
-        """Return the last vectors `(m, held, d)`, oldest first, of nodes that remember equally many."""
         held = min(int(self._seen[nodes].min()), self.lag)
         back = np.arange(-held, 0)
         if self._past is None:
             slots = (self._held[nodes, None] + back) % self.block_size
-            return np.asarray(self.slab[nodes[:, None], self.depth + slots])
-        return np.asarray(self._past[nodes[:, None], (self._seen[nodes, None] + back) % self.lag])
+            recent = self.slab[nodes[:, None], self.depth + slots]
+        else:
+            recent = self._past[nodes[:, None], (self._seen[nodes, None] + back) % self.lag]
+        return np.matmul(self.rows[nodes], recent.swapaxes(1, 2)), held
 
-    def turn(self, nodes: NDArray[np.intp], signs: Array) -> None:
-        """Show the directions of nodes with other signs `(m, width)`, and keep them from here on."""
-        self.rows[nodes] *= signs[:, :, None]
-        self._signed[nodes, : self.width] *= signs
-
-    def _update(self, full: NDArray[np.intp], at: At) -> NDArray[np.intp]:
+    def _update(self, full: Nodes, at: At) -> Nodes:
         """Fold the full blocks into the subspaces; return the nodes that have one now."""
         rows = self.slab[at]
         known = self._known[full]
@@ -655,7 +589,7 @@ class FPCAEdgeFleet(Shown, PerNode):
             found = len(exact[1])
             basis[:found], strengths[:found] = exact
 
-    def _adapt(self, full: NDArray[np.intp], strengths: Array, kept: NDArray[np.intp], basis: Array) -> None:
+    def _adapt(self, full: Nodes, strengths: Array, kept: Nodes, basis: Array) -> None:
         """Change ranks by at most one, by the energy of the weakest direction shown."""
         assert self.energy_bounds is not None
         low, high = self.energy_bounds

@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from prontosched.decision import Signal
 from prontosched.errors import SettingsError
 from prontosched.pipeline import EMBEDDINGS, Embedding
 from prontosched.pipeline.fleet import Fleet
 from prontosched.pipeline.node import Node
-from prontosched.pipeline.node_fleet import NodeFleet
 from prontosched.pipeline.projection import Projector
-from prontosched.pipeline.spikes import SpikeDetector
 from prontosched.signals import find_signal
 from prontosched.telemetry.scaling import Scaling
 
@@ -97,8 +94,17 @@ def make_node(
     ('paper', 4)
     """
     chosen, tracker = _choose(preset, embedding, embedding_options)
-    name, options = _signal(chosen, embedding, signal, signal_options)
-    return _node(tracker, find_signal(name).one(**options), lag or chosen.lag, scaling, metrics)
+    name = signal or chosen.signal
+    # The paper's stand-in for embeddings that give no singular values it trusts.
+    if name == "paper" and embedding in ("frequent-directions", "power-method"):
+        signal_options.setdefault("weights", "harmonic")
+    return Node(
+        tracker,
+        find_signal(name).one(**signal_options),
+        scaling=Scaling() if scaling else None,
+        projector=Projector(lag or chosen.lag),
+        metrics=metrics,
+    )
 
 
 def make_fleet(
@@ -107,37 +113,23 @@ def make_fleet(
     nodes: int,
     features: int,
     metrics: tuple[str, ...] | None = None,
-    embedding: str = "fpca",
     embedding_options: Mapping[str, Any] | None = None,
     signal: str | None = None,
     lag: int | None = None,
     scaling: bool = True,
     **signal_options: Any,
-) -> Fleet | NodeFleet:
-    """Return `nodes` nodes that step together; arguments as for `make_node`.
-
-    FPCA-Edge steps as arrays. Other embeddings are M separate nodes behind the
-    same interface.
-    """
-    chosen, tracker = _choose(preset, embedding, embedding_options)
-    name, options = _signal(chosen, embedding, signal, signal_options)
-    kind = find_signal(name)
-    lag = lag or chosen.lag
-    if embedding == "fpca":
-        return Fleet(
-            nodes,
-            features,
-            kind.fleet(nodes, **options),
-            lag=lag,
-            scaling=Scaling() if scaling else None,
-            metrics=metrics,
-            **tracker.settings(),
-        )
-    made = [
-        _node(_choose(preset, embedding, embedding_options)[1], kind.one(**options), lag, scaling, metrics)
-        for _ in range(nodes)
-    ]
-    return NodeFleet(made, features)
+) -> Fleet:
+    """Return `nodes` nodes that step together, all with FPCA-Edge; arguments as for `make_node`."""
+    chosen, tracker = _choose(preset, "fpca", embedding_options)
+    return Fleet(
+        nodes,
+        features,
+        find_signal(signal or chosen.signal).fleet(nodes, **signal_options),
+        lag=lag or chosen.lag,
+        scaling=Scaling() if scaling else None,
+        metrics=metrics,
+        **tracker.settings(),
+    )
 
 
 def _choose(
@@ -149,27 +141,3 @@ def _choose(
         raise SettingsError(f"embedding must be one of {', '.join(EMBEDDINGS)}, got {embedding!r}")
     chosen = PRESETS[preset]
     return chosen, EMBEDDINGS[embedding](**{**chosen.embedding[embedding], **(embedding_options or {})})
-
-
-def _signal(
-    preset: Preset, embedding: str, signal: str | None, options: Mapping[str, Any]
-) -> tuple[str, dict[str, Any]]:
-    name = signal or preset.signal
-    chosen = dict(options)
-    # The paper's stand-in for embeddings that give no singular values it trusts.
-    if name == "paper" and embedding in ("frequent-directions", "power-method"):
-        chosen.setdefault("weights", "harmonic")
-    return name, chosen
-
-
-def _node(
-    embedding: Embedding, signal: Signal, lag: int, scaling: bool, metrics: tuple[str, ...] | None
-) -> Node:
-    return Node(
-        embedding,
-        signal,
-        scaling=Scaling() if scaling else None,
-        projector=Projector(lag),
-        detector=SpikeDetector(lag),
-        metrics=metrics,
-    )

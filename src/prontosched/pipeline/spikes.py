@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import dist
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.per_node import Nodes, PerNode, Rows, fitting
 from prontosched.subspace import Array
 
 # Deviations below these, absolute and relative to the mean, are rounding error.
@@ -25,6 +24,10 @@ RELATIVE_FLOOR = 1e-9
 CANCELLED = 1e-4
 # Running means and squares are measured afresh after the ring came round so often.
 ROUNDS = 8
+# Deviations of a fleet down to this share of the mean, both squared, are found in one pass.
+NEARBY = 1e-3
+
+At = slice | NDArray[np.intp]
 
 
 class SpikeDetector:
@@ -179,12 +182,7 @@ class SpikeDetector:
         self._rounds = int(state["rounds"])
 
 
-At = slice | NDArray[np.intp]
-# Deviations down to this share of the mean, both squared, are found in one pass.
-NEARBY = 1e-3
-
-
-class FleetSpikeDetector(PerNode):
+class FleetSpikeDetector:
     """Tell for each projection of M nodes whether it leaves its recent range.
 
     Parameters
@@ -199,10 +197,7 @@ class FleetSpikeDetector(PerNode):
     Memory: `nodes * width * (lag + 2)` floats.
     """
 
-    PER_NODE: ClassVar[tuple[str, ...]] = ("_mean", "_square", "_held", "_next", "_rounds")
-
     def __init__(self, nodes: int, width: int, like: SpikeDetector) -> None:
-        self.like = like
         self.lag = like.lag
         self.threshold = like.threshold
         self.influence = like.influence
@@ -215,31 +210,6 @@ class FleetSpikeDetector(PerNode):
         self._held = np.zeros(nodes, np.intp)
         self._next = np.zeros(nodes, np.intp)
         self._rounds = np.zeros(nodes, np.intp)
-
-    def like_new(self, nodes: int) -> FleetSpikeDetector:
-        """Return the detector of so many nodes that have seen nothing."""
-        return FleetSpikeDetector(nodes, self._mean.shape[1], self.like)
-
-    def take(self, at: Nodes) -> dict[str, Rows]:
-        """Return copies of all that is held of the nodes `at`, by name, nodes first."""
-        return {**super().take(at), "values": self._values[:, at].swapaxes(0, 1)}
-
-    def put(self, at: Nodes, state: Mapping[str, Rows]) -> None:
-        """Give the nodes `at` what `take` returned."""
-        super().put(at, state)
-        shape = (at.size, self.lag, self._mean.shape[1])
-        self._values[:, at] = fitting("values", state, shape, self._values.dtype).swapaxes(0, 1)
-
-    def take_over(self, node: int, state: Mapping[str, Any]) -> None:
-        """Give one node what `SpikeDetector.state` returned: it goes on here as it would have there."""
-        self.clear(np.array([node]))
-        windows: Array = state["windows"]
-        width = len(windows)
-        self._values[:, node, :width] = windows.T
-        self._held[node], self._next[node] = state["held"], state["next"]
-        self._rounds[node] = state["rounds"]
-        if state["held"] == self.lag:
-            self._mean[node, :width], self._square[node, :width] = state["sums"]
 
     def refill(self, nodes: NDArray[np.intp], window: Array, held: int) -> None:
         """Replace the recent values of `nodes` by `window` `(m, width, held)`, oldest first."""

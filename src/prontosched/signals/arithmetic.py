@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.errors import StateError
-from prontosched.per_node import fitting, part_of
 from prontosched.subspace import Array
 
 # A float for one node, an array over nodes for many; a bool or an int likewise.
@@ -204,14 +203,11 @@ class Component:
     ----------
     SETTINGS
         Names of public attributes that are no state; `ops` never is.
-    UNSTEPPED
-        Names of state that no step touches: `take` leaves it out.
     SAVED_AS
         Names that state files have for some of it.
     """
 
     SETTINGS: ClassVar[tuple[str, ...]] = ()
-    UNSTEPPED: ClassVar[tuple[str, ...]] = ()
     SAVED_AS: ClassVar[Mapping[str, str]] = {}
     ops: Operations
 
@@ -250,8 +246,6 @@ class Component:
         part = copy.copy(self)
         part.ops = Many(len(nodes))
         for name, value in self._parts():
-            if name in self.UNSTEPPED:
-                continue
             if isinstance(value, Component):
                 setattr(part, name, value.take(nodes))
             elif isinstance(value, (list, deque)):
@@ -261,42 +255,9 @@ class Component:
                 setattr(part, name, value[nodes])
         return part
 
-    def extract(self, nodes: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
-        """Return copies of all that is held of some of many nodes, by dotted name, nodes first."""
-        found: dict[str, NDArray[Any]] = {}
-        for name, value in self._parts():
-            key = self.SAVED_AS.get(name, name)
-            if isinstance(value, Component):
-                found.update({f"{key}.{k}": v for k, v in value.extract(nodes).items()})
-            elif isinstance(value, (list, deque)):
-                found[key] = np.stack([v[nodes] for v in value], axis=1)
-            else:
-                found[key] = value[nodes]
-        return found
-
-    def insert(self, nodes: NDArray[np.intp], state: Mapping[str, NDArray[Any]]) -> None:
-        """Give some of many nodes what `extract` returned."""
-        for name, value in self._parts():
-            key = self.SAVED_AS.get(name, name)
-            if isinstance(value, Component):
-                value.insert(nodes, part_of(key, state))
-            elif isinstance(value, (list, deque)):
-                shape = (nodes.size, len(value), *value[0].shape[1:])
-                for i, new in enumerate(fitting(key, state, shape, value[0].dtype).swapaxes(0, 1)):
-                    value[i] = value[i].copy()
-                    value[i][nodes] = new
-            else:
-                if value.ndim == 1:
-                    # It may be a member of a list elsewhere.
-                    value = value.copy()
-                    setattr(self, name, value)
-                value[nodes] = fitting(key, state, (nodes.size, *value.shape[1:]), value.dtype)
-
     def put(self, nodes: NDArray[np.int64], part: Self) -> None:
         """Put back what `take` returned."""
         for name, value in self._parts():
-            if name in self.UNSTEPPED:
-                continue
             changed = getattr(part, name)
             if isinstance(value, Component):
                 value.put(nodes, changed)

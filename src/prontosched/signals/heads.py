@@ -30,6 +30,8 @@ FORGETTING = 0.9998
 # Labels overlap over a horizon, so learning from a few of them at a time loses nothing, and costs a tenth.
 BATCH = 32
 USUAL_HORIZON = 5
+# Where a logistic head is nearly certain its loss is flat: a label then counts as if curved this much.
+CURVATURE_FLOOR = 0.02
 
 
 def overlap(horizon: int) -> float:
@@ -70,7 +72,6 @@ class Heads(Component):
     """
 
     SETTINGS: ClassVar[tuple[str, ...]] = ("prior", "overlap", "ridge", "batch", "fade", "cap", "identity")
-    UNSTEPPED: ClassVar[tuple[str, ...]] = ("borrowed", "credit")
 
     def __init__(
         self,
@@ -97,10 +98,11 @@ class Heads(Component):
         self.waiting = np.zeros((*lead, batch, size))
         self.waiting_errors = np.zeros((*lead, heads, batch))
         self.waiting_curvatures = np.ones((*lead, heads, batch))
-        # What others lent when it began: upper triangles of information, and information times weights.
-        self.borrowed = np.zeros((*lead, heads, size * (size + 3) // 2))
-        # How many of its labels, and of the positive ones, are theirs.
-        self.credit = np.zeros((*lead, 2), np.int64)
+        if isinstance(ops, One):
+            # What others lent when it began: upper triangles of information, and information times weights.
+            self.borrowed = np.zeros((heads, size * (size + 3) // 2))
+            # How many of its labels, and of the positive ones, are theirs.
+            self.credit = np.zeros(2, np.int64)
         self.cap = size / ridge
         self.identity = np.eye(size)
         # Labels not yet written to the arrays above: one write a batch costs a tenth of one a label.
@@ -177,41 +179,40 @@ class Heads(Component):
         self.inverse[at] = inverse * shrink[..., None, None]
         self.prior_left[at] = self.prior_left[at] * self.fade / shrink
 
-    def share(self, at: Any = ...) -> tuple[Array, Array]:
-        """Return information and information times weights, of own labels alone.
+    def share(self) -> tuple[Array, Array]:
+        """Return information and information times weights of one node, of own labels alone.
 
         They add up over nodes. For a least-squares head the sum is exactly what one
         head would hold that had learned from all of their labels; for a logistic head
         it is the sum of quadratic approximations, each around its own node's weights.
         The prior's part is left out, and what others lent: it is theirs to tell.
         """
-        information = np.linalg.inv(self.inverse[at])
-        weighted = np.matmul(information, self.weights[at][..., None])[..., 0]
-        lent, lent_weighted = self._lent(at)
-        left = self.prior_left[at][..., None]
+        information = np.linalg.inv(self.inverse)
+        weighted = np.matmul(information, self.weights[..., None])[..., 0]
+        lent, lent_weighted = self._lent()
+        left = self.prior_left[:, None]
         information = information - left[..., None] * (self.ridge * self.identity + lent)
         return information, weighted - left * (self.ridge * self.prior + lent_weighted)
 
-    def start_from(self, information: Array, weighted: Array, scale: float, at: Any = ...) -> None:
-        """Add shared information `(heads, k, k)` to own, each label counted `scale` times.
+    def start_from(self, information: Array, weighted: Array, scale: float) -> None:
+        """Add shared information `(heads, k, k)` to that of one node, each label counted `scale` times.
 
         What was borrowed before is given back.
         """
         self._write()
-        own, own_weighted = self.share(at)
-        self.prior_left[at] = 1.0
-        self.borrowed[at] = np.concatenate([scale * upper(information), scale * weighted], axis=-1)
-        lent, lent_weighted = self._lent(at)
+        own, own_weighted = self.share()
+        self.prior_left[:] = 1.0
+        self.borrowed[:] = np.concatenate([scale * upper(information), scale * weighted], axis=-1)
+        lent, lent_weighted = self._lent()
         inverse = np.linalg.inv(own + self.ridge * self.identity + lent)
-        inverse = 0.5 * (inverse + np.swapaxes(inverse, -1, -2))
+        self.inverse[:] = 0.5 * (inverse + np.swapaxes(inverse, -1, -2))
         right = own_weighted + self.ridge * self.prior + lent_weighted
-        self.inverse[at] = inverse
-        self.weights[at] = np.matmul(inverse, right[..., None])[..., 0]
+        self.weights = np.matmul(self.inverse, right[..., None])[..., 0]
 
-    def _lent(self, at: Any) -> tuple[Array, Array]:
+    def _lent(self) -> tuple[Array, Array]:
         """Return what was borrowed, as it was then: information, and information times weights."""
-        size, borrowed = self.prior.shape[-1], self.borrowed[at]
-        return whole(borrowed[..., :-size], size), borrowed[..., -size:]
+        size = self.prior.shape[-1]
+        return whole(self.borrowed[:, :-size], size), self.borrowed[:, -size:]
 
 
 DIRECTIONS = 4
@@ -220,7 +221,6 @@ SCALE_WEIGHT = weight(1440.0)
 TREND_WEIGHT = weight(4.0)
 ALONG_WEIGHT = weight(2000.0)
 EARNED_WEIGHT = weight(2000.0)
-CURVATURE_FLOOR = 0.02
 LARGE = 1e6
 # Evidence for the correction, as a logarithm of odds: where it begins to count, and where it counts in full.
 FIRST_EVIDENCE, ENOUGH_EVIDENCE = 2.0, 8.0

@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence
-from prontosched.per_node import Nodes, Rows, fitting
 from prontosched.signals.arithmetic import Many, One, Operations
 from prontosched.signals.heads import DIRECTIONS, FARTHEST
 from prontosched.signals.learner import ContentionLearner, LearnerResult, StepInput
-from prontosched.signals.outlook import rising
 from prontosched.signals.policy import DEFAULTS, Policy
 from prontosched.signals.reasons import MetricContext, reason
 from prontosched.signals.record import SignalFigures
@@ -30,7 +28,7 @@ NO_DIRECTIONS = [0.0] * DIRECTIONS
 
 
 class _LearnedForm:
-    """A learner, the policy it follows, and how both are saved and restored."""
+    """A learner and the policy it follows."""
 
     name = "learned"
 
@@ -49,19 +47,6 @@ class _LearnedForm:
     def _grow(self, features: int) -> None:
         self.features = features
         self.learner.grow(features)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor arguments, by name: plain numbers and strings."""
-        return {**asdict(self.policy), "enforcing": self.enforcing}
-
-    def state(self) -> dict[str, Any]:
-        """Return everything held, by name: plain numbers, strings and arrays."""
-        return {"features": self.features, **self.learner.state()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` returned."""
-        self._grow(int(state["features"]))
-        self.learner.restore(state)
 
 
 class LearnedSignal(_LearnedForm):
@@ -172,6 +157,19 @@ class LearnedSignal(_LearnedForm):
             time, float(evidence.ready), utilisation, directions, t_squared, spe, embedded, vector
         )
 
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor arguments, by name: plain numbers and strings."""
+        return {**asdict(self.policy), "enforcing": self.enforcing}
+
+    def state(self) -> dict[str, Any]:
+        """Return everything held, by name: plain numbers, strings and arrays."""
+        return {"features": self.features, **self.learner.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned."""
+        self._grow(int(state["features"]))
+        self.learner.restore(state)
+
     def share(self) -> dict[str, Array]:
         """Return statistics that add up over nodes."""
         return self.learner.share()
@@ -221,7 +219,6 @@ class LearnedFleet(_LearnedForm):
         self._raised = np.zeros(nodes, dtype=bool)
         self._contended = np.zeros(nodes, dtype=bool)
         self._last = [np.zeros(nodes) for _ in range(4)]
-        self._outlook = np.full((nodes, len(self.learner.outlook.horizons)), np.nan)
 
     def decide(self, evidence: FleetEvidence) -> FleetDecision:
         """Answer for one timestep of every node; absent nodes keep what they last had."""
@@ -254,58 +251,8 @@ class LearnedFleet(_LearnedForm):
     def _keep(self, nodes: Any, result: LearnerResult) -> None:
         self._raised[nodes] = result.raised
         self._contended[nodes] = result.contended
-        self._outlook[nodes] = np.stack(result.outlook, axis=-1)
         for held, values in zip(self._last, result[2:6], strict=True):
             held[nodes] = values
-
-    def outlook(self) -> dict[int, Array]:
-        """Return every node's chance of contention within each horizon offered, by steps ahead."""
-        own = {self.policy.horizon: self._last[2]}
-        return rising({**own, **dict(zip(self.learner.outlook.horizons, self._outlook.T, strict=True))})
-
-    def share(self, node: int | None = None) -> dict[str, Array]:
-        """Return statistics that add up over nodes: of one node, or the sum of all."""
-        return self.learner.share(... if node is None else node)
-
-    def start_from(self, shared: Mapping[str, Array], node: int | None = None) -> None:
-        """Go on, on one node or on every one, from what a fleet has learned too."""
-        self.learner.start_from(shared, ... if node is None else node)
-
-    def take(self, at: Nodes) -> dict[str, Rows]:
-        """Return copies of all that is held of the nodes `at`, by name, nodes first."""
-        last = np.stack([values[at] for values in self._last], axis=1)
-        states = {"raised": self._raised[at], "contended": self._contended[at]}
-        return {**states, "last": last, **self.learner.extract(at)}
-
-    def put(self, at: Nodes, state: Mapping[str, Rows]) -> None:
-        """Give the nodes `at` what `take` returned."""
-        vectors = state.get("vectors")
-        if not self.features and vectors is not None and vectors.ndim == 3:
-            self._grow(vectors.shape[2])
-        self.learner.insert(at, state)
-        self._raised[at] = fitting("raised", state, (at.size,), self._raised.dtype)
-        self._contended[at] = fitting("contended", state, (at.size,), self._contended.dtype)
-        last = fitting("last", state, (at.size, len(self._last)), self._last[0].dtype)
-        for held, values in zip(self._last, last.T, strict=True):
-            held[at] = values
-
-    def take_over(self, node: int, state: Mapping[str, Any]) -> None:
-        """Give one node what `LearnedSignal.state` returned: it goes on here as it would have there."""
-        at = np.array([node])
-        if not self.features:
-            self._grow(int(state["features"]))
-        self.clear(at)
-        held = self.learner.extract(at)
-        mine = {name: np.asarray(state[name], like.dtype).reshape(like.shape) for name, like in held.items()}
-        self.learner.insert(at, mine)
-
-    def clear(self, at: Nodes) -> None:
-        """Make the nodes `at` as new, with the seeds of their places."""
-        seeds = self.learner.admission.seed[at]
-        fresh = LearnedFleet(at.size, **self.settings())
-        if self.features:
-            fresh._grow(self.features)
-        self.put(at, {**fresh.take(np.arange(at.size)), "admission.seed": seeds})
 
     def reason(self, node: int) -> str:
         """Say why `node` was decided as it was at the last timestep."""
@@ -318,10 +265,6 @@ class LearnedFleet(_LearnedForm):
                 sizes = evidence.singular_values[node] / np.sqrt(evidence.samples[node])
                 context = context._replace(basis=evidence.basis[node], sizes=sizes)
         return reason(self.learner, context, raised=raised, node=node)
-
-    def standing(self, node: int) -> SignalFigures:
-        """Return one node's own record of what the signal was worth."""
-        return self.learner.record.figures(node)
 
 
 def _inputs(evidence: FleetEvidence) -> StepInput:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from prontosched.errors import StateError
 from prontosched.signals.arithmetic import Component, One, Operations, Value, ring
-from prontosched.signals.heads import BATCH, CORRECTION_INPUTS, Correction, Heads, overlap
+from prontosched.signals.heads import BATCH, CORRECTION_INPUTS, CURVATURE_FLOOR, Correction, Heads, overlap
 from prontosched.signals.inputs import (
     HISTORY_INPUTS,
     OFFSET,
@@ -39,7 +39,6 @@ PERSISTENCE = (2.5, -0.3)
 MOST_EXPECTED = 3.0
 LEAST_SQUARES_TOP = math.log(MOST_EXPECTED)
 LEAST_SQUARES_EDGE = math.log(1.0 + OFFSET)
-CURVATURE_FLOOR = 0.02
 ERROR_WEIGHT = weight(500.0)
 ERROR_TO_LOGIT = 1.7
 SCORE_LIMIT = 12.0
@@ -72,7 +71,7 @@ class StepInput(NamedTuple):
 
 
 class LearnerResult(NamedTuple):
-    """What a step leads to, as floats for one node and arrays for many."""
+    """What a step leads to, as floats for one node and arrays for many, which have no outlook."""
 
     raised: Value
     contended: Value
@@ -80,7 +79,7 @@ class LearnerResult(NamedTuple):
     threshold: Value
     probability: Value
     expected_ready: Value
-    outlook: list[Value]
+    outlook: list[float]
 
 
 class ContentionLearner(Component):
@@ -111,7 +110,8 @@ class ContentionLearner(Component):
         self.correction = Correction(ops, horizon)
         self.admission = Admission(ops, policy)
         self.record = SignalRecord(ops, horizon)
-        self.outlook = Outlook(ops, horizon)
+        if isinstance(ops, One):
+            self.outlook = Outlook(ops, horizon)
         self.error = ops.full(0.25)
         self.positives = ops.full(0)
         # What was so at each of the last `horizon` steps, newest first. Contention below 0 is unknown.
@@ -180,7 +180,9 @@ class ContentionLearner(Component):
         self.early.appendleft(admitted.early)
         self.counts.appendleft(admitted.counts if known else ops.full(0.0))
         chance = 1.0 / (1.0 + ops.exp(-self.logit))
-        outlook = self.outlook.step(self.inputs[0], u, self.counts[0], self.clock, self.profiles)
+        outlook: list[float] = []
+        if isinstance(ops, One):
+            outlook = self.outlook.step(self.inputs[0], u, self.counts[0], self.clock, self.profiles)
         return LearnerResult(
             admitted.raised,
             admitted.contended,
@@ -306,35 +308,29 @@ class ContentionLearner(Component):
         # Copied: a source may reuse its buffer.
         self.vectors.appendleft(vector.copy())
 
-    def share(self, at: Any = ...) -> dict[str, Array]:
-        """Return what one node adds to a fleet's heads, or the sum over many.
+    def share(self) -> dict[str, Array]:
+        """Return what one node adds to a fleet's heads.
 
         Summed entry by entry over nodes, the least-squares part is exactly what one head
         over all of their labels would hold, and the logistic part the sum of each node's
         quadratic approximation. All zero until a first batch of labels has been learned.
-
-        Parameters
-        ----------
-        at
-            One of many nodes; all together when not given.
         """
         heads = self.heads
-        counts = self._counts(at) - heads.credit[at]
-        counts = np.where(counts[..., :1] < BATCH, 0, counts).astype(np.float64)
-        shapes = _shapes(len(heads.prior))
-        parts = heads.share(at) if counts.any() else [np.zeros(shape) for shape in shapes]
-        information, weighted = (
-            part.reshape(-1, *shape).sum(axis=0) for part, shape in zip(parts, shapes, strict=True)
-        )
-        return {"information": information, "weighted": weighted, "labels": counts.reshape(-1, 2).sum(axis=0)}
+        labels = np.array([heads.labels, self.positives]) - heads.credit
+        if labels[0] < BATCH:
+            information, weighted = (np.zeros(shape) for shape in self._shapes())
+            labels[:] = 0
+        else:
+            information, weighted = heads.share()
+        return {"information": information, "weighted": weighted, "labels": labels.astype(np.float64)}
 
-    def start_from(self, shared: Mapping[str, Array], at: Any = ...) -> None:
-        """Go on from own labels and the sum of what others shared, on one of many nodes or on all."""
+    def start_from(self, shared: Mapping[str, Array]) -> None:
+        """Go on, on one node, from own labels and the sum of what others shared."""
         heads = self.heads
         information, weighted, labels = (
             np.asarray(shared[name]) for name in ("information", "weighted", "labels")
         )
-        if (information.shape, weighted.shape) != _shapes(len(heads.prior)) or labels.shape != (2,):
+        if (information.shape, weighted.shape) != self._shapes() or labels.shape != (2,):
             raise StateError(
                 f"shared statistics must be over 2 heads and {len(INPUTS)} inputs, got {information.shape}: "
                 "they come from another version"
@@ -350,28 +346,16 @@ class ContentionLearner(Component):
             raise StateError(
                 "shared information must be a sum of squares, got one with negative directions: ignore this sender"
             ) from None
-        heads.start_from(information, weighted, scale, at)
-        self._credit(labels, at)
-
-    def _counts(self, at: Any) -> Array:
-        """Return how many labels there are, and how many positive ones, `(..., 2)`."""
-        return np.stack([np.asarray(self.heads.labels)[at], np.asarray(self.positives)[at]], axis=-1)
-
-    def _credit(self, labels: Array, at: Any) -> None:
-        """Count the labels of others as own ones, as far as they say more."""
-        heads = self.heads
-        own = self._counts(at) - heads.credit[at]
+        heads.start_from(information, weighted, scale)
+        # The labels of others count as own ones, as far as they say more.
+        own = np.array([heads.labels, self.positives]) - heads.credit
         wanted = np.minimum(labels, [ENOUGH_LABELS, ENOUGH_LABELS / LABELS_PER_SPIKE])
         credit = np.maximum(np.floor(wanted) - own, 0).astype(np.int64)
         # In whole batches, so that labels that wait to be learned keep their places.
-        credit[..., 0] += -credit[..., 0] % BATCH
-        heads.credit[at] = credit
-        counted = own + credit
-        if isinstance(self.ops, One):
-            heads.labels, self.positives = counted.tolist()
-        else:
-            heads.labels[at], self.positives[at] = counted[..., 0], counted[..., 1]
+        credit[0] += -credit[0] % BATCH
+        heads.credit = credit
+        heads.labels, self.positives = (own + credit).tolist()
 
-
-def _shapes(heads: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return (heads, len(INPUTS), len(INPUTS)), (heads, len(INPUTS))
+    def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        heads, inputs = self.heads.prior.shape
+        return (heads, inputs, inputs), (heads, inputs)

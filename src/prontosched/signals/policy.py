@@ -112,10 +112,6 @@ class Policy:
         return " %" if isinstance(self.tolerance, str) and self.tolerance.endswith("%") else ""
 
 
-# What holds where nothing is said.
-DEFAULTS = Policy()
-
-
 def log_odds(chance: float) -> float:
     """Return the logarithm of the odds of a chance.
 
@@ -152,6 +148,10 @@ def read_tolerance(text: str | float) -> tuple[str, float]:
     if not (math.isfinite(value) and value > 0.0):
         raise wrong
     return "absolute", value
+
+
+# What holds where nothing is said.
+DEFAULTS = Policy()
 
 
 class Tolerance(Component):

@@ -11,7 +11,7 @@ weighted so.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from prontosched.signals.arithmetic import Component, Operations, Value
 from prontosched.signals.inputs import weight
@@ -136,23 +136,19 @@ class SignalRecord(Component):
         better = ops.both(enough, recall > downtime + 2.0 * error)
         self.demoted = ops.both(ops.either(self.demoted, worse), ops.no(better))
 
-    def figures(self, node: int | None = None) -> SignalFigures:
-        """Return the record as shares; NaN where there is nothing to divide by."""
+    def figures(self) -> SignalFigures:
+        """Return the record of one node as shares; NaN where there is nothing to divide by."""
 
-        def of(value: Any) -> float:
-            return float(value if node is None else value[node])
+        def share(part: float, whole: float) -> float:
+            return part / whole if whole > 0.0 else float("nan")
 
-        def share(part: Any, whole: Any) -> float:
-            return of(part) / of(whole) if of(whole) > 0.0 else float("nan")
-
-        long = of(self.weights) >= LONG and of(self.spikes) / self.horizon >= ENOUGH_SPIKES
-        demoted = bool(self.demoted if node is None else self.demoted[node])
+        long = self.weights >= LONG and self.spikes / self.horizon >= ENOUGH_SPIKES
         return SignalFigures(
-            steps=of(self.steps),
+            steps=self.steps,
             recall=share(self.hits, self.spikes),
             precision=share(self.hits, self.raised),
             downtime=share(self.raised, self.steps),
             base_rate=share(self.spikes, self.steps),
             lead_steps=share(self.leads, self.foreseen),
-            better_than_coin=(not demoted) if long else None,
+            better_than_coin=(not self.demoted) if long else None,
         )

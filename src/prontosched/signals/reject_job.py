@@ -6,12 +6,11 @@ Covers: one node (`RejectJob`) and many at once (`RejectJobFleet`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence
-from prontosched.per_node import PerNode
 from prontosched.subspace import Array, Subspace
 
 Weights = Literal["normalised", "raw", "harmonic"]
@@ -148,13 +147,11 @@ class RejectJob(_Options):
         self._holding = int(state["holding"])
 
 
-class RejectJobFleet(_Options, PerNode):
+class RejectJobFleet(_Options):
     """Reject-Job for M nodes at once; the same decisions as M separate signals.
 
     Parameters are those of `RejectJob`, after the number of nodes.
     """
-
-    PER_NODE: ClassVar[tuple[str, ...]] = ("_holding",)
 
     def __init__(
         self,
@@ -170,14 +167,6 @@ class RejectJobFleet(_Options, PerNode):
         self._last: tuple[FleetEvidence, FleetDecision] | None = None
         self._raised = np.zeros(0, np.intp)
         self._strengths = self._basis = np.zeros((0, 0))
-
-    def like_new(self, nodes: int) -> RejectJobFleet:
-        """Return the signal of so many nodes that have seen nothing."""
-        return RejectJobFleet(nodes, **self.settings())
-
-    def take_over(self, node: int, state: Mapping[str, Any]) -> None:
-        """Give one node what `RejectJob.state` returned."""
-        self._holding[node] = state["holding"]
 
     def decide(self, evidence: FleetEvidence) -> FleetDecision:
         """Answer for one timestep of every node."""

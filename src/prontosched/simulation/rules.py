@@ -18,8 +18,6 @@ from prontosched.evaluation.competitors import COMPETITORS, SOURCES, Competitor
 from prontosched.gates.floor import closable, places
 from prontosched.gates.policy import Rules
 from prontosched.gates.preference import level_of
-from prontosched.pipeline.fleet import Fleet
-from prontosched.pipeline.node_fleet import NodeFleet
 from prontosched.pipeline.presets import make_fleet
 from prontosched.signals.arithmetic import Many
 from prontosched.signals.policy import Budget
@@ -173,7 +171,7 @@ class Pronto(Rule):
     ) -> None:
         super().__init__(context)
         nodes = context.cluster.nodes
-        self.fleet: Fleet | NodeFleet = make_fleet(
+        self.fleet = make_fleet(
             "default", nodes=nodes, features=len(context.metrics), metrics=context.metrics, enforcing=veto
         )
         self.levels = levels and prefer and context.draws

@@ -8,12 +8,11 @@ once (`FleetScaling`), which share `fold` and `spread`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.per_node import PerNode
 from prontosched.subspace import Array
 
 # Larger than any honest measurement; beyond it a value counts as unknown.
@@ -26,6 +25,8 @@ OUTER = 4.0
 # Floors of the deviation: absolute, and relative to the mean.
 FLOOR = 1e-9
 RELATIVE_FLOOR = 1e-6
+
+At = slice | NDArray[np.intp]
 
 
 class Scaling:
@@ -250,10 +251,7 @@ def spread(mean: Array, variance: Array) -> Array:
     return np.maximum(np.sqrt(variance), floor)
 
 
-At = slice | NDArray[np.intp]
-
-
-class FleetScaling(PerNode):
+class FleetScaling:
     """Bring the metrics of M nodes to one scale, each by its own past.
 
     Parameters
@@ -268,13 +266,7 @@ class FleetScaling(PerNode):
     Memory: `nodes * features * 12` floats.
     """
 
-    PER_NODE: ClassVar[tuple[str, ...]] = (
-        *("mean", "variance", "seen", "unknown", "samples"),
-        *("_first", "_second", "_missing", "_inverse", "_upper", "_lower", "_outer"),
-    )
-
     def __init__(self, nodes: int, features: int, like: Scaling) -> None:
-        self.like = like
         self.clip = like.clip
         self.block_size = like.block_size
         self.weight = like.weight
@@ -291,10 +283,6 @@ class FleetScaling(PerNode):
         self._upper = np.full(shape, IMPLAUSIBLE)
         self._lower = np.full(shape, -IMPLAUSIBLE)
         self._outer = np.full(shape, np.inf)
-
-    def like_new(self, nodes: int) -> FleetScaling:
-        """Return the scaling of so many nodes that have seen nothing."""
-        return FleetScaling(nodes, self.mean.shape[1], self.like)
 
     def scale(self, Y: Array, at: At) -> Array:
         """Return the vectors `Y` `(m, d)` of the nodes `at`, scaled by what came before them."""
@@ -313,29 +301,10 @@ class FleetScaling(PerNode):
         if bad is not None:
             Z[bad] = 0.0
         self._gather(Y - mean, at)
-        due = self.waiting(self.samples[at]) == 0
+        due = np.maximum(self.samples[at] - EARLY, 0) % self.block_size == 0
         if due.any():
             self._take(_indices(at, due))
         return Z
-
-    def waiting(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many vectors, of so many seen, have not entered the statistics yet."""
-        return np.asarray(np.maximum(samples - EARLY, 0) % self.block_size)
-
-    def take_over(self, node: int, state: Mapping[str, Any]) -> None:
-        """Give one node what `Scaling.state` returned: it goes on here as it would have there."""
-        at = np.array([node])
-        self.clear(at)
-        if not state["samples"]:
-            return
-        self.mean[node], self.variance[node] = state["mean"], state["variance"]
-        self.seen[node], self.unknown[node] = state["seen"], state["unknown"]
-        self.samples[node] = state["samples"]
-        self._bound(at)
-        unknown = np.isnan(state["block"])
-        self._missing[node] = unknown.sum(axis=0)
-        for away in np.where(unknown, 0.0, state["block"] - self.mean[node]):
-            self._gather(away[None], at)
 
     def _gather(self, away: Array, at: At) -> None:
         """Add vectors, as distances from the mean, to the sums; what is unknown lies at 0."""
