@@ -13,7 +13,7 @@ from prontosched.signals.quantiles import WHOLE_PAST, ManySamples, OneSample
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=60), st.floats(0.0, 1.0))
 def test_few_values_are_ranked_exactly(values, level):
-    sample = OneSample()
+    sample = OneSample(One())
     for value in values:
         sample.add(value)
 
@@ -21,7 +21,7 @@ def test_few_values_are_ranked_exactly(values, level):
 
 
 def test_a_thinned_sample_covers_the_whole_past_evenly():
-    sample = OneSample(64, longest_stride=WHOLE_PAST)
+    sample = OneSample(One(), 64, longest_stride=WHOLE_PAST)
     for value in range(10_000):
         sample.add(float(value))
 
@@ -30,7 +30,7 @@ def test_a_thinned_sample_covers_the_whole_past_evenly():
 
 
 def test_a_sample_with_a_longest_stride_forgets_the_old():
-    sample = OneSample(64, longest_stride=2)
+    sample = OneSample(One(), 64, longest_stride=2)
     for value in [1000.0] * 500 + [1.0] * 500:
         sample.add(value)
 
@@ -38,7 +38,7 @@ def test_a_sample_with_a_longest_stride_forgets_the_old():
 
 
 def test_many_samples_answer_as_single_ones(rng):
-    ones = [OneSample(16, 4) for _ in range(3)]
+    ones = [OneSample(One(), 16, 4) for _ in range(3)]
     many = ManySamples(Many(3), 16, 4)
     for t in range(300):
         values = rng.normal(size=3).round(1)
@@ -79,7 +79,7 @@ def test_several_levels_are_answered_as_one_by_one(rng):
 
 
 def test_a_value_that_is_not_there_leaves_a_sample_as_it_was(rng):
-    one, many = OneSample(16, 4), ManySamples(Many(2), 16, 4)
+    one, many = OneSample(One(), 16, 4), ManySamples(Many(2), 16, 4)
     for value in rng.normal(size=200).tolist():
         one.add(value)
         many.add(np.array([value, value]))
@@ -101,7 +101,7 @@ def test_a_sample_that_cannot_be_halved_is_refused():
 
 
 def test_one_value_over_and_over_is_never_exceeded():
-    sample = OneSample()
+    sample = OneSample(One())
     for _ in range(100):
         sample.add(3.0)
 

@@ -64,6 +64,26 @@ class Embedding(Protocol):
         ...
 
 
+class VectorEmbedding:
+    """What embeddings share that learn vector by vector and follow no spare directions."""
+
+    subspace: Any
+
+    @property
+    def kept(self) -> Subspace | None:
+        """The directions shown: there are no others."""
+        return self.subspace  # type: ignore[no-any-return]
+
+    def learn_one(self, y: Array) -> None:
+        """Take in one telemetry vector of shape `(d,)`."""
+        raise NotImplementedError
+
+    def learn_many(self, Y: Array) -> None:
+        """Take in the columns of `(d, n)`, in order."""
+        for y in np.ascontiguousarray(Y.T):
+            self.learn_one(y)
+
+
 def finite(y: Array, bound: float = LARGEST) -> Array:
     """Return a vector as it is when all values lie within the bound, else with 0 for those that do not."""
     try:

@@ -25,7 +25,6 @@ from prontosched.subspace import LARGEST, Array, Subspace, align_signs, leading,
 Growth = Literal["spare", "canonical", "authors"]
 Nodes = NDArray[np.intp]
 At = slice | Nodes
-Mask = NDArray[np.bool_]
 
 
 class FPCAEdge:
@@ -184,10 +183,7 @@ class FPCAEdge:
         rows = self._slab[: self._held]
         known = self._known
         rank = self._shown + self._spare
-        found = leading_rows(rows, rank if rank <= self._held else self._held)
-        if found is None:
-            rows[known:] = finite_all(rows[known:])
-            found = leading_rows(rows, min(rank, *rows.shape))
+        found = fold_block(rows, known, rank)
         self.blocks += 1
         self.samples = self._remembered()
         self._held = self._known = 0
@@ -230,30 +226,44 @@ class FPCAEdge:
             self._slab[:kept] *= self.forgetting
 
     def _adapt(self, basis: Array, strengths: Array) -> tuple[Array, Array]:
-        """Change the rank by at most one, by the energy of the weakest direction shown."""
-        assert self.energy_bounds is not None
-        low, high = self.energy_bounds
-        waited = self.blocks - self._last_change
-        if waited < self.holdoff or (self._to_come is not None and self.blocks > self._to_come - 2):
+        """Change the rank by at most one."""
+        # The authors' code leaves the rank alone in the last two blocks of a run.
+        if self._to_come is not None and self.blocks > self._to_come - 2:
             return basis, strengths
-        shown = min(self._shown, strengths.size)
-        energy = strengths[shown - 1] / strengths[:shown].sum()
-        if energy < low and self._shown > 1:
-            self._shown = shown - 1
-            self._last_change = self.blocks
-            kept = self._shown + self._spare
-            return basis[:kept], strengths[:kept]
-        limit = min(self.block_size - 1, basis.shape[1] - 1, self.max_rank or self.block_size)
-        if self.growth == "authors":
-            limit = min(self.block_size, basis.shape[1] - 1)
-        if energy > high and shown == self._shown < limit:
-            if self.growth != "spare":
-                basis, strengths = self._axis(basis, strengths)
-            elif strengths.size <= shown:
-                return basis, strengths
-            self._shown += 1
-            self._last_change = self.blocks
+        waited = self.blocks - self._last_change
+        shown, before = self.next_rank(strengths, self._shown, waited, basis.shape[1]), self._shown
+        if shown < before:
+            basis, strengths = basis[: shown + self._spare], strengths[: shown + self._spare]
+        elif shown > before and self.growth != "spare":
+            basis, strengths = self._axis(basis, strengths)
+        if shown != before:
+            self._shown, self._last_change = shown, self.blocks
         return basis, strengths
+
+    def next_rank(self, strengths: Array, shown: int, waited: int, features: int) -> int:
+        """Return the rank after a block, by the energy of the weakest direction shown.
+
+        Parameters
+        ----------
+        strengths
+            Of all directions followed.
+        shown
+            The rank so far.
+        waited
+            Blocks since it last changed.
+        """
+        if self.energy_bounds is None or waited < self.holdoff:
+            return shown
+        low, high = self.energy_bounds
+        there = min(shown, strengths.size)
+        energy = strengths[there - 1] / strengths[:there].sum()
+        if energy < low and shown > 1:
+            return there - 1
+        limit = min(self.block_size - 1, features - 1, self.max_rank or self.block_size)
+        if self.growth == "authors":
+            limit = min(self.block_size, features - 1)
+        spare = self.growth != "spare" or strengths.size > there
+        return shown + 1 if energy > high and there == shown < limit and spare else shown
 
     def _axis(self, basis: Array, strengths: Array) -> tuple[Array, Array]:
         """Append a coordinate axis made orthogonal to the basis, unless it lies within."""
@@ -313,6 +323,18 @@ class FPCAEdge:
         if len(state["basis"]):
             lineage = self._lineage if self.energy_bounds is None else None
             self._show(state["basis"], state["strengths"], lineage)
+
+
+def fold_block(rows: Array, known: int, rank: int) -> tuple[Array, Array, Array] | None:
+    """Return `leading_rows` of the past, the first `known` rows, and the block after it.
+
+    Values of the block that are not finite become 0.
+    """
+    found = leading_rows(rows, rank if rank <= len(rows) else len(rows))
+    if found is None:
+        rows[known:] = finite_all(rows[known:])
+        found = leading_rows(rows, min(rank, *rows.shape))
+    return found
 
 
 def leading_rows(rows: Array, rank: int) -> tuple[Array, Array, Array] | None:
@@ -390,12 +412,11 @@ class FPCAEdgeFleet:
         self.rank = like.rank
         self.block_size = like.block_size
         self.forgetting = like.forgetting
-        self.energy_bounds = like.energy_bounds
-        self.holdoff = like.holdoff
-        self.limit = min(like.block_size - 1, features - 1, like.max_rank or like.block_size)
+        self.like = like
         adapts = like.energy_bounds is not None
         self.spare = max(like.spare, int(adapts))
-        self.width = min(max(self.rank, self.limit) if adapts else self.rank, features)
+        most = min(like.block_size - 1, features - 1, like.max_rank or like.block_size)
+        self.width = min(max(self.rank, most) if adapts else self.rank, features)
         self.depth = min(self.width + self.spare, features)
         self.lag = lag
         # The past first, each direction times its strength; then the block.
@@ -489,14 +510,13 @@ class FPCAEdgeFleet:
     def _update(self, full: Nodes, at: At) -> Nodes:
         """Fold the full blocks into the subspaces; return the nodes that have one now."""
         rows = self.slab[at]
-        known = self._known[full]
-        if self.energy_bounds is not None or self.depth + self.block_size >= rows.shape[2]:
-            return self._carefully(full, at, rows, known)
+        if self.like.energy_bounds is not None or self.depth + self.block_size >= rows.shape[2]:
+            return self._one_by_one(full, rows)
         gram = np.matmul(rows, rows.swapaxes(1, 2))
         if not gram.item(gram.argmax()) < LARGEST:
-            return self._carefully(full, at, rows, known)
+            return self._one_by_one(full, rows)
         squares, vectors, trusted = leading(gram, self.depth)
-        steady = (known == self.depth) & trusted
+        steady = (self._known[full] == self.depth) & trusted
         if steady.all():
             self._follow(at, rows, squares, vectors)
             return full
@@ -504,7 +524,7 @@ class FPCAEdgeFleet:
         if first.size:
             self._follow(first, rows[steady], squares[steady], vectors[steady])
         self.recent = None
-        return np.sort(np.concatenate([first, self._carefully(rest, rest, rows[~steady], known[~steady])]))
+        return np.sort(np.concatenate([first, self._one_by_one(rest, rows[~steady])]))
 
     def _follow(self, at: At, rows: Array, squares: Array, vectors: Array) -> None:
         """Show new directions, each turned along the one before it."""
@@ -530,96 +550,44 @@ class FPCAEdgeFleet:
             self._scratch = np.zeros((nodes, self.depth, self.slab.shape[2]))
         return self._scratch[:nodes]
 
-    def _carefully(self, full: Nodes, at: At, rows: Array, known: Nodes) -> Nodes:
-        """Do what `_update` promises for young nodes, adapting ranks and weak directions."""
-        depth, block = self.depth, self.block_size
-        keep = np.minimum(self._shown[full] + self.spare, known + block)
-        keep = np.minimum(keep, rows.shape[2])
-        trusted = (keep < known + block) & (known + block < rows.shape[2])
-        basis, strengths, trusted = self._by_gram(rows, keep, trusted)
-        if not trusted.all():
-            for i in np.flatnonzero(~trusted):
-                self._exactly(rows[i], int(known[i]), int(keep[i]), basis[i], strengths[i])
+    def _one_by_one(self, full: Nodes, rows: Array) -> Nodes:
+        """Do what `_update` promises as single nodes would: for young nodes, adapting ranks and weak directions."""
+        depth = self.depth
+        basis, strengths = np.zeros((full.size, depth, rows.shape[2])), np.zeros((full.size, depth))
+        for i, node in enumerate(full.tolist()):
+            known, shown = int(self._known[node]), int(self._shown[node])
+            compact = np.concatenate([rows[i, :known], rows[i, depth:]])
+            found = fold_block(compact, known, shown + self.spare)
+            if found is None:
+                continue
+            weighted, strong, _ = found
+            waited = int(self.blocks[node] - self._last_change[node])
+            if (now := self.like.next_rank(strong, shown, waited, rows.shape[2])) != shown:
+                self._shown[node], self._last_change[node] = now, self.blocks[node]
+                strong = strong[: now + self.spare]
+            basis[i, : strong.size] = weighted[: strong.size] / strong[:, None]
+            strengths[i, : strong.size] = strong
         kept = np.count_nonzero(strengths, axis=1)
-        if self.energy_bounds is not None:
-            self._adapt(full, strengths, kept, basis)
-            kept = np.count_nonzero(strengths, axis=1)
         self._known[full] = kept
-        self.slab[at, :depth] = basis * (self.forgetting * strengths)[:, :, None]
-        self._signed[at] = strengths
+        self.slab[full, :depth] = basis * (self.forgetting * strengths)[:, :, None]
+        self._signed[full] = strengths
         alive = kept > 0
-        if alive.all():
-            self._show(full, at, basis, strengths, kept)
-            return full
         changed: Nodes = full[alive]
-        self._show(changed, changed, basis[alive], strengths[alive], kept[alive])
+        self._show(changed, basis[alive], strengths[alive], kept[alive])
         return changed
 
-    def _by_gram(self, rows: Array, keep: Nodes, wanted: Mask) -> tuple[Array, Array, Mask]:
-        """Update nodes through their Gram matrices.
-
-        Return directions and strengths, zero where there are none, and which nodes may be trusted.
-        """
-        depth = self.depth
-        if not wanted.any():
-            nothing = np.zeros((len(keep), depth, rows.shape[2]))
-            return nothing, np.zeros((len(keep), depth)), wanted
-        with np.errstate(over="ignore", invalid="ignore"):
-            gram = np.matmul(rows, rows.swapaxes(1, 2))
-            sound: Mask = np.isfinite(np.trace(gram, axis1=1, axis2=2)) & wanted
-        if not sound.all():
-            gram = np.where(sound[:, None, None], gram, 0.0)
-        squares, vectors, trusted = leading(gram, keep)
-        sound &= trusted & (squares[:, -1] < LARGEST)
-        top = squares[:, : -depth - 1 : -1]
-        weighted = np.matmul(vectors[:, :, -depth:].swapaxes(1, 2), rows)[:, ::-1]
-        kept = (np.arange(depth) < keep[:, None]) & sound[:, None]
-        strengths = np.sqrt(np.where(kept, top, 0.0))
-        basis = np.where(kept[:, :, None], weighted / np.where(kept, strengths, 1.0)[:, :, None], 0.0)
-        return basis, strengths, sound
-
-    def _exactly(self, rows: Array, known: int, keep: int, basis: Array, strengths: Array) -> None:
-        """Update one node as a single node would."""
-        compact = np.concatenate([rows[:known], rows[self.depth :]])
-        exact = leading_exactly(compact, keep)
-        if exact is None:
-            compact[known:] = finite_all(compact[known:])
-            exact = leading_exactly(compact, keep)
-        if exact is not None:
-            found = len(exact[1])
-            basis[:found], strengths[:found] = exact
-
-    def _adapt(self, full: Nodes, strengths: Array, kept: Nodes, basis: Array) -> None:
-        """Change ranks by at most one, by the energy of the weakest direction shown."""
-        assert self.energy_bounds is not None
-        low, high = self.energy_bounds
-        shown = np.minimum(self._shown[full], kept)
-        ready = (self.blocks[full] - self._last_change[full] >= self.holdoff) & (kept > 0)
-        directions = np.arange(self.depth)
-        total = np.where(directions < shown[:, None], strengths, 0.0).sum(axis=1)
-        weakest = strengths[np.arange(full.size), np.maximum(shown - 1, 0)]
-        energy = np.divide(weakest, total, out=np.full(full.size, 0.5 * (low + high)), where=total > 0)
-        shrink = ready & (energy < low) & (self._shown[full] > 1)
-        grow = ready & (energy > high) & ~shrink & (shown == self._shown[full])
-        grow &= (shown < self.limit) & (kept > shown)
-        self._shown[full] = np.where(shrink, shown - 1, self._shown[full] + grow)
-        self._last_change[full] = np.where(shrink | grow, self.blocks[full], self._last_change[full])
-        dropped = directions >= (self._shown[full] + self.spare)[:, None]
-        strengths[dropped] = 0.0
-        basis[dropped] = 0.0
-
-    def _show(self, nodes: Nodes, at: At, basis: Array, strengths: Array, kept: Nodes) -> None:
+    def _show(self, nodes: Nodes, basis: Array, strengths: Array, kept: Nodes) -> None:
         """Take new directions into use, aligned with the ones before."""
         width = self.width
         shown = np.minimum(self._shown[nodes], kept)
         basis, strengths = basis[:, :width], strengths[:, :width]
         directions = np.arange(width)
-        signs = align_signs(basis, self.rows[at])
+        signs = align_signs(basis, self.rows[nodes])
         self._signed[nodes, :width] *= signs
         if (shown < width).any():
             visible = directions < shown[:, None]
             signs[~visible] = 0.0
             strengths = np.where(visible, strengths, 0.0)
-        self.rows[at] = basis * signs[:, :, None]
-        self.strengths[at] = strengths
+        self.rows[nodes] = basis * signs[:, :, None]
+        self.strengths[nodes] = strengths
         self.ranks[nodes] = shown

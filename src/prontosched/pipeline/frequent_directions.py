@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.pipeline.embedding import check_rank, finite
+from prontosched.pipeline.embedding import VectorEmbedding, check_rank, finite
 from prontosched.subspace import Array, Subspace, leading_exactly
 
 
-class FrequentDirections:
+class FrequentDirections(VectorEmbedding):
     """Keep a small matrix whose Gram matrix is close to that of all vectors seen.
 
     With l rows after a squeeze, the Gram matrices differ by at most the energy
@@ -70,11 +70,6 @@ class FrequentDirections:
             self._fresh = True
         return self._subspace
 
-    @property
-    def kept(self) -> Subspace | None:
-        """The directions shown: there are no others."""
-        return self.subspace
-
     def learn_one(self, y: Array) -> None:
         """Take in one telemetry vector of shape `(d,)`."""
         y = finite(y)
@@ -97,11 +92,6 @@ class FrequentDirections:
         self._rows[:kept] = shrunk[:, None] * directions[:kept]
         # The last kept row is now zero: the next vector may have its place.
         self._used = self.rank if self.authors else int(np.count_nonzero(shrunk))
-
-    def learn_many(self, Y: Array) -> None:
-        """Take in the columns of `(d, n)`, in order."""
-        for y in np.ascontiguousarray(Y.T):
-            self.learn_one(y)
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor arguments, by name."""

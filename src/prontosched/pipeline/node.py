@@ -27,6 +27,14 @@ from prontosched.telemetry.scaling import IMPLAUSIBLE, Scaling
 STATE_KIND = "node"
 STATE_VERSION = 1
 FLOAT = np.dtype(np.float64)
+# An adopted view counts as this many vectors at first, and half of that after
+# each half-life of own vectors; below the least it is let go.
+ADOPTED_SAMPLES = 20.0
+ADOPTED_HALF_LIFE = 500.0
+LEAST_WEIGHT = 1.0
+NOTHING = np.zeros(0)
+
+Timesteps = TypeVar("Timesteps", float, NDArray[np.float64])
 
 
 class Node:
@@ -297,16 +305,11 @@ class Node:
             node._adopted = _subspace(parts["adopted"])
             node._view = _subspace(parts["view"])
             node._seen_own = node.embedding.subspace
-        node.projector.restore(parts["projector"], node.view if node.projector_used(parts) else None)
+        # Whether the saved projector had already met the saved view.
+        used, rows = parts["projector"]["rows"], parts.get("view", {}).get("rows", NOTHING)
+        met = used.size and rows.shape == used.shape and np.array_equal(np.abs(rows), np.abs(used))
+        node.projector.restore(parts["projector"], node.view if met else None)
         return node
-
-    @staticmethod
-    def projector_used(parts: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Tell whether the saved projector had already met the saved view."""
-        if "view" not in parts or not parts["projector"]["rows"].size:
-            return False
-        rows, used = parts["view"]["rows"], parts["projector"]["rows"]
-        return bool(rows.shape == used.shape and np.array_equal(np.abs(rows), np.abs(used)))
 
 
 def _named(y: Any) -> Mapping[str, Any] | None:
@@ -326,17 +329,8 @@ def _subspace(part: Mapping[str, Any]) -> Subspace:
     return Subspace(part["rows"].T, part["strengths"])
 
 
-# An adopted view counts as this many vectors at first, and half of that after
-# each half-life of own vectors; below the least it is let go.
-ADOPTED_SAMPLES = 20.0
-ADOPTED_HALF_LIFE = 500.0
-LEAST_WEIGHT = 1.0
-
-Timesteps = TypeVar("Timesteps", float, NDArray[np.float64])
-
-
 def adopted_weight(timestep: Timesteps) -> Timesteps:
-    """Return as how many vectors a view counts for a node that has seen `timestep` of its own.
+    """Return as how many vectors an adopted view counts for a node that has seen `timestep` of its own.
 
     Examples
     --------

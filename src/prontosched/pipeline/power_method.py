@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.pipeline.embedding import check_rank, finite
+from prontosched.pipeline.embedding import VectorEmbedding, check_rank, finite
 from prontosched.subspace import Array, Subspace
 
 
-class PowerMethod:
+class PowerMethod(VectorEmbedding):
     """Turn a basis towards the leading directions, one block at a time.
 
     It yields no singular values: 1, 1/2, 1/3, … stand in for them. Until the first
@@ -79,11 +79,6 @@ class PowerMethod:
         self._product = np.zeros(basis.shape)
         self._held = 0
 
-    @property
-    def kept(self) -> Subspace | None:
-        """The directions shown: there are no others."""
-        return self.subspace
-
     def learn_one(self, y: Array) -> None:
         """Take in one telemetry vector of shape `(d,)`."""
         y = finite(y)
@@ -103,11 +98,6 @@ class PowerMethod:
                 self._show(basis)
             else:
                 self._show(self.subspace.basis)
-
-    def learn_many(self, Y: Array) -> None:
-        """Take in the columns of `(d, n)`, in order."""
-        for y in np.ascontiguousarray(Y.T):
-            self.learn_one(y)
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor arguments, by name; the starting basis is part of the state."""

@@ -7,14 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.pipeline.embedding import check_energy_bounds, check_forgetting, check_rank, finite
+from prontosched.pipeline.embedding import (
+    VectorEmbedding,
+    check_energy_bounds,
+    check_forgetting,
+    check_rank,
+    finite,
+)
 from prontosched.subspace import Array, Subspace, align_signs
 
 START_ENERGY = 0.01
 LEAST_ENERGY = 1e-200
 
 
-class Spirit:
+class Spirit(VectorEmbedding):
     """Follow directions one by one, each learning from what the ones before leave over.
 
     The directions are not orthonormal while learning; `subspace` gives them made
@@ -90,11 +96,6 @@ class Spirit:
             self._subspace = Subspace(basis[order].T, strengths[order])
         return self._subspace
 
-    @property
-    def kept(self) -> Subspace | None:
-        """The directions shown: there are no others."""
-        return self.subspace
-
     def learn_one(self, y: Array) -> None:
         """Take in one telemetry vector of shape `(d,)`."""
         y = finite(y)
@@ -135,11 +136,6 @@ class Spirit:
         elif self._inside > high * self._whole and self._rank > 1:
             self._rank -= 1
             self._last_change = self.seen
-
-    def learn_many(self, Y: Array) -> None:
-        """Take in the columns of `(d, n)`, in order."""
-        for y in np.ascontiguousarray(Y.T):
-            self.learn_one(y)
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor arguments, by name."""

@@ -7,7 +7,7 @@ the entry-point group `prontosched.signals` and are found by `find_signal`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from prontosched.decision import FleetSignal, Signal
 from prontosched.errors import SettingsError, suggestion
@@ -56,12 +56,6 @@ def find_signal(name: str) -> SignalKind:
     return found[name]
 
 
-def lasting_settings(signal: Signal | FleetSignal) -> dict[str, Any]:
-    """Return the settings that what a signal has learned depends on; whether it is obeyed is none of them."""
-    settings: dict[str, Any] = getattr(signal, "settings", dict)()
-    return {name: value for name, value in settings.items() if name != "enforcing"}
-
-
 __all__ = [
     "SIGNALS",
     "LearnedFleet",
@@ -71,5 +65,4 @@ __all__ = [
     "SignalKind",
     "all_signals",
     "find_signal",
-    "lasting_settings",
 ]

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from prontosched.signals.arithmetic import Component, Many, One, Operations, Value
+from prontosched.signals.arithmetic import Component, One, Operations, Value
 from prontosched.subspace import Array
 
 SIZE = 1024
@@ -24,35 +24,34 @@ WHOLE_PAST = 1 << 40
 FRESH = 64
 
 
-def check_size(size: int) -> None:
-    """Raise unless a sample of this size can be halved."""
-    if size < 2 or size % 2:
-        raise ValueError(f"size must be even and at least 2, got {size}")
+class _Sample(Component):
+    """What both forms hold: the sample as it came and in order, and where it stands."""
+
+    SETTINGS: ClassVar[tuple[str, ...]] = ("size", "longest_stride")
+
+    def __init__(self, ops: Operations, size: int = SIZE, longest_stride: int = LONGEST_STRIDE) -> None:
+        if size < 2 or size % 2:
+            raise ValueError(f"size must be even and at least 2, got {size}")
+        self.ops = ops
+        self.size = size
+        self.longest_stride = longest_stride
+        self.values = np.full((*ops.lead, size), np.inf)
+        self.ordered = np.full((*ops.lead, size), np.inf)
+        self.seen = ops.full(0)
+        self.count = ops.full(0)
+        self.next = ops.full(0)
+        self.fresh = ops.full(0)
+        self.stride = ops.full(1)
+        self.sorted_count = ops.full(0)
 
 
-class OneSample(Component):
+class OneSample(_Sample):
     """A thinned sample of one stream.
 
     Notes
     -----
     Memory: two rows of `size` floats.
     """
-
-    SETTINGS: ClassVar[tuple[str, ...]] = ("size", "longest_stride")
-
-    def __init__(self, size: int = SIZE, longest_stride: int = LONGEST_STRIDE) -> None:
-        check_size(size)
-        self.ops = One()
-        self.size = size
-        self.longest_stride = longest_stride
-        self.values = np.full(size, np.inf)
-        self.ordered = np.full(size, np.inf)
-        self.seen = 0
-        self.count = 0
-        self.next = 0
-        self.fresh = 0
-        self.stride = 1
-        self.sorted_count = 0
 
     def add(self, x: float) -> bool:
         """Take in one value, or none where it is NaN; tell whether answers may have changed."""
@@ -105,7 +104,7 @@ class OneSample(Component):
         return float(self.ordered[above]) if above < self.sorted_count else np.inf
 
 
-class ManySamples(Component):
+class ManySamples(_Sample):
     """Thinned samples of many streams, each at its own place.
 
     Notes
@@ -120,22 +119,6 @@ class ManySamples(Component):
     >>> samples.quantiles(np.array([[0.25, 0.5]])).tolist()
     [[16.0, 48.0]]
     """
-
-    SETTINGS: ClassVar[tuple[str, ...]] = ("size", "longest_stride")
-
-    def __init__(self, ops: Many, size: int = SIZE, longest_stride: int = LONGEST_STRIDE) -> None:
-        check_size(size)
-        self.ops: Operations = ops
-        self.size = size
-        self.longest_stride = longest_stride
-        self.values = ops.table(size, np.inf)
-        self.ordered = ops.table(size, np.inf)
-        self.seen = ops.full(0)
-        self.count = ops.full(0)
-        self.next = ops.full(0)
-        self.fresh = ops.full(0)
-        self.stride = ops.full(1)
-        self.sorted_count = ops.full(0)
 
     def add(self, x: Array) -> Value:
         """Take in one value per stream, or none where it is NaN; tell whose answers may have changed."""
@@ -205,9 +188,8 @@ class ManySamples(Component):
 
 
 def samples(
-    ops: Operations, size: int = SIZE, *, longest_stride: int = LONGEST_STRIDE
+    ops: Operations, size: int = SIZE, longest_stride: int = LONGEST_STRIDE
 ) -> OneSample | ManySamples:
     """Return the sample, or samples, that these operations need."""
-    return (
-        ManySamples(ops, size, longest_stride) if isinstance(ops, Many) else OneSample(size, longest_stride)
-    )
+    kind = OneSample if isinstance(ops, One) else ManySamples
+    return kind(ops, size, longest_stride=longest_stride)

@@ -5,7 +5,7 @@ Covers: one node (`RejectJob`) and many at once (`RejectJobFleet`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +28,14 @@ class _Options:
 
     name = "paper"
 
-    def __init__(self, threshold: float, weights: Weights, hold: int, *, absolute: bool) -> None:
+    def __init__(
+        self,
+        threshold: float = 1.0,
+        *,
+        absolute: bool = False,
+        weights: Weights = "normalised",
+        hold: int = 0,
+    ) -> None:
         if not threshold > 0:
             raise ValueError(f"threshold must be positive, got {threshold}")
         if weights not in ("normalised", "raw", "harmonic"):
@@ -78,18 +85,9 @@ class RejectJob(_Options):
     True
     """
 
-    def __init__(
-        self,
-        threshold: float = 1.0,
-        *,
-        absolute: bool = False,
-        weights: Weights = "normalised",
-        hold: int = 0,
-    ) -> None:
-        super().__init__(threshold, weights, hold, absolute=absolute)
-        self._holding = 0
-        self._subspace: Subspace | None = None
-        self._weights: list[float] = []
+    _holding = 0
+    _subspace: Subspace | None = None
+    _weights: Sequence[float] = ()
 
     def decide(self, evidence: Evidence) -> Decision:
         """Answer for one timestep."""
@@ -104,39 +102,22 @@ class RejectJob(_Options):
     def _judge(self, evidence: Evidence, spikes: list[int]) -> Decision:
         """Answer where a direction spikes, or the signal is held."""
         timestep, score = evidence.timestep, 0.0
-        if evidence.subspace is not self._subspace:
-            self._weigh(evidence.subspace)
+        subspace = evidence.subspace
+        if subspace is not self._subspace and subspace is not None:
+            self._subspace, self._weights = subspace, weigh(subspace.singular_values, self.weights).tolist()
         for spike, weight in zip(spikes, self._weights, strict=False):
             if spike:
                 score += weight if self.absolute or spike > 0 else -weight
         if score >= self.threshold - TOLERANCE:
             self._holding = self.hold
-            return Decision(
-                True, score, self.threshold, self._reason(evidence, score), timestep, contended=True
-            )
+            assert subspace is not None
+            reason = explain(spikes, self._weights, subspace.basis, evidence.metrics, score, self.threshold)
+            return Decision(True, score, self.threshold, reason, timestep, contended=True)
         if self._holding:
             self._holding -= 1
             reason = f"refusing: held after the last raise, {self._holding} timesteps to go"
             return Decision(True, score, self.threshold, reason, timestep, contended=True)
         return Decision(False, score, self.threshold, SOME if any(spikes) else CALM, timestep)
-
-    def _weigh(self, subspace: Subspace | None) -> None:
-        self._subspace = subspace
-        if subspace is None:
-            return
-        strengths = subspace.singular_values.tolist()
-        if self.weights == "normalised":
-            strengths = [strength / strengths[0] for strength in strengths]
-        elif self.weights == "harmonic":
-            strengths = [1.0 / (i + 1) for i in range(len(strengths))]
-        self._weights = strengths
-
-    def _reason(self, evidence: Evidence, score: float) -> str:
-        assert evidence.subspace is not None
-        assert evidence.spikes is not None
-        return explain(
-            evidence.spikes, self._weights, evidence.subspace.basis, evidence.metrics, score, self.threshold
-        )
 
     def state(self) -> dict[str, Any]:
         """Return everything held, by name."""
@@ -153,16 +134,8 @@ class RejectJobFleet(_Options):
     Parameters are those of `RejectJob`, after the number of nodes.
     """
 
-    def __init__(
-        self,
-        nodes: int,
-        threshold: float = 1.0,
-        *,
-        absolute: bool = False,
-        weights: Weights = "normalised",
-        hold: int = 0,
-    ) -> None:
-        super().__init__(threshold, weights, hold, absolute=absolute)
+    def __init__(self, nodes: int, **options: Any) -> None:
+        super().__init__(**options)
         self._holding = np.zeros(nodes, np.int64)
         self._last: tuple[FleetEvidence, FleetDecision] | None = None
         self._raised = np.zeros(0, np.intp)
@@ -219,7 +192,7 @@ def weigh(singular_values: Array, kind: Weights) -> Array:
 
 def explain(
     spikes: list[int],
-    weights: list[float],
+    weights: Sequence[float],
     basis: Array,
     metrics: tuple[str, ...] | None,
     score: float,
