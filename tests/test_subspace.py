@@ -232,6 +232,6 @@ def test_weak_directions_of_a_gram_matrix_are_not_trusted(rng: np.random.Generat
     turn, _ = np.linalg.qr(rng.standard_normal((4, 4)))
     gram = turn @ np.diag([1.0, 1e-2, 1e-3, 1e-6]) @ turn.T
 
-    assert leading(gram, 3).trusted
-    assert not leading(gram, 4).trusted
-    assert leading(np.stack([gram, gram]), np.array([3, 4])).trusted.tolist() == [True, False]
+    assert leading(gram, 3)[2]
+    assert not leading(gram, 4)[2]
+    assert leading(np.stack([gram, gram]), np.array([3, 4]))[2].tolist() == [True, False]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -321,34 +321,23 @@ def distance(
     return float(np.sqrt(apart / (2 * larger))) if apart > 1e-14 * larger else 0.0
 
 
-class LeadingDirections(NamedTuple):
-    """Eigenvalues and eigenvectors of a Gram matrix, weakest first, and whether they may be used.
+def leading(gram: Array, rank: int | NDArray[np.intp]) -> tuple[Array, Array, Any]:
+    """Return eigenvalues and eigenvectors of a finite Gram matrix, weakest first, and whether to trust them.
 
-    For a stack of matrices every field has a leading axis.
-    """
-
-    squares: Array
-    vectors: Array
-    trusted: Any
-
-
-def leading(gram: Array, rank: int | NDArray[np.intp]) -> LeadingDirections:
-    """Return the eigenvectors of a finite Gram matrix, or of a stack of them.
-
-    `trusted` tells whether the `rank` leading ones are exact enough; `rank` may be one
-    number for each matrix of a stack.
+    The `rank` leading ones must be exact enough. For a stack of matrices everything has a
+    leading axis, and `rank` may be one number for each.
 
     Examples
     --------
-    >>> found = leading(np.diag([1.0, 4.0, 1e-9]), 2)
-    >>> found.squares[-2:], found.trusted
+    >>> squares, vectors, trusted = leading(np.diag([1.0, 4.0, 1e-9]), 2)
+    >>> squares[-2:], trusted
     (array([1., 4.]), True)
     """
     squares, vectors = _eigh(gram)
     if gram.ndim == 2 and isinstance(rank, int):
-        return LeadingDirections(squares, vectors, GRAM_TRUST * squares.item(-1) < squares.item(-rank))
+        return squares, vectors, GRAM_TRUST * squares.item(-1) < squares.item(-rank)
     weakest = squares[np.arange(len(gram)), squares.shape[1] - rank]
-    return LeadingDirections(squares, vectors, GRAM_TRUST * squares[:, -1] < weakest)
+    return squares, vectors, GRAM_TRUST * squares[:, -1] < weakest
 
 
 def leading_exactly(rows: Array, rank: int) -> tuple[Array, Array] | None:

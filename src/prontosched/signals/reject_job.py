@@ -46,6 +46,7 @@ class _Options:
         self.absolute = absolute
         self.weights: Weights = weights
         self.hold = hold
+        self._holding: Any = 0  # timesteps to go; in a fleet those of each node
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor arguments, by name."""
@@ -85,7 +86,6 @@ class RejectJob(_Options):
     True
     """
 
-    _holding = 0
     _subspace: Subspace | None = None
     _weights: Sequence[float] = ()
 
@@ -104,7 +104,7 @@ class RejectJob(_Options):
         timestep, score = evidence.timestep, 0.0
         subspace = evidence.subspace
         if subspace is not self._subspace and subspace is not None:
-            self._subspace, self._weights = subspace, weigh(subspace.singular_values, self.weights).tolist()
+            self._weigh(subspace)
         for spike, weight in zip(spikes, self._weights, strict=False):
             if spike:
                 score += weight if self.absolute or spike > 0 else -weight
@@ -118,6 +118,15 @@ class RejectJob(_Options):
             reason = f"refusing: held after the last raise, {self._holding} timesteps to go"
             return Decision(True, score, self.threshold, reason, timestep, contended=True)
         return Decision(False, score, self.threshold, SOME if any(spikes) else CALM, timestep)
+
+    def _weigh(self, subspace: Subspace) -> None:
+        """Do what `weigh` does, in floats."""
+        strengths = subspace.singular_values.tolist()
+        if self.weights == "normalised":
+            strengths = [strength / strengths[0] for strength in strengths]
+        elif self.weights == "harmonic":
+            strengths = [1.0 / (i + 1) for i in range(len(strengths))]
+        self._subspace, self._weights = subspace, strengths
 
     def state(self) -> dict[str, Any]:
         """Return everything held, by name."""
