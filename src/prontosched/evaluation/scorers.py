@@ -21,8 +21,9 @@ from prontosched.evaluation.competitors import Competitor
 from prontosched.evaluation.measures import Mask
 from prontosched.extras import missing_extra
 from prontosched.signals.arithmetic import One
-from prontosched.signals.inputs import OFFSET, History, Profiles, StepClock, weight
+from prontosched.signals.inputs import OFFSET, History, Profiles, StepClock
 from prontosched.subspace import Array
+from prontosched.telemetry.scaling import weight_of
 
 GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 CLOCK_PERIOD = 10
@@ -161,7 +162,7 @@ class ReadyZScore:
         off = ready - self._mean
         score: Array = off / np.sqrt(np.maximum(self._variance, 1e-18))
         # A mean of the first values, then an exponential one.
-        recent = np.maximum(1.0 / (self._seen + 2.0), weight(HALF_LIFE))
+        recent = np.maximum(1.0 / (self._seen + 2.0), weight_of(HALF_LIFE))
         self._mean = _blend(self._mean, ready, recent)
         self._variance = _blend(self._variance, np.where(np.isfinite(off), off * off, 0.0), recent)
         self._seen += np.isfinite(ready)
@@ -176,7 +177,7 @@ class DistanceMeans:
     """
 
     def __init__(self, nodes: int) -> None:
-        self._weight = weight(HALF_LIFE)
+        self._weight = weight_of(HALF_LIFE)
         self._means = np.full((2, nodes), np.nan)
         self._rows: AlignedRows | None = None
         self._relative: Array = np.zeros((0, 2, nodes))

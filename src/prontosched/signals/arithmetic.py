@@ -95,6 +95,10 @@ class One:
         """Return the product of every row `(n, k)` with `x` `(k,)`, as n quantities."""
         return rows.dot(x).tolist()  # type: ignore[no-any-return]
 
+    def column(self, x: Value) -> Value:
+        """Return a quantity in the shape that multiplies a vector of every node."""
+        return x
+
     def any(self, condition: Value) -> Value:
         """Tell whether the condition holds anywhere."""
         return condition
@@ -147,6 +151,7 @@ class Many:
     stack: ClassVar[Any] = staticmethod(lambda values: np.stack(values, axis=-1))
     known: ClassVar[Any] = staticmethod(lambda x: x == x)
     whole: ClassVar[Any] = staticmethod(lambda x: x.astype(np.int64))
+    column: ClassVar[Any] = staticmethod(lambda x: x[:, None])
     any: ClassVar[Any] = staticmethod(lambda condition: bool(np.any(condition)))
     top: ClassVar[Any] = staticmethod(lambda x: int(x.max()) if x.size else 0)
 

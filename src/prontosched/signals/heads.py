@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from prontosched.signals.arithmetic import Component, One, Operations, Value
-from prontosched.signals.inputs import weight
 from prontosched.subspace import Array
 from prontosched.symmetric import upper, whole
+from prontosched.telemetry.scaling import weight_of
 
 # Labels' worth of the prior, and how far the past fades with each label.
 RIDGE = 10.0
@@ -217,10 +217,10 @@ class Heads(Component):
 
 DIRECTIONS = 4
 FARTHEST = 6.0
-SCALE_WEIGHT = weight(1440.0)
-TREND_WEIGHT = weight(4.0)
-ALONG_WEIGHT = weight(2000.0)
-EARNED_WEIGHT = weight(2000.0)
+SCALE_WEIGHT = weight_of(1440.0)
+TREND_WEIGHT = weight_of(4.0)
+ALONG_WEIGHT = weight_of(2000.0)
+EARNED_WEIGHT = weight_of(2000.0)
 LARGE = 1e6
 # Evidence for the correction, as a logarithm of odds: where it begins to count, and where it counts in full.
 FIRST_EVIDENCE, ENOUGH_EVIDENCE = 2.0, 8.0
@@ -238,7 +238,7 @@ CORRECTION_INPUTS = (
 
 
 class Correction(Component):
-    """A second head over what the embedding embedded.
+    """A second head, over what the embedding gives.
 
     Notes
     -----
@@ -259,14 +259,12 @@ class Correction(Component):
         self.gain = ops.full(0.0)
         self.gain_weight = ops.full(0.0)
         self.along = np.zeros((*ops.lead, 0))
-        self._part = np.zeros(0)  # room for one node's part of a label
         self.along_weight = ops.full(0.0)
         self.along_scale = ops.full(1.0)
 
     def grow(self, features: int) -> None:
         """Make room for the metrics, whose number is known with the first vector."""
         self.along = np.zeros((*self.ops.lead, features))
-        self._part = np.zeros(features)
 
     def inputs(
         self, directions: list[Value], t_squared: Value, spe: Value, along: Value, embedded: Value
@@ -338,14 +336,11 @@ class Correction(Component):
         k = learns * ops.clip(1.0 / ops.maximum(self.along_weight, 1.0), ALONG_WEIGHT, 0.5)
         self.along_scale = scale = self.along_scale / (1.0 - k)
         part = k * scale * missed
-        if isinstance(ops, One):
-            self.along += np.multiply(vector, part, self._part)
-        else:
-            self.along += part[:, None] * vector
+        self.along += vector * ops.column(part)
         large = scale > LARGE
         if ops.any(large):
             shrink = ops.where(large, 1.0 / scale, 1.0)
-            self.along *= shrink if isinstance(ops, One) else shrink[:, None]
+            self.along *= ops.column(shrink)
             self.along_scale = scale * shrink
 
     def correction(self, x: Array) -> Value:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from prontosched.signals.arithmetic import Component, Operations, Value
+from prontosched.telemetry.scaling import weight_of
 
 SHORT, LONG = (2.0, 5.0, 15.0), (60.0, 240.0, 1440.0)
 RATES = (10.0, 60.0, 1440.0)
@@ -23,17 +24,6 @@ WEEK_OF_MINUTES = 7 * 1440.0
 OFFSET = 0.05
 # Three tolerances: above it, more contention now says little about contention to come.
 LEVEL_TOP = math.log(3.0 + OFFSET)
-
-
-def weight(half_life: float) -> float:
-    """Return the weight of the newest value in an average with this half-life in steps.
-
-    Examples
-    --------
-    >>> weight(1.0)
-    0.5
-    """
-    return float(1.0 - 0.5 ** (1.0 / half_life))
 
 
 HISTORY_INPUTS = (
@@ -173,12 +163,12 @@ class History(Component):
         ]
 
 
-LEVEL_WEIGHTS = tuple(weight(k) for k in SHORT + LONG)
-RATE_WEIGHTS = tuple(weight(k) for k in RATES)
-RESTLESS_WEIGHTS = tuple(weight(k) for k in RESTLESS)
+LEVEL_WEIGHTS = tuple(weight_of(k) for k in SHORT + LONG)
+RATE_WEIGHTS = tuple(weight_of(k) for k in RATES)
+RESTLESS_WEIGHTS = tuple(weight_of(k) for k in RESTLESS)
 WEIGHTS: tuple[Sequence[Value], ...] = (LEVEL_WEIGHTS, RATE_WEIGHTS, RESTLESS_WEIGHTS)
-USED_WEIGHTS = tuple(weight(k) for k in USED)
-WEEK_WEIGHT = weight(WEEK_OF_MINUTES)
+USED_WEIGHTS = tuple(weight_of(k) for k in USED)
+WEEK_WEIGHT = weight_of(WEEK_OF_MINUTES)
 
 
 MINUTE = 60.0

@@ -25,12 +25,12 @@ from prontosched.signals.inputs import (
     History,
     Profiles,
     StepClock,
-    weight,
 )
 from prontosched.signals.outlook import Outlook
 from prontosched.signals.policy import Admission, Policy, Tolerance
 from prontosched.signals.record import SignalRecord
 from prontosched.subspace import Array
+from prontosched.telemetry.scaling import weight_of
 
 INPUTS = HISTORY_INPUTS + PROFILE_INPUTS
 LEVEL_1440 = 5
@@ -39,7 +39,7 @@ PERSISTENCE = (2.5, -0.3)
 MOST_EXPECTED = 3.0
 LEAST_SQUARES_TOP = math.log(MOST_EXPECTED)
 LEAST_SQUARES_EDGE = math.log(1.0 + OFFSET)
-ERROR_WEIGHT = weight(500.0)
+ERROR_WEIGHT = weight_of(500.0)
 ERROR_TO_LOGIT = 1.7
 SCORE_LIMIT = 12.0
 # Contention beyond this many tolerances is all the same, and would bend the heads.
@@ -48,7 +48,7 @@ MOST_CONTENTION = 100.0
 # starts with, and the most that it remembers.
 OFFSET_PRIOR, OFFSET_KNOWN = 2.0, 100.0
 USUAL_EVERY = 8
-USUAL_WEIGHT = weight(1440.0 / USUAL_EVERY)
+USUAL_WEIGHT = weight_of(1440.0 / USUAL_EVERY)
 # The learned score takes over between these numbers of labels, positives counted twenty-fold.
 FIRST_LABELS, ENOUGH_LABELS, LABELS_PER_SPIKE = 300.0, 1000.0, 20.0
 
@@ -285,7 +285,7 @@ class ContentionLearner(Component):
         due = steps % USUAL_EVERY == 1.0
         if self.ops.any(due):
             k = self.ops.where(due, self.ops.maximum(USUAL_WEIGHT, USUAL_EVERY / (steps + USUAL_EVERY)), 0.0)
-            self.usual += (x - self.usual) * (k if isinstance(self.ops, One) else k[:, None])
+            self.usual += (x - self.usual) * self.ops.column(k)
 
     def _expected(self, u: Value, level: Value) -> Value:
         ops = self.ops

@@ -20,13 +20,14 @@ from typing import ClassVar, NamedTuple
 
 from prontosched.errors import SettingsError
 from prontosched.signals.arithmetic import Component, Operations, Value
-from prontosched.signals.inputs import StepClock, weight
+from prontosched.signals.inputs import StepClock
 from prontosched.signals.quantiles import WHOLE_PAST, samples
+from prontosched.telemetry.scaling import weight_of
 
 # Values from which a percentile of the past is told, and how many of them are kept.
 FIRST_VALUES = 20
 TOLERANCE_VALUES = 4096
-DOWNTIME_WEIGHT = weight(5000.0)
+DOWNTIME_WEIGHT = weight_of(5000.0)
 # Unspent budget is kept for a bad day, up to what this many steps earn.
 SAVED_STEPS = 7200.0
 # From here on a threshold is more than a guess.

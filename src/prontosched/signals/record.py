@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import ClassVar, NamedTuple
 
 from prontosched.signals.arithmetic import Component, Operations, Value
-from prontosched.signals.inputs import weight
+from prontosched.telemetry.scaling import weight_of
 
-FADES = weight(10_000.0)
+FADES = weight_of(10_000.0)
 JUDGED_EVERY = 16
 LONG = 5000.0
 ENOUGH_SPIKES = 20.0

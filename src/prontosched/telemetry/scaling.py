@@ -212,7 +212,13 @@ class Scaling:
 
 
 def weight_of(half_life: float) -> float:
-    """Return the weight of the newest vector for a half-life in timesteps."""
+    """Return the weight of the newest value in an average with this half-life in timesteps.
+
+    Examples
+    --------
+    >>> weight_of(1.0)
+    0.5
+    """
     return float(1.0 - 0.5 ** (1.0 / half_life))
 
 
