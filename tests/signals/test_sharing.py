@@ -173,7 +173,7 @@ def test_shared_information_with_a_negative_direction_is_refused():
     with pytest.raises(StateError, match="must be a sum of squares"):
         signal.start_from(shared)
 
-    assert not signal.learner.heads.borrowed.any()
+    assert not signal.learner.heads.fleet_prior.any()
 
 
 def test_shared_statistics_of_another_shape_are_refused():

@@ -8,7 +8,7 @@ contention so far.
 The heads over contention history are learned without the embedding's inputs. The
 correction learns what they miss. Each of its predictions is compared with the label,
 once without and once with the correction, and it counts only as far as it has earned
-it: where the metrics say nothing, nothing changes.
+it: where the metrics add nothing, nothing changes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Heads(Component):
     forgetting
         What is left of the past with each label.
     overlap
-        How many labels in a row say the same and count as one: against the prior, and
+        How many labels in a row carry the same and count as one: against the prior, and
         for how fast the past fades.
     batch
         Labels learned from at a time.
@@ -68,10 +68,11 @@ class Heads(Component):
     Notes
     -----
     Memory: `heads * k * (k + 1)` floats per node, and as much again while learning; half
-    of that for what was borrowed.
+    of that for what was taken from a fleet.
     """
 
     SETTINGS: ClassVar[tuple[str, ...]] = ("prior", "overlap", "ridge", "batch", "fade", "cap", "identity")
+    SAVED_AS: ClassVar[Mapping[str, str]] = {"fleet_prior": "borrowed", "fleet_labels": "credit"}
 
     def __init__(
         self,
@@ -99,10 +100,10 @@ class Heads(Component):
         self.waiting_errors = np.zeros((*lead, heads, batch))
         self.waiting_curvatures = np.ones((*lead, heads, batch))
         if isinstance(ops, One):
-            # What others lent when it began: upper triangles of information, and information times weights.
-            self.borrowed = np.zeros((heads, size * (size + 3) // 2))
-            # How many of its labels, and of the positive ones, are theirs.
-            self.credit = np.zeros(2, np.int64)
+            # What a fleet had learned: upper triangles of information, and information times weights.
+            self.fleet_prior = np.zeros((heads, size * (size + 3) // 2))
+            # How many of the labels, and of the positive ones, are the fleet's.
+            self.fleet_labels = np.zeros(2, np.int64)
         self.cap = size / ridge
         self.identity = np.eye(size)
         # Labels not yet written to the arrays above: one write a batch costs a tenth of one a label.
@@ -158,8 +159,8 @@ class Heads(Component):
         """Take over what `state` returned."""
         self._late.clear()
         self._late_numbers.clear()
-        # Earlier releases did not keep what they had borrowed.
-        none = {"borrowed": np.zeros_like(self.borrowed), "credit": np.zeros_like(self.credit)}
+        # Earlier releases did not keep what they had taken from a fleet.
+        none = {"borrowed": np.zeros_like(self.fleet_prior), "credit": np.zeros_like(self.fleet_labels)}
         super().restore({**none, **state})
 
     def _newton(self, at: Any) -> None:
@@ -185,34 +186,34 @@ class Heads(Component):
         They add up over nodes. For a least-squares head the sum is exactly what one
         head would hold that had learned from all of their labels; for a logistic head
         it is the sum of quadratic approximations, each around its own node's weights.
-        The prior's part is left out, and what others lent: it is theirs to tell.
+        The prior's part is left out, and the fleet's, which others share themselves.
         """
         information = np.linalg.inv(self.inverse)
         weighted = np.matmul(information, self.weights[..., None])[..., 0]
-        lent, lent_weighted = self._lent()
+        fleet, fleet_weighted = self._fleet_prior()
         left = self.prior_left[:, None]
-        information = information - left[..., None] * (self.ridge * self.identity + lent)
-        return information, weighted - left * (self.ridge * self.prior + lent_weighted)
+        information = information - left[..., None] * (self.ridge * self.identity + fleet)
+        return information, weighted - left * (self.ridge * self.prior + fleet_weighted)
 
     def start_from(self, information: Array, weighted: Array, scale: float) -> None:
         """Add shared information `(heads, k, k)` to that of one node, each label counted `scale` times.
 
-        What was borrowed before is given back.
+        What was taken from a fleet before is replaced.
         """
         self._write()
         own, own_weighted = self.share()
         self.prior_left[:] = 1.0
-        self.borrowed[:] = np.concatenate([scale * upper(information), scale * weighted], axis=-1)
-        lent, lent_weighted = self._lent()
-        inverse = np.linalg.inv(own + self.ridge * self.identity + lent)
+        self.fleet_prior[:] = np.concatenate([scale * upper(information), scale * weighted], axis=-1)
+        fleet, fleet_weighted = self._fleet_prior()
+        inverse = np.linalg.inv(own + self.ridge * self.identity + fleet)
         self.inverse[:] = 0.5 * (inverse + np.swapaxes(inverse, -1, -2))
-        right = own_weighted + self.ridge * self.prior + lent_weighted
+        right = own_weighted + self.ridge * self.prior + fleet_weighted
         self.weights = np.matmul(self.inverse, right[..., None])[..., 0]
 
-    def _lent(self) -> tuple[Array, Array]:
-        """Return what was borrowed, as it was then: information, and information times weights."""
+    def _fleet_prior(self) -> tuple[Array, Array]:
+        """Return what was taken from a fleet: information, and information times weights."""
         size = self.prior.shape[-1]
-        return whole(self.borrowed[:, :-size], size), self.borrowed[:, -size:]
+        return whole(self.fleet_prior[:, :-size], size), self.fleet_prior[:, -size:]
 
 
 DIRECTIONS = 4

@@ -92,7 +92,11 @@ class ContentionLearner(Component):
     """
 
     SETTINGS: ClassVar[tuple[str, ...]] = ("policy", "unit")
-    SAVED_AS: ClassVar[Mapping[str, str]] = {"correction": "sight", "correction_inputs": "sights"}
+    SAVED_AS: ClassVar[Mapping[str, str]] = {
+        "correction": "sight",
+        "correction_inputs": "sights",
+        "decided_logits": "said",
+    }
 
     def __init__(self, ops: Operations, policy: Policy) -> None:
         self.ops = ops
@@ -120,7 +124,7 @@ class ContentionLearner(Component):
         self.correction_inputs = ring(np.zeros((*ops.lead, len(CORRECTION_INPUTS))) for _ in range(horizon))
         self.vectors = ring(np.zeros((*ops.lead, 0)) for _ in range(horizon))
         self.logits = ring(ops.full(0.0) for _ in range(horizon))
-        self.said = ring(ops.full(0.0) for _ in range(horizon))
+        self.decided_logits = ring(ops.full(0.0) for _ in range(horizon))
         self.offsets = [ops.full(0.0), ops.full(0.0)]
         self.offset_known = [ops.full(OFFSET_PRIOR), ops.full(OFFSET_PRIOR)]
         self.during = ring(ops.full(0.0) for _ in range(horizon))
@@ -172,7 +176,7 @@ class ContentionLearner(Component):
         admitted = self.admission.decide(
             score, self.logit, u, self.clock, self.record.trusted_early, known=known, enforcing=enforcing
         )
-        self.said.appendleft(self.logit)
+        self.decided_logits.appendleft(self.logit)
         self.during.appendleft(spike * 1.0)
         # A forecast that has given way is judged by what it would have said.
         own = self.forecast >= self.admission.close_at
@@ -230,13 +234,13 @@ class ContentionLearner(Component):
     def _learn_offsets(self, happened: Value, learns: Value) -> None:
         """Move the offset of quiet or of contended steps by a Newton step on this label."""
         ops = self.ops
-        said = 1.0 / (1.0 + ops.exp(-self.said[-1]))
+        chance = 1.0 / (1.0 + ops.exp(-self.decided_logits[-1]))
         part = learns / self.heads.overlap
         during = self.during[-1]
         for i, here in enumerate((part * (1.0 - during), part * during)):
-            known = ops.minimum(self.offset_known[i] + here * said * (1.0 - said), OFFSET_KNOWN)
+            known = ops.minimum(self.offset_known[i] + here * chance * (1.0 - chance), OFFSET_KNOWN)
             self.offset_known[i] = known
-            self.offsets[i] = ops.clip(self.offsets[i] + here * (happened - said) / known, -4.0, 4.0)
+            self.offsets[i] = ops.clip(self.offsets[i] + here * (happened - chance) / known, -4.0, 4.0)
 
     def _learn_onset(self, spike: Value) -> None:
         ops = self.ops
@@ -316,7 +320,7 @@ class ContentionLearner(Component):
         quadratic approximation. All zero until a first batch of labels has been learned.
         """
         heads = self.heads
-        labels = np.array([heads.labels, self.positives]) - heads.credit
+        labels = np.array([heads.labels, self.positives]) - heads.fleet_labels
         if labels[0] < BATCH:
             information, weighted = (np.zeros(shape) for shape in self._shapes())
             labels[:] = 0
@@ -347,13 +351,13 @@ class ContentionLearner(Component):
                 "shared information must be a sum of squares, got one with negative directions: ignore this sender"
             ) from None
         heads.start_from(information, weighted, scale)
-        # The labels of others count as own ones, as far as they say more.
-        own = np.array([heads.labels, self.positives]) - heads.credit
+        # The labels of others count as own ones, as far as they are more.
+        own = np.array([heads.labels, self.positives]) - heads.fleet_labels
         wanted = np.minimum(labels, [ENOUGH_LABELS, ENOUGH_LABELS / LABELS_PER_SPIKE])
         credit = np.maximum(np.floor(wanted) - own, 0).astype(np.int64)
         # In whole batches, so that labels that wait to be learned keep their places.
         credit[0] += -credit[0] % BATCH
-        heads.credit = credit
+        heads.fleet_labels = credit
         heads.labels, self.positives = (own + credit).tolist()
 
     def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
