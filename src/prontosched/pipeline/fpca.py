@@ -131,12 +131,12 @@ class FPCAEdge:
         self._stale = np.zeros(0)
         self._lineage = object()
 
-    def _remembered(self) -> float:
-        """Return how many vectors are behind the singular values: all, or as many as are remembered."""
+    def remembered(self, blocks: Any) -> Any:
+        """Return how many vectors are behind singular values after so many blocks; a number, or an array of them."""
         if self.forgetting == 1.0:
-            return float(self.blocks * self.block_size)
+            return 1.0 * blocks * self.block_size
         fade = self.forgetting**2
-        return self.block_size * (1.0 - fade**self.blocks) / (1.0 - fade)
+        return self.block_size * (1.0 - fade**blocks) / (1.0 - fade)
 
     def learn_one(self, y: Array) -> None:
         """Take in one telemetry vector of shape `(d,)`."""
@@ -185,7 +185,7 @@ class FPCAEdge:
         rank = self._shown + self._spare
         found = fold_block(rows, known, rank)
         self.blocks += 1
-        self.samples = self._remembered()
+        self.samples = self.remembered(self.blocks)
         self._held = self._known = 0
         if found is None:
             return
@@ -199,9 +199,13 @@ class FPCAEdge:
         self._show(basis, strengths, None)
 
     def _follow(self, weighted: Array, strengths: Array, along: Array, known: int) -> None:
-        """Show new directions, each turned along the one before it, or to a positive sum if it is new."""
-        kept = strengths.size
-        sides = along * self._signed if known == kept else self._new_sides(weighted, along, known)
+        """Show new directions with the signs of `align_signs`, for which `along` saves the products."""
+        if known == strengths.size:
+            sides = along * self._signed
+        else:
+            sides = weighted.sum(axis=1)
+            before = min(known, sides.size)
+            sides[:before] = along[:before] * self._signed[:before]
         self._signed = signed = np.copysign(strengths, sides)
         self._hold(weighted, strengths)
         self._show(weighted / signed[:, None], strengths, self._lineage)
@@ -211,12 +215,6 @@ class FPCAEdge:
         self.subspace = self.kept = Subspace(basis.T, strengths, lineage)
         if strengths.size > shown:
             self.subspace = Subspace(basis[:shown].T, strengths[:shown], lineage)
-
-    def _new_sides(self, weighted: Array, along: Array, known: int) -> Array:
-        sides: Array = weighted.sum(axis=1)
-        before = min(known, sides.size)
-        sides[:before] = along[:before] * self._signed[:before]
-        return sides
 
     def _hold(self, weighted: Array, strengths: Array) -> None:
         """Keep the past for the next update."""
@@ -319,7 +317,7 @@ class FPCAEdge:
         self._shown = int(state["shown"])
         self._last_change = int(state["last_change"])
         self.blocks = int(state["blocks"])
-        self.samples = self._remembered()
+        self.samples = self.remembered(self.blocks)
         if len(state["basis"]):
             lineage = self._lineage if self.energy_bounds is None else None
             self._show(state["basis"], state["strengths"], lineage)
@@ -439,11 +437,7 @@ class FPCAEdgeFleet:
 
     def samples(self) -> Array:
         """Vectors behind the singular values, `(M,)`."""
-        blocks = self.blocks.astype(np.float64)
-        if self.forgetting == 1.0:
-            return blocks * self.block_size
-        fade = self.forgetting**2
-        return np.asarray(self.block_size * (1.0 - fade**blocks) / (1.0 - fade))
+        return np.asarray(self.like.remembered(self.blocks.astype(np.float64)))
 
     def subspace(self, node: int) -> Subspace | None:
         """Return one node's subspace."""
@@ -527,7 +521,7 @@ class FPCAEdgeFleet:
         return np.sort(np.concatenate([first, self._one_by_one(rest, rows[~steady])]))
 
     def _follow(self, at: At, rows: Array, squares: Array, vectors: Array) -> None:
-        """Show new directions, each turned along the one before it."""
+        """Show new directions, as in `FPCAEdge`."""
         width, depth, lag = self.width, self.depth, self.lag
         top = vectors[:, :, : -depth - 1 : -1]
         along = np.einsum("mii->mi", top[:, :depth])
