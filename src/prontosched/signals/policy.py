@@ -401,12 +401,16 @@ class Admission(Component):
         present = u >= 1.0
         early = ops.both(present, logit < self.open_at)
         self.present_steps = self.present_steps + present
-        opens = ops.both(early, ops.both(trusted, self._may_accept()))
+        may_accept = self.present_accepted + 1 <= EARLY_SHARE * self.present_steps
+        opens = ops.both(early, ops.both(trusted, may_accept))
         self._advance(logit, present, opens, clock.interval)
         act = self.refusing
         threshold = ops.full(self.close_at)
         if policy.budget is not None:
-            threshold = ops.maximum(self._affordable(), self.close_at)
+            affordable = self.budget.threshold()
+            # With hardly a score seen there is nothing to rank: what is likely is refused.
+            affordable = ops.where(affordable < math.inf, affordable, -math.inf)
+            threshold = ops.maximum(affordable, self.close_at)
             if known:
                 self.budget.learn(score)
             allowed = ops.both(act, ops.both(self.budget.affords(), score > threshold))
@@ -437,16 +441,6 @@ class Admission(Component):
         stays = ops.both(self.refusing, ops.no(ops.either(over, opens)))
         self.refusing = ops.either(closes, stays)
         self.refused = ops.where(self.refusing, self.refused + seconds, 0.0)
-
-    def _may_accept(self) -> Value:
-        """Tell whether one more step with contention may be accepted."""
-        return self.present_accepted + 1 <= EARLY_SHARE * self.present_steps
-
-    def _affordable(self) -> Value:
-        """Return the score above which the budget affords to refuse."""
-        affordable = self.budget.threshold()
-        # With hardly a score seen there is nothing to rank: what is likely is refused.
-        return self.ops.where(affordable < math.inf, affordable, -math.inf)
 
     def _spend_quota(self, score: Value, *, known: bool, enforcing: bool) -> AdmissionResult:
         ops = self.ops
