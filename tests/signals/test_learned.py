@@ -248,3 +248,12 @@ def test_what_is_remembered_stays_in_step_through_gaps(rng):
         # Weights have not changed since: labels are learned from in batches.
         if counts and learner.heads.labels % 32 > 5:
             assert learner.heads.predict(x)[0] == pytest.approx(logit)
+
+
+def test_saved_state_has_the_names_of_earlier_releases():
+    names = set(LearnedSignal(tolerance="p95", budget=0.1, hourly_limit=0.4).state())
+
+    assert {"features", "sight.heads.weights", "sights", "said", "heads.borrowed", "heads.credit"} <= names
+    assert {"tolerance.sample.values", "admission.budget.sample.seen", "admission.limit.minutes"} <= names
+    assert {"outlook.within_30.heads.inverse", "record.trusted_early", "clock.measured"} <= names
+    assert len(names) == 165
