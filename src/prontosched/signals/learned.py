@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence
 from prontosched.signals.arithmetic import Many, One, Operations
 from prontosched.signals.heads import DIRECTIONS, FARTHEST
-from prontosched.signals.learner import ContentionLearner, LearnerResult, StepInput
+from prontosched.signals.learner import ContentionLearner, StepInput
 from prontosched.signals.policy import DEFAULTS, Policy
 from prontosched.signals.reasons import MetricContext, reason
 from prontosched.signals.record import SignalFigures
@@ -100,34 +100,38 @@ class LearnedSignal(_LearnedForm):
 
     def decide(self, evidence: Evidence) -> Decision:
         """Answer for one timestep."""
-        now = self._input(evidence)
+        now, learner = self._input(evidence), self.learner
         known = math.isfinite(evidence.ready)
-        result = self.learner.step(now, known=known, enforcing=self.enforcing)
+        result = learner.step(now, known=known, enforcing=self.enforcing)
+        chance = learner.chance()
+        outlook = self._outlook(chance)
         context = _context(evidence, now) if result.raised else None
         return Decision(
             result.raised,
-            result.score,
+            learner.learned,
             result.threshold,
-            reason(self.learner, context, raised=result.raised),
+            reason(learner, context, raised=result.raised),
             evidence.timestep,
-            result.probability,
-            result.expected_ready,
+            chance,
+            learner.expected,
             result.contended,
-            self._outlook(result),
+            outlook,
         )
 
-    def _outlook(self, result: LearnerResult) -> tuple[tuple[int, float], ...]:
+    def _outlook(self, chance: float) -> tuple[tuple[int, float], ...]:
         """Return the chance within each horizon, shortest first; nothing while CPU Ready is unknown."""
         learner = self.learner
+        further = learner.outlook.step(
+            learner.inputs[0], learner.contention[0], learner.counts[0], learner.clock, learner.profiles
+        )
         if learner.unknown > self.policy.horizon:
             return ()
-        pairs = [(self.policy.horizon, result.probability)]
-        pairs += zip(learner.outlook.horizons, result.outlook, strict=True)
+        pairs = [(self.policy.horizon, chance), *zip(learner.outlook.horizons, further, strict=True)]
         pairs.sort()
         # Within longer there can only be more; heads that learn by themselves need not agree.
         highest, found = 0.0, []
-        for horizon, chance in pairs:
-            highest = chance if chance > highest else highest
+        for horizon, within in pairs:
+            highest = within if within > highest else highest
             found.append((horizon, highest))
         return tuple(found)
 
@@ -228,14 +232,12 @@ class LearnedFleet(_LearnedForm):
         known = np.isfinite(evidence.ready)
         for some, is_known in ((evidence.present & known, True), (evidence.present & ~known, False)):
             if some.all():
-                result = self.learner.step(now, known=is_known, enforcing=self.enforcing)
-                self._keep(slice(None), result)
+                self._step(slice(None), self.learner, now, known=is_known)
             elif some.any():
                 nodes = np.flatnonzero(some)
                 part = self.learner.take(nodes)
-                result = part.step(_only(now, nodes), known=is_known, enforcing=self.enforcing)
+                self._step(nodes, part, _only(now, nodes), known=is_known)
                 self.learner.put(nodes, part)
-                self._keep(nodes, result)
         self._evidence = evidence
         score, threshold, probability, expected = (values.copy() for values in self._last)
         return FleetDecision(
@@ -248,11 +250,14 @@ class LearnedFleet(_LearnedForm):
             self._contended.copy(),
         )
 
-    def _keep(self, nodes: Any, result: LearnerResult) -> None:
+    def _step(self, nodes: Any, learner: ContentionLearner, now: StepInput, *, known: bool) -> None:
+        """Step some nodes, and keep what was decided of them."""
+        result = learner.step(now, known=known, enforcing=self.enforcing)
         self._raised[nodes] = result.raised
         self._contended[nodes] = result.contended
-        for held, values in zip(self._last, result[2:6], strict=True):
-            held[nodes] = values
+        found = (learner.learned, result.threshold, learner.chance(), learner.expected)
+        for last, values in zip(self._last, found, strict=True):
+            last[nodes] = values
 
     def reason(self, node: int) -> str:
         """Say why `node` was decided as it was at the last timestep."""

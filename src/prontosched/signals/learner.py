@@ -27,7 +27,7 @@ from prontosched.signals.inputs import (
     StepClock,
 )
 from prontosched.signals.outlook import Outlook
-from prontosched.signals.policy import Admission, Policy, Tolerance
+from prontosched.signals.policy import Admission, AdmissionResult, Policy, Tolerance
 from prontosched.signals.record import SignalRecord
 from prontosched.subspace import Array
 from prontosched.telemetry.scaling import weight_of
@@ -70,20 +70,14 @@ class StepInput(NamedTuple):
     vector: Array
 
 
-class LearnerResult(NamedTuple):
-    """What a step leads to, as floats for one node and arrays for many, which have no outlook."""
-
-    raised: Value
-    contended: Value
-    score: Value
-    threshold: Value
-    probability: Value
-    expected_ready: Value
-    outlook: list[float]
-
-
 class ContentionLearner(Component):
     """Everything the learned signal holds of one node or of many.
+
+    Attributes
+    ----------
+    learned, logit, expected
+        Of the last step: the score, the log odds of contention within the horizon and the
+        CPU Ready expected there.
 
     Notes
     -----
@@ -145,7 +139,7 @@ class ContentionLearner(Component):
         self.correction.grow(features)
         self.vectors = ring(np.zeros((*self.ops.lead, features)) for _ in self.vectors)
 
-    def step(self, now: StepInput, *, known: bool, enforcing: bool) -> LearnerResult:
+    def step(self, now: StepInput, *, known: bool, enforcing: bool) -> AdmissionResult:
         """Learn what has come due, and decide.
 
         Parameters
@@ -163,7 +157,7 @@ class ContentionLearner(Component):
         self._learn(spike)
         if known:
             self.unknown = ops.full(0)
-            score = self._score(now, u, spike)
+            self._score(now, u, spike)
         else:
             # A missing value or two is no reason to change one's mind; more than a horizon of them is.
             self.unknown = self.unknown + 1
@@ -172,30 +166,22 @@ class ContentionLearner(Component):
             self.logit = ops.where(stale, -9.0, self.logit)
             self.forecast = ops.where(stale, -9.0, self.forecast)
             self._remember(self.inputs[0], self.correction_inputs[0], self.logits[0], now.vector)
-            score = self.learned
-        admitted = self.admission.decide(
-            score, self.logit, u, self.clock, self.record.trusted_early, known=known, enforcing=enforcing
+        early = self.record.trusted_early
+        result = self.admission.decide(
+            self.learned, self.logit, u, self.clock, early, known=known, enforcing=enforcing
         )
         self.decided_logits.appendleft(self.logit)
         self.during.appendleft(spike * 1.0)
-        # A forecast that has given way is judged by what it would have said.
+        # A forecast that has given way is judged by what it would have decided.
         own = self.forecast >= self.admission.close_at
-        self.wanted.appendleft(ops.where(self.record.demoted, own, admitted.wanted))
-        self.early.appendleft(admitted.early)
-        self.counts.appendleft(admitted.counts if known else ops.full(0.0))
-        chance = 1.0 / (1.0 + ops.exp(-self.logit))
-        outlook: list[float] = []
-        if isinstance(ops, One):
-            outlook = self.outlook.step(self.inputs[0], u, self.counts[0], self.clock, self.profiles)
-        return LearnerResult(
-            admitted.raised,
-            admitted.contended,
-            score,
-            admitted.threshold,
-            chance,
-            self.expected,
-            outlook,
-        )
+        self.wanted.appendleft(ops.where(self.record.demoted, own, result.wanted))
+        self.early.appendleft(result.early)
+        self.counts.appendleft(result.counts if known else ops.full(0.0))
+        return result
+
+    def chance(self) -> Value:
+        """Return the chance of contention within the horizon."""
+        return 1.0 / (1.0 + self.ops.exp(-self.logit))
 
     def _contention(self, ready: Value) -> Value:
         """Return CPU Ready in units of the tolerance."""
@@ -254,8 +240,8 @@ class ContentionLearner(Component):
             undisturbed = ops.both(undisturbed, counts > 0.0)
         self.record.learn_onset(lead, ops.both(onset, undisturbed))
 
-    def _score(self, now: StepInput, u: Value, spike: Value) -> Value:
-        """Return the score of the present, and leave the rest of the answer in `logit` and `expected`."""
+    def _score(self, now: StepInput, u: Value, spike: Value) -> None:
+        """Find the score, the log odds and the CPU Ready expected: `learned`, `logit` and `expected`."""
         ops = self.ops
         v = ops.log(OFFSET + u)
         self.level = v
@@ -281,7 +267,6 @@ class ContentionLearner(Component):
         self.forecast = ops.clip(present + trust * (logit + correction - present), -30.0, 30.0)
         self.logit = ops.where(self.record.demoted, ops.clip(present, -30.0, 30.0), self.forecast)
         self.expected = self._expected(u, v + trust * (level - v))
-        return self.learned
 
     def _learn_usual(self, x: Array) -> None:
         """Keep what the inputs usually are, to tell in words what is different now."""
