@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from prontosched.pipeline import FPCAEdge
-from prontosched.pipeline.fleet import Fleet
+from prontosched.pipeline.fpca import FPCAEdgeFleet
 from prontosched.pipeline.presets import make_fleet, make_node
 from prontosched.subspace import Subspace, distance, summarise
 
@@ -77,15 +77,14 @@ def test_a_fleet_keeps_what_its_nodes_keep(rng: np.random.Generator) -> None:
 
 
 def test_the_past_read_off_the_eigenvectors_is_the_past_projected_again(rng: np.random.Generator) -> None:
-    fleet = make_fleet("paper", nodes=4, features=40, scaling=False)
-    assert isinstance(fleet, Fleet)
+    embedding = FPCAEdgeFleet(4, 40, FPCAEdge(rank=4, block_size=10), lag=10)
     Y = rng.standard_normal((30, 4, 40)) * np.linspace(3.0, 1.0, 40)
     for vectors in Y:
-        fleet.step(vectors)
+        turned = embedding.learn(vectors, slice(0, 4))
 
-    recent = fleet.embedding.recent
-    assert recent is not None
-    np.testing.assert_allclose(recent, np.einsum("mrd,tmd->mrt", fleet.embedding.rows, Y[-10:]), atol=1e-10)
+    [(nodes, recent)] = turned
+    assert nodes.tolist() == [0, 1, 2, 3]
+    np.testing.assert_allclose(recent, np.einsum("mrd,tmd->mrt", embedding.rows, Y[-10:]), atol=1e-10)
 
 
 def test_a_negative_number_of_spare_directions_is_refused() -> None:

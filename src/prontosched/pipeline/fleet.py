@@ -161,13 +161,8 @@ class Fleet:
     def _learn(self, vectors: Array, parts: list[At]) -> None:
         """Let the embeddings learn; where directions turned, the detectors see the past on the new ones."""
         for at in parts:
-            changed = self.embedding.learn(vectors[at], at)
-            if self.embedding.recent is not None:
-                self.detector.refill(changed, self.embedding.recent, self.detector.lag)
-            elif changed.size:
-                for nodes in self.embedding.alike(changed):
-                    window, held = self.embedding.window(nodes)
-                    self.detector.refill(nodes, window, held)
+            for nodes, window in self.embedding.learn(vectors[at], at):
+                self.detector.refill(nodes, window)
 
     def _each(self, value: Array | float) -> Array:
         return np.broadcast_to(np.asarray(value, dtype=np.float64), (self.nodes,))

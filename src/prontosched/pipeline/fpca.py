@@ -379,7 +379,7 @@ class FPCAEdgeFleet:
     like
         Whose rank, block size, forgetting and energy bounds to use.
     lag
-        Vectors to remember for `window`.
+        Vectors to project again on new directions.
 
     Attributes
     ----------
@@ -389,10 +389,6 @@ class FPCAEdgeFleet:
         Singular values `(M, width)`; zero beyond a node's rank.
     ranks
         Directions shown, `(M,)`; 0 while a node has no subspace.
-    recent
-        After `learn`: the projections of the last vectors on the new directions,
-        `(m, width, lag)`, oldest first, of the nodes it returned. None where a block
-        does not hold as many; `window` finds them then.
 
     Notes
     -----
@@ -423,7 +419,6 @@ class FPCAEdgeFleet:
         self.strengths = np.zeros((nodes, self.width))
         self.ranks = np.zeros(nodes, np.intp)
         self.blocks = np.zeros(nodes, np.int64)
-        self.recent: Array | None = None
         self._scratch = np.zeros((0, self.depth, features))
         self._known = np.zeros(nodes, np.intp)
         # Strengths of the past, with the sign its rows have against the directions shown.
@@ -460,8 +455,12 @@ class FPCAEdgeFleet:
         rows = self.slab[node, :known] / (self.forgetting * np.where(strengths > 0.0, signed, 1.0))[:, None]
         return Subspace(rows.T, strengths)
 
-    def learn(self, Z: Array, at: At) -> Nodes:
-        """Take in one vector of each of the nodes `at`; return the nodes whose subspace changed."""
+    def learn(self, Z: Array, at: At) -> list[tuple[Nodes, Array]]:
+        """Take in one vector of each of the nodes `at`.
+
+        Returns the nodes whose subspace changed, in groups, each with the projections of its
+        last vectors on the new directions: `(m, width, n)`, oldest first, n at most `lag`.
+        """
         numbers = np.arange(at.start, at.stop) if isinstance(at, slice) else at
         held = self._held[numbers]
         if held.size and held.min() == held.max():
@@ -473,55 +472,47 @@ class FPCAEdgeFleet:
         self._seen[numbers] += 1
         self._held[numbers] += 1
         full: Nodes = numbers[held + 1 == self.block_size]
-        self.recent = None
         if not full.size:
-            return full
+            return []
         self._held[full] = 0
         self.blocks[full] += 1
         return self._update(full, at if full.size == numbers.size else full)
 
-    def alike(self, nodes: Nodes) -> list[Nodes]:
-        """Split nodes by how many vectors they remember, so that each part can ask for its `window`."""
-        if self._past is None:
-            return [nodes]
+    def _windows(self, nodes: Nodes) -> list[tuple[Nodes, Array]]:
+        """Project the last vectors of nodes on their directions, nodes with equally many together."""
         held = np.minimum(self._seen[nodes], self.lag)
-        return [nodes[held == n] for n in np.unique(held)]
+        found = []
+        for count in np.unique(held):
+            some, back = nodes[held == count], np.arange(-count, 0)
+            if self._past is None:
+                slots = (self._held[some, None] + back) % self.block_size
+                recent = self.slab[some[:, None], self.depth + slots]
+            else:
+                recent = self._past[some[:, None], (self._seen[some, None] + back) % self.lag]
+            found.append((some, np.matmul(self.rows[some], recent.swapaxes(1, 2))))
+        return found
 
-    def window(self, nodes: Nodes) -> tuple[Array, int]:
-        """Return the last vectors' projections `(m, width, lag)`, oldest first, and how many are real.
-
-        All of these nodes must have seen equally many vectors, or at least `lag`.
-        """
-        held = min(int(self._seen[nodes].min()), self.lag)
-        back = np.arange(-held, 0)
-        if self._past is None:
-            slots = (self._held[nodes, None] + back) % self.block_size
-            recent = self.slab[nodes[:, None], self.depth + slots]
-        else:
-            recent = self._past[nodes[:, None], (self._seen[nodes, None] + back) % self.lag]
-        return np.matmul(self.rows[nodes], recent.swapaxes(1, 2)), held
-
-    def _update(self, full: Nodes, at: At) -> Nodes:
-        """Fold the full blocks into the subspaces; return the nodes that have one now."""
+    def _update(self, full: Nodes, at: At) -> list[tuple[Nodes, Array]]:
+        """Fold the full blocks into the subspaces; return what `learn` does."""
         rows = self.slab[at]
         if self.like.energy_bounds is not None or self.depth + self.block_size >= rows.shape[2]:
-            return self._one_by_one(full, rows)
+            return self._windows(self._one_by_one(full, rows))
         gram = np.matmul(rows, rows.swapaxes(1, 2))
         if not gram.item(gram.argmax()) < LARGEST:
-            return self._one_by_one(full, rows)
+            return self._windows(self._one_by_one(full, rows))
         squares, vectors, trusted = leading(gram, self.depth)
         steady = (self._known[full] == self.depth) & trusted
         if steady.all():
-            self._follow(at, rows, squares, vectors)
-            return full
+            recent = self._follow(at, rows, squares, vectors)
+            return self._windows(full) if recent is None else [(full, recent)]
         first, rest = full[steady], full[~steady]
         if first.size:
             self._follow(first, rows[steady], squares[steady], vectors[steady])
-        self.recent = None
-        return np.sort(np.concatenate([first, self._one_by_one(rest, rows[~steady])]))
+        rest = self._one_by_one(rest, rows[~steady])
+        return self._windows(np.sort(np.concatenate([first, rest])))
 
-    def _follow(self, at: At, rows: Array, squares: Array, vectors: Array) -> None:
-        """Show new directions, as in `FPCAEdge`."""
+    def _follow(self, at: At, rows: Array, squares: Array, vectors: Array) -> Array | None:
+        """Show new directions, as in `FPCAEdge`; return the last vectors' projections, if the block has them."""
         width, depth, lag = self.width, self.depth, self.lag
         top = vectors[:, :, : -depth - 1 : -1]
         along = np.einsum("mii->mi", top[:, :depth])
@@ -534,9 +525,10 @@ class FPCAEdgeFleet:
         weighted = weighted[:, :width]
         self.rows[at] = np.divide(weighted, signed[:, :width, None], out=weighted)
         self.strengths[at] = np.abs(signed[:, :width])
-        if lag <= self.block_size:
-            # The eigenvectors hold each vector's part in each direction.
-            self.recent = top[:, -lag:, :width].swapaxes(1, 2) * signed[:, :width, None]
+        if lag > self.block_size:
+            return None
+        # The eigenvectors hold each vector's part in each direction.
+        return np.asarray(top[:, -lag:, :width].swapaxes(1, 2) * signed[:, :width, None])
 
     def _room(self, nodes: int) -> Array:
         """Return scratch space, the same each time: fresh memory would cost more than what is done in it."""

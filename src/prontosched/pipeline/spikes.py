@@ -211,8 +211,9 @@ class FleetSpikeDetector:
         self._next = np.zeros(nodes, np.intp)
         self._rounds = np.zeros(nodes, np.intp)
 
-    def refill(self, nodes: NDArray[np.intp], window: Array, held: int) -> None:
-        """Replace the recent values of `nodes` by `window` `(m, width, held)`, oldest first."""
+    def refill(self, nodes: NDArray[np.intp], window: Array) -> None:
+        """Replace the recent values of `nodes` by `window` `(m, width, n)`, oldest first."""
+        held = window.shape[2]
         self._values[:held, nodes] = window.transpose(2, 0, 1)
         self._held[nodes] = held
         self._next[nodes] = held % self.lag
