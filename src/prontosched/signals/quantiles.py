@@ -113,6 +113,7 @@ class ManySamples(_Sample):
 
     Examples
     --------
+    >>> from prontosched.signals.arithmetic import Many
     >>> samples = ManySamples(Many(1), size=8, longest_stride=WHOLE_PAST)
     >>> for value in range(101):
     ...     _ = samples.add(np.array([float(value)]))
