@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "prontosched"
 # From the top. A part imports from lower rows only; parts of one row do not know each other.
 ROWS = [
     {"__main__"},
-    {"cli"},
+    {"cli", "tables"},
     {"simulation"},
     {"agent", "evaluation", "dashboard", "recording", "sklearn", "river"},
     {"settings", "explain"},

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from prontosched.pipeline.spikes import SpikeDetector
     from prontosched.signals import LearnedSignal, RejectJob
     from prontosched.subspace import Subspace, distance, extend, merge, summarise
+    from prontosched.tables import replay
     from prontosched.telemetry.scaling import Scaling
 
 # Where each public name lives; imported when first asked for, so that `pronto status` stays quick.
@@ -66,6 +67,7 @@ _HOMES = {
     "make_node": "pipeline.presets",
     "make_fleet": "pipeline.presets",
     "ProntoError": "errors",
+    "replay": "tables",
 }
 
 __all__ = [
@@ -91,6 +93,7 @@ __all__ = [
     "make_fleet",
     "make_node",
     "merge",
+    "replay",
     "summarise",
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 from prontosched import make_node
@@ -29,8 +30,9 @@ def scores(rows: list) -> list[float]:
         lambda row: pd.Series(row, index=NAMES),
         lambda row: pd.Series(row, index=NAMES)[::-1],
         lambda row: pd.DataFrame([row], columns=NAMES),
+        lambda row: pl.DataFrame(dict(zip(NAMES, row.tolist(), strict=True))),
     ],
-    ids=["dict", "dict in another order", "series", "series in another order", "frame"],
+    ids=["dict", "dict in another order", "series", "series in another order", "frame", "polars"],
 )
 def test_named_metrics_are_matched_by_name(named):
     rows = vectors()

@@ -1,0 +1,117 @@
+"""A table goes in, decisions, measures and a picture come out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import prontosched
+from prontosched import make_node
+from prontosched.evaluation.measures import average_precision
+
+
+def table(rows: int = 900) -> pd.DataFrame:
+    """Contention every sixty rows, announced by one metric; a column of text beside it."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(rows, 4)), columns=["cpu", "net", "disk", "forks"])
+    ready = np.full(rows, 0.3)
+    for start in range(50, rows - 12, 60):
+        frame.loc[start - 3 : start - 1, "forks"] += 15.0
+        ready[start : start + 8] = 30.0
+    frame["cpu_ready"] = ready
+    frame["host"] = "n1"
+    frame["when"] = pd.date_range("2026-01-01", periods=rows, freq="s")
+    return frame
+
+
+def test_three_lines_from_a_frame_to_measures():
+    result = prontosched.replay(table(), timestamp="when", tolerance="5%")
+    found = result.measures(truth=5.0)
+
+    assert len(result) == 900
+    assert result.node.metrics == ("cpu", "net", "disk", "forks")
+    assert found["recall"] > found["present_recall"] > 0.5
+    assert found["contended_accepted"] < 0.2
+    assert found["calibration_error"] < 0.1
+    assert result.time[1] - result.time[0] == 1.0
+
+
+def test_a_frame_a_file_and_an_array_give_the_same_decisions(tmp_path):
+    frame = table().drop(columns=["host", "when"])
+    path = tmp_path / "one.csv"
+    frame.to_csv(path, index=False)
+    metrics = frame.drop(columns="cpu_ready")
+
+    results = [
+        prontosched.replay(frame),
+        prontosched.replay(pl.DataFrame(frame.to_dict("list"))),
+        prontosched.replay(path),
+        prontosched.replay(metrics.to_numpy(), ready=frame["cpu_ready"]),
+        prontosched.replay(metrics, ready=frame["cpu_ready"].to_numpy()),
+    ]
+
+    node = make_node()
+    by_hand = [
+        node.step(row, ready=now).probability
+        for row, now in zip(metrics.to_numpy(), frame["cpu_ready"], strict=True)
+    ]
+    for result in results:
+        np.testing.assert_array_equal(result.probability, by_hand)
+
+
+def test_the_measures_are_the_evaluators():
+    result = prontosched.replay(table())
+    spike = result.ready >= 5.0
+    label = np.array([spike[t + 1 : t + 6].any() for t in range(len(result))])[:-5]
+
+    found = result.measures(truth=5.0, horizon=5)
+
+    assert found["average_precision"] == pytest.approx(average_precision(result.probability[:-5], label))
+    assert found["downtime"] == pytest.approx(result.raised[:-5].mean())
+
+
+def test_a_result_becomes_a_frame_and_a_picture(tmp_path):
+    result = prontosched.replay(table())
+    frame = result.to_frame()
+    result.plot().savefig(tmp_path / "replay.png")
+
+    assert set(frame["state"]) <= {"accepting", "contended", "refusing"}
+    assert (frame["state"] == "refusing").sum() == result.raised.sum() > 0
+    assert (tmp_path / "replay.png").stat().st_size > 10_000
+    assert repr(result).startswith("Replay(900 rows, ")
+
+
+def test_wrong_tables_are_refused_in_words(tmp_path):
+    two = pd.DataFrame({"node": ["a", "b"], "cpu": [1.0, 2.0], "ready": [0.0, 0.0]})
+    two.to_csv(tmp_path / "two.csv", index=False)
+
+    with pytest.raises(ValueError, match="must have a column 'rdy'"):
+        prontosched.replay(table(), ready="rdy")
+    with pytest.raises(ValueError, match="at least 0, got -1 in row 1"):
+        prontosched.replay(np.ones((3, 2)), ready=[0.0, -1.0, 0.0])
+    with pytest.raises(ValueError, match="needs node=, one of 'a', 'b'"):
+        prontosched.replay(tmp_path / "two.csv")
+    with pytest.raises(ValueError, match="at least one row"):
+        prontosched.replay(np.ones((0, 2)))
+    with pytest.raises(ValueError, match="rows of metrics"):
+        prontosched.replay(np.ones(5))
+    assert len(prontosched.replay(tmp_path / "two.csv", node="b")) == 1
+
+
+def test_the_examples_of_the_python_page_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table(200).rename(columns={"cpu_ready": "ready"}).drop(columns=["host", "when"]).to_csv(
+        "host.csv", index=False
+    )
+    page = Path(__file__).parents[2] / "docs" / "python.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+    assert len(blocks) >= 4
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), {})
+    assert Path("host.png").exists()
