@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from prontosched.simulation.report import table, words
+from prontosched.simulation.rules import RATIONED, RULES
 from prontosched.simulation.run import Scenario
 from prontosched.simulation.study import (
     Goal,
@@ -128,6 +129,18 @@ def test_a_figure_without_the_placer_alone_is_refused_in_words(tmp_path: Path) -
     assert ran.returncode == 2
     assert "--rules must have nothing among them, got ready" in " ".join(ran.stderr.split())
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("equal", [[], ["--equal-downtime"]])
+def test_all_rules_are_those_of_the_kind_that_was_asked_for(equal: list[str]) -> None:
+    ran = pronto(
+        "simulate", "--nodes", "4", "--steps", "100", "--seeds", "1", "--placers", "random", "--workers", "1",
+        "--rules", "all", "--json", *equal,
+    )  # fmt: skip
+
+    assert ran.returncode == 0, ran.stderr
+    rules = [cell["rule"] for cell in json.loads(ran.stdout)["parts"]["scenario"]]
+    assert rules == (["nothing", *RATIONED] if equal else list(RULES))
 
 
 def test_the_command_compares_at_equal_downtime_and_in_json() -> None:

@@ -34,7 +34,8 @@ def _placers(ctx: click.Context, param: click.Parameter, value: str | None) -> l
 def _rules(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:
     from prontosched.simulation.rules import RATIONED, RULES
 
-    return _names(list(dict.fromkeys([*RULES, *RATIONED])), "rules", value)
+    # Which rules are all depends on --equal-downtime.
+    return ["all"] if value == "all" else _names(list(dict.fromkeys([*RULES, *RATIONED])), "rules", value)
 
 
 def _parts(ctx: click.Context, param: click.Parameter, value: str) -> list[str]:
@@ -151,7 +152,7 @@ def command(
 
     if figure is not None:
         require_extra("drawing", "evaluation")
-        if rules and "nothing" not in rules:
+        if rules and not {"nothing", "all"} & set(rules):
             raise click.UsageError(
                 f"a figure compares with the placer alone: --rules must have nothing among them, got {','.join(rules)}"
             )
@@ -210,7 +211,7 @@ def _cells(
     scenario = Scenario(**options, **{name: value for name, value in given.items() if value is not None})
     equal = scenario.equal_downtime
     known = ["nothing", *RATIONED] if equal else list(RULES)
-    rules = rules or list(EQUAL_RULES if equal else EVERY_RULE)
+    rules = known if rules == ["all"] else rules or list(EQUAL_RULES if equal else EVERY_RULE)
     if unknown := [rule for rule in rules if rule not in known]:
         raise SettingsError(
             f"rules {'at equal downtime ' if equal else ''}must be among {', '.join(known)}, "
