@@ -59,6 +59,21 @@ DARK = {
     "#0d9488": "#5eead4", "#bbf7d0": "#14532d", "#fed7aa": "#7c2d12",
 }  # fmt: skip
 FEW_NODES = 10
+# Of methods that are nearly alike one is drawn, and none without a score.
+HIDDEN = (
+    *(
+        "accept",
+        "clock",
+        "learned-blind",
+        "paper-absolute",
+        "paper-spirit",
+        "paper-fd",
+        "paper-pm",
+        "t2",
+        "spe",
+    ),
+    *("zscore", "n-sigma", "peak-percentile", "r15s"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +146,12 @@ def canvas(width: float, height: float, rows: int = 1, columns: int = 1, **optio
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
+def panel(width: float, height: float) -> tuple[Any, Any]:
+    """Return a figure and its only axis."""
+    figure, axes = canvas(width, height)
+    return figure, axes[0, 0]
+
+
 def colour(study: Study, name: str) -> str:
     """Return the colour of a method."""
     if name in COLOURS:
@@ -140,29 +161,13 @@ def colour(study: Study, name: str) -> str:
 
 
 def shown(study: Study) -> list[Any]:
-    """Return the methods worth a line in a figure: of those that are nearly alike one, nothing without a score."""
-    hidden = ("sweep",)
-    names = (
-        *(
-            "accept",
-            "clock",
-            "learned-blind",
-            "paper-absolute",
-            "paper-spirit",
-            "paper-fd",
-            "paper-pm",
-            "t2",
-            "spe",
-        ),
-        *("zscore", "n-sigma", "peak-percentile", "r15s"),
-    )
-    return [method for method in study.methods if method.family not in hidden and method.name not in names]
+    """Return the methods worth a line in a figure."""
+    return [method for method in study.methods if method.family != "sweep" and method.name not in HIDDEN]
 
 
 def recall_against_downtime(study: Study) -> Picture:
     """Draw what each method finds against what it costs."""
-    figure, axes = canvas(8.6, 4.9)
-    axis = axes[0, 0]
+    figure, axis = panel(8.6, 4.9)
     limit = max(study.setting.budgets)
     axis.plot([0, limit], [0, limit], color=MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
     axis.annotate("chance", (limit * 0.92, limit * 0.92), color=MUTED, fontsize=8.5, ha="right", va="bottom")
@@ -206,8 +211,7 @@ def against_ready(study: Study) -> Picture | None:
     if not found:
         return None
     found.sort(key=lambda pair: pair[1].value)
-    figure, axes = canvas(8.6, 0.9 + 0.33 * len(found))
-    axis = axes[0, 0]
+    figure, axis = panel(8.6, 0.9 + 0.33 * len(found))
     top = max(2.0, min(4.0, max(r.value for _, r in found) * 1.15))
     for row, (method, ratio) in enumerate(found):
         tint = colour(study, method.name)
@@ -233,8 +237,7 @@ def against_ready(study: Study) -> Picture | None:
 def against_null(study: Study) -> Picture:
     """Draw each method's recall next to that of itself shifted in time."""
     names = [m for m in shown(study) if np.isfinite(study.null_test(m.name, "recall").observed)]
-    figure, axes = canvas(8.6, 0.9 + 0.3 * len(names))
-    axis = axes[0, 0]
+    figure, axis = panel(8.6, 0.9 + 0.3 * len(names))
     names.sort(key=lambda m: study.null_test(m.name, "recall").observed)
     for row, method in enumerate(names):
         test = study.null_test(method.name, "recall")
@@ -260,8 +263,7 @@ def lead_times(study: Study) -> Picture | None:
     if not names:
         return None
     onsets = max(1, sum(node.onsets for node in study.nodes))
-    figure, axes = canvas(5.2, 4.4)
-    axis = axes[0, 0]
+    figure, axis = panel(5.2, 4.4)
     for method in [*names, *[m for m in study.methods if m.name == "random"]]:
         leads = study.lead_time(method.name)
         at_least = np.cumsum(leads[::-1])[::-1] / onsets
@@ -282,8 +284,7 @@ def reliability(study: Study) -> Picture | None:
     given = [(m, bins) for m, bins in given if bins is not None]
     if not given:
         return None
-    figure, axes = canvas(5.2, 4.4)
-    axis = axes[0, 0]
+    figure, axis = panel(5.2, 4.4)
     axis.plot([0, 1], [0, 1], color=MUTED, lw=1, ls=(0, (4, 3)), label="well calibrated")
     for method, bins in given:
         assert bins is not None
@@ -438,8 +439,7 @@ def distributions(study: Study) -> list[Picture]:
     over, of = ("windows of time", "window") if few else ("nodes", "node")
     found = []
     for figure_name, title, label in CDFS:
-        figure, axes = canvas(4.8, 4.1)
-        axis = axes[0, 0]
+        figure, axis = panel(4.8, 4.1)
         for method in published(study):
             values = (
                 study.paper_blocks(method.name, figure_name) if few else study.paper(method.name, figure_name)
@@ -533,18 +533,9 @@ def window_steps(example: NodeExample, window: int) -> Picture | None:
             middle = start + window / 2 + 0.5
             axis.axvspan(start + 0.5, middle, color="#bbf7d0", alpha=0.6, lw=0)
             axis.axvspan(middle, now + 0.5, color="#fed7aa", alpha=0.6, lw=0)
-            axis.text(
-                start + 0.7, 0.04, "left", transform=axis.get_xaxis_transform(), fontsize=8.5, color="#15803d"
-            )
-            axis.text(
-                now + 0.3,
-                0.04,
-                "right",
-                transform=axis.get_xaxis_transform(),
-                fontsize=8.5,
-                ha="right",
-                color=ACCENT,
-            )
+            place = {"transform": axis.get_xaxis_transform(), "fontsize": 8.5}
+            axis.text(start + 0.7, 0.04, "left", color="#15803d", **place)
+            axis.text(now + 0.3, 0.04, "right", ha="right", color=ACCENT, **place)
         for k in range(2):
             axis.plot(time[:now], seen.projections[:now, k], color=TINTS[k], lw=1.3, marker="o", ms=3,
                       label=f"projection {k + 1}")  # fmt: skip
@@ -579,20 +570,14 @@ def sweep(study: Study, option: str, values: tuple[float, ...]) -> Picture:
         axis.set_ylim(0, 1.2 * max(dashed or 0.0, known.max(initial=1e-3)))
         axis.yaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
 
-    recall = np.array([study.interval(name, "recall").value for name in names])
+    recall, own = (
+        np.array([study.interval(name, statistic).value for name in names])
+        for statistic in ("recall", "own_downtime")
+    )
+    preceded = np.array([np.nanmean(study.paper(name, "preceded")) for name in names])
     line(axes[0, 0], f"recall at {chance:.0%} downtime", recall, chance)
-    line(
-        axes[0, 1],
-        "spikes preceded",
-        np.array([np.nanmean(study.paper(n, "preceded")) for n in names]),
-        None,
-    )
-    line(
-        axes[0, 2],
-        "own downtime",
-        np.array([study.interval(name, "own_downtime").value for name in names]),
-        None,
-    )
+    line(axes[0, 1], "spikes preceded", preceded, None)
+    line(axes[0, 2], "own downtime", own, None)
     return Picture(
         f"sweep-{option.replace('_', '-')}", f"The published signal with other values of {option}.", figure
     )

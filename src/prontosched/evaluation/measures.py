@@ -62,12 +62,6 @@ def mean_ahead(values: Array, *, horizon: int) -> Array:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def within_array(steps: int, *, first: int, last: int) -> NDArray[np.int64]:
-    """Return how many steps of `t + first … t + last` lie inside an array of `steps`, for each t."""
-    index = np.arange(steps)
-    return np.clip(index + last + 1, 0, steps) - np.clip(index + first, 0, steps)
-
-
 @dataclass(frozen=True)
 class Stretch:
     """Consecutive timesteps with some context on both sides; only `inner` is counted.
@@ -147,19 +141,6 @@ class Stretch:
         return sudden
 
 
-NAMES = (
-    "raises",
-    "raises_in_windows",
-    "left",
-    "left_strict",
-    "right",
-    "preceded",
-    "preceded_strict",
-    "success",
-    "success_strict",
-)
-
-
 def count_paper(stretch: Stretch) -> dict[str, Array]:
     """Count the paper's measures of each method's own decisions.
 
@@ -170,7 +151,7 @@ def count_paper(stretch: Stretch) -> dict[str, Array]:
 
     Returns
     -------
-    One array `(methods, nodes)` per name of `NAMES`; `spikes` and `steps` are `(nodes,)`.
+    Arrays `(methods, nodes)` by name; `spikes` and `steps` are `(nodes,)`.
     """
     half = max(1, stretch.window // 2)
     raised = stretch.raised[..., 0] & stretch.known[:, None, :]
@@ -286,17 +267,9 @@ def _count_own(stretch: Stretch) -> dict[str, Array]:
 
 def _count_qos(stretch: Stretch) -> dict[str, Array]:
     """Count what jobs suffered within the horizon of a moment: in all, and of those each method refused."""
-    methods, nodes = stretch.score.shape[1:]
-    if stretch.qos is None:
-        none = np.zeros(nodes), np.zeros((methods, nodes))
-        return {
-            "qos_moments": none[0],
-            "qos": none[0],
-            "qos_refused_moments": none[1],
-            "qos_refused": none[1],
-        }
     part = stretch.part
-    suffered = mean_ahead(stretch.qos, horizon=stretch.horizon)[part]
+    qos = np.full(stretch.ready.shape, np.nan) if stretch.qos is None else stretch.qos
+    suffered = mean_ahead(qos, horizon=stretch.horizon)[part]
     looked = stretch.known[part] & np.isfinite(suffered)
     suffered = np.where(looked, suffered, 0.0)
     refused = stretch.raised[part][..., 0]

@@ -18,8 +18,6 @@ import numpy as np
 
 from prontosched.subspace import Array
 
-COURSES = ("demand", "memory", "network", "disk", "waiting")
-
 # name: (typical size, weights on demand, memory, network, disk, waiting; noise), all relative to the size.
 Mix = tuple[float, float, float, float, float, float, float]
 

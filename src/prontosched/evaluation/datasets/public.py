@@ -110,7 +110,6 @@ def _numbers(lines: list[str], places: list[int], counts: TraceCounts) -> Array:
     return numbers[:, [once.index(place) for place in places]]
 
 
-TIMESTAMP = "Timestamp [ms]"
 SIGN = "CPU capacity provisioned [MHZ]"
 
 
