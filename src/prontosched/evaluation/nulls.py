@@ -129,12 +129,8 @@ class Interval:
 
     def as_dict(self) -> dict[str, float | int | None]:
         """Return plain numbers, None for what is not known."""
-        return {
-            "value": _plain(self.value),
-            "low": _plain(self.low),
-            "high": _plain(self.high),
-            "nodes": self.nodes,
-        }
+        limits = {"low": plain(self.low), "high": plain(self.high)}
+        return {"value": plain(self.value), **limits, "nodes": self.nodes}
 
 
 def block_weights(blocks: int, draws: int, generator: np.random.Generator) -> Array:
@@ -266,5 +262,6 @@ def _limits(draws: Array) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _plain(number: float) -> float | None:
+def plain(number: float) -> float | None:
+    """Return a number that JSON knows: None for what is not finite."""
     return float(number) if np.isfinite(number) else None

@@ -6,8 +6,8 @@ The HTML report needs matplotlib and jinja2 (extra `evaluation`); every figure a
 from __future__ import annotations
 
 import json
-import math
 import platform
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from prontosched.evaluation import figures
 from prontosched.evaluation.figures import Picture
 from prontosched.evaluation.inputs import FirstRows, Part, first_rows
 from prontosched.evaluation.methods import EMBEDDING_LABELS, Method
-from prontosched.evaluation.nulls import Interval
+from prontosched.evaluation.nulls import plain
 from prontosched.evaluation.record import LATCHED_AT, NULL_STATISTICS, OWN, STATISTICS
 from prontosched.evaluation.speed import performance_table
 from prontosched.evaluation.study import Study, median_lead
@@ -45,7 +45,7 @@ def outcome(study: Study) -> dict[str, Any]:
         "anticipation": anticipation(study),
         "setting": setting_of(study),
         "data": data_card(study),
-        "methods": [_method(study, method) for method in study.methods] if study.nodes else [],
+        "methods": [_method(study, method) for method in study.methods],
     }
 
 
@@ -71,45 +71,33 @@ def setting_of(study: Study) -> dict[str, Any]:
 
 def data_card(study: Study) -> dict[str, Any]:
     """Describe the data: how much, of what, and all that could not be used."""
+    passes, nodes = study.passes, study.nodes
     results = [result for result in study.results if result.nodes]
-    dropped: dict[str, int] = {}
-    cells: dict[str, int] = {}
-    columns: dict[str, str] = {}
-    for counts in study.passes:
-        for cause, number in counts.dropped.items():
-            dropped[cause] = dropped.get(cause, 0) + number
-        for cause, number in counts.cells.items():
-            cells[cause] = cells.get(cause, 0) + number
-        columns.update(counts.columns)
-    features = sorted({len(result.metrics) for result in results})
-    nodes = study.nodes
-    steps = sum(node.steps for node in nodes)
+    first = results[0]
+    steps, spikes = sum(node.steps for node in nodes), sum(node.spikes for node in nodes)
+    scored = sum(node.scored for node in nodes)
     return {
         "nodes": len(nodes),
         "names": [node.node for node in nodes],
         "too_short": [node.node for node in study.too_short],
-        "metrics": features,
+        "metrics": sorted({len(result.metrics) for result in results}),
         "steps": steps,
-        "steps_per_node": [
-            min((n.steps for n in nodes), default=0),
-            max((n.steps for n in nodes), default=0),
-        ],
-        "scored": sum(node.scored for node in nodes),
-        "interval_seconds": _plain(results[0].interval_seconds) if results else None,
-        "ready_column": results[0].ready_column if results else "",
-        "ready_unit": results[0].ready_unit if results else "",
-        "qos_column": results[0].qos_column if results else None,
-        "spikes": sum(node.spikes for node in nodes),
-        "spike_share": _ratio(sum(node.spikes for node in nodes), steps),
-        "positive_share": _ratio(sum(n.positive for n in nodes), sum(n.scored for n in nodes)),
-        "onsets": sum(node.onsets for node in nodes),
+        "steps_per_node": [min(node.steps for node in nodes), max(node.steps for node in nodes)],
+        "scored": scored,
+        "interval_seconds": plain(first.interval_seconds),
+        "ready_column": first.ready_column,
+        "ready_unit": first.ready_unit,
+        "qos_column": first.qos_column,
+        "spikes": spikes,
+        "spike_share": _ratio(spikes, steps),
+        "positive_share": _ratio(sum(node.positive for node in nodes), scored),
+        "onsets": study.onsets,
         "nodes_without_spikes": [node.node for node in nodes if node.spikes == 0],
-        "rows": sum(counts.rows for counts in study.passes),
-        "dropped": dropped,
-        "cells_unknown": cells,
-        "gaps": sum(counts.gaps for counts in study.passes),
-        "columns_left_out": columns,
-        "refused": {path: reason for result in study.results for path, reason in result.refused.items()},
+        "rows": sum(counts.rows for counts in passes),
+        "dropped": dict(sum((Counter(counts.dropped) for counts in passes), Counter())),
+        "cells_unknown": dict(sum((Counter(counts.cells) for counts in passes), Counter())),
+        "gaps": sum(counts.gaps for counts in passes),
+        "columns_left_out": {name: why for counts in passes for name, why in counts.columns.items()},
         "on_tape": _ratio(sum(node.on_tape for node in nodes), steps),
     }
 
@@ -133,14 +121,14 @@ def _method(study: Study, method: Method) -> dict[str, Any]:
         "nodes": _nodes(study, name),
         "qos": None if (qos := study.qos(name)) is None else {key: v.as_dict() for key, v in qos.items()},
         "curve": [
-            {"budget": budget, "downtime": _plain(cost), "recall": _plain(gain)}
+            {"budget": budget, "downtime": plain(cost), "recall": plain(gain)}
             for budget, cost, gain in zip(study.setting.budgets, costs, gains, strict=True)
         ],
-        "lead_steps": {"median": _plain(median_lead(leads)), "onsets_by_lead": leads.tolist()},
-        "calibration_error": _plain(study.calibration_error(name)),
-        "calibration_error_contended": _plain(study.calibration_error(name, contended=True)),
+        "lead_steps": {"median": plain(median_lead(leads)), "onsets_by_lead": leads.tolist()},
+        "calibration_error": plain(study.calibration_error(name)),
+        "calibration_error_contended": plain(study.calibration_error(name, contended=True)),
         "reliability": None if bins is None else _reliability(bins),
-        "cold_average_precision": _plain(study.cold_start(name)),
+        "cold_average_precision": plain(study.cold_start(name)),
         "paper": {key: _paper(study.paper(name, key)) for key in study.nodes[0].paper},
         "null": {},
         "limit": _limit(study, name),
@@ -150,9 +138,9 @@ def _method(study: Study, method: Method) -> dict[str, Any]:
     for key in NULL_STATISTICS:
         test = study.null_test(name, key)
         found["null"][key] = {
-            "seen": _plain(test.observed),
-            "shifted": _plain(test.null),
-            "p": _plain(test.p),
+            "seen": plain(test.observed),
+            "shifted": plain(test.null),
+            "p": plain(test.p),
         }
     for other in ("ready", "ewma", "boosting"):
         if other in study and other != name:
@@ -174,22 +162,22 @@ def _nodes(study: Study, name: str) -> list[dict[str, Any]]:
     columns["calibration_error"] = study.calibration_errors(name)
     columns["calibration_error_contended"] = study.calibration_errors(name, contended=True)
     return [
-        {"node": node.node, **{key: _plain(float(values[place])) for key, values in columns.items()}}
+        {"node": node.node, **{key: plain(float(values[place])) for key, values in columns.items()}}
         for place, node in enumerate(study.nodes)
     ]
 
 
 def _both(study: Study, name: str, statistic: str) -> dict[str, Any]:
-    over: Interval = study.interval(name, statistic)
+    over = study.interval(name, statistic)
     within = study.interval(name, statistic, over=False)
-    return {**over.as_dict(), "within_low": _plain(within.low), "within_high": _plain(within.high)}
+    return {**over.as_dict(), "within_low": plain(within.low), "within_high": plain(within.high)}
 
 
 def _paper(values: Array) -> dict[str, Any]:
     known = values[np.isfinite(values)]
     return {
-        "mean": _plain(float(known.mean())) if known.size else None,
-        "nodes": [_plain(float(value)) for value in values],
+        "mean": plain(float(known.mean())) if known.size else None,
+        "nodes": [plain(float(value)) for value in values],
     }
 
 
@@ -205,7 +193,7 @@ def _limit(study: Study, name: str) -> dict[str, float | None]:
     for key in ("free", "limited", "worst", "above"):
         values = study.limit(name, key)
         known = values[np.isfinite(values)]
-        means[key] = _plain(float(known.sum() if key == "above" else known.mean())) if known.size else None
+        means[key] = plain(float(known.sum() if key == "above" else known.mean())) if known.size else None
     free, limited = means["free"], means["limited"]
     return {
         "recall_free": free,
@@ -223,10 +211,6 @@ def machine() -> dict[str, Any]:
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
-
-
-def _plain(number: float) -> float | None:
-    return float(number) if math.isfinite(number) else None
 
 
 MOST_NODES = 32
@@ -284,15 +268,8 @@ def print_outcome(found: dict[str, Any]) -> str:
 
 def _own(found: dict[str, Any]) -> list[str]:
     """Return what every method decides by its own default, whatever that costs."""
-    headings = [
-        "by default",
-        "refused",
-        "recall",
-        "95 % interval",
-        "precision",
-        "contended accepted",
-        "changes/h",
-    ]
+    headings = ["by default", "refused", "recall", "95 % interval", "precision", "contended accepted",
+                "changes/h"]  # fmt: skip
     rows = []
     for method in found["methods"]:
         own = method["own"]
