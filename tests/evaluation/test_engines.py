@@ -16,7 +16,7 @@ import pytest
 
 from prontosched.errors import SettingsError
 from prontosched.evaluation.evaluate import run_parts
-from prontosched.evaluation.generated import Control, plan_control
+from prontosched.evaluation.generators import Control, plan_control
 from prontosched.evaluation.inputs import Part, Setting
 from prontosched.evaluation.record import ReplayRecord, Shape
 from prontosched.evaluation.replay import PartResult, evaluate_part
@@ -196,7 +196,7 @@ def test_counts_are_exact_however_long_the_trace() -> None:
 PEAK = """
 import resource, sys
 from prontosched.evaluation import record
-from prontosched.evaluation.generated import Control
+from prontosched.evaluation.generators import Control
 from prontosched.evaluation.replay import evaluate_part
 from prontosched.evaluation.inputs import Setting
 record.TAPE_BYTES = 4_000_000  # full after 17,000 steps, so that a short run shows what a long one does

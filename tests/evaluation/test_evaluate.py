@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from prontosched.cli import main
 from prontosched.cli.evaluate import command
 from prontosched.evaluation.evaluate import Evaluation, evaluate, run_parts
-from prontosched.evaluation.generated import Control, plan_control
+from prontosched.evaluation.generators import Control, plan_control
 from prontosched.evaluation.inputs import Columns, Setting, chunk_size, plan_traces
 from prontosched.evaluation.report import print_outcome
 

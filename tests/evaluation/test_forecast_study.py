@@ -13,7 +13,7 @@ import pytest
 
 from prontosched.errors import TelemetryError
 from prontosched.evaluation.datasets.paper_shape import PaperShape
-from prontosched.evaluation.forecast import models, published, study
+from prontosched.evaluation.forecast import models, paper_tables, study
 from prontosched.evaluation.forecast.answers import QUESTIONS, answer, as_text, compare, daily_table
 from prontosched.evaluation.forecast.panel import read_traces, trace_example, trace_panel
 from prontosched.evaluation.forecast.report import as_json, as_plain_text, tables_of, write_report
@@ -75,7 +75,7 @@ def test_ours_and_the_papers_numbers_never_share_a_grid(outcome: ForecastOutcome
     for table in tables_of(outcome):
         assert not [grid.origin for grid in table.ours if "paper" in grid.origin]
         if table.paper is not None:
-            assert table.paper.origin.startswith(published.SOURCE)
+            assert table.paper.origin.startswith(paper_tables.SOURCE)
 
 
 def test_papers_tables_are_as_printed(outcome: ForecastOutcome) -> None:

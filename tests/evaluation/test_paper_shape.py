@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from prontosched.evaluation.datasets.paper_shape import CHUNK_STEPS, TABLES, PaperShape
-from prontosched.evaluation.generated import PaperShapeFeed
+from prontosched.evaluation.generators import PaperShapeFeed
 
 SMALL = PaperShape(clusters=2, hosts=2, vms=8, days=2, seed=3)
 

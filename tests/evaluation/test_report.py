@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from prontosched.cli.evaluate import command
 from prontosched.evaluation.evaluate import evaluate
-from prontosched.evaluation.generated import plan_control
+from prontosched.evaluation.generators import plan_control
 from prontosched.evaluation.inputs import Setting, first_rows
 from prontosched.evaluation.report import draw
 from tests.requirements import require_program

@@ -207,7 +207,7 @@ def _setting(methods: str | None, truth: str, options: dict[str, Any]) -> Settin
 
 
 def _plan(traces: tuple[str, ...], control: str | None, options: dict[str, Any]) -> Plan:
-    from prontosched.evaluation.generated import plan_control
+    from prontosched.evaluation.generators import plan_control
     from prontosched.evaluation.inputs import Columns, plan_traces, shipped_trace
 
     if control:

@@ -48,7 +48,7 @@ def command(
         pronto generate vms made --clusters 3 --nodes 10 --length 1d
         pronto evaluate made --ready cpu_ready_ms
     """
-    from prontosched.evaluation.generated import TraceWriter
+    from prontosched.evaluation.generators import TraceWriter
 
     folder.mkdir(parents=True, exist_ok=True)
     steps = max(1, round(length / 86400.0 * STEPS_PER_DAY))
@@ -73,11 +73,11 @@ def command(
 
 def _feed(kind: str, clusters: int, cluster: int, nodes: int, steps: int, seed: int) -> Any:
     if kind in ("positive", "negative"):
-        from prontosched.evaluation.generated import Control
+        from prontosched.evaluation.generators import Control
 
         return Control(kind, seed + cluster, 0, nodes, steps)
     from prontosched.evaluation.datasets.paper_shape import PaperShape
-    from prontosched.evaluation.generated import PaperShapeFeed
+    from prontosched.evaluation.generators import PaperShapeFeed
 
     days = -(-steps // STEPS_PER_DAY)
     if kind == "hosts":

@@ -19,9 +19,9 @@ from prontosched.evaluation.inputs import Setting
 from prontosched.evaluation.scorers import (
     Boosting,
     Coin,
+    CompetitorScorer,
     DistanceMeans,
     HalfSpaceTrees,
-    PublishedRule,
     ReadyZScore,
     Scorer,
     SmoothedReady,
@@ -182,7 +182,7 @@ def _competitors() -> list[Method]:
         def make(context: MethodContext) -> Scorer:
             interval = context.interval_seconds
             made = COMPETITORS[name](len(context.nodes), interval if interval > 0 else 1.0)
-            return PublishedRule(made, context.ready_unit, interval).score
+            return CompetitorScorer(made, context.ready_unit, interval).score
 
         return make
 

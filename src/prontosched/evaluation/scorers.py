@@ -106,7 +106,7 @@ def always_accept(rows: AlignedRows) -> MethodScores:
     return MethodScores(np.full(rows.ready.shape, np.nan), np.zeros(rows.ready.shape, bool))
 
 
-class PublishedRule:
+class CompetitorScorer:
     """A rule of another scheduler, from `competitors`.
 
     Utilisation is taken as a share of 1 on a node where it never was above 1. CPU Ready in a unit of its own

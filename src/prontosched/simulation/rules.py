@@ -137,7 +137,7 @@ class Rule:
         return RuleDecision(None, self._open)
 
 
-class Published(Rule):
+class CompetitorRule(Rule):
     """A competitor's rule, as a veto as it was published or as a score."""
 
     def __init__(self, context: RuleContext, name: str, *, as_score: bool) -> None:
@@ -252,7 +252,7 @@ class RandomScore(Rule):
         return RuleDecision(self.context.rng.random(reading.ready.size), self._open)
 
 
-class Rationed(Rule):
+class BudgetedRule(Rule):
     """Another rule's score, refused at its highest values, as often as the budget says: equal downtime."""
 
     def __init__(self, context: RuleContext, rule: Rule) -> None:
@@ -286,8 +286,11 @@ RULES: dict[str, tuple[MakeRule, str]] = {
 }
 for _name in COMPETITORS:
     if _name != "trimaran":
-        RULES[_name] = (partial(Published, name=_name, as_score=False), f"{SOURCES[_name]}: veto")
-    RULES[f"{_name}-score"] = (partial(Published, name=_name, as_score=True), f"{SOURCES[_name]}: as a score")
+        RULES[_name] = (partial(CompetitorRule, name=_name, as_score=False), f"{SOURCES[_name]}: veto")
+    RULES[f"{_name}-score"] = (
+        partial(CompetitorRule, name=_name, as_score=True),
+        f"{SOURCES[_name]}: as a score",
+    )
 # Scores that can be refused at equal downtime.
 RATIONED: dict[str, MakeRule] = {
     "coin": RandomScore,
@@ -299,5 +302,5 @@ RATIONED: dict[str, MakeRule] = {
 def make_rule(name: str, context: RuleContext, *, equal_downtime: bool = False) -> Rule:
     """Return a rule by its name; with `equal_downtime` as a veto that refuses the budget's share of time."""
     if equal_downtime and name != "nothing":
-        return Rationed(context, RATIONED[name](context))
+        return BudgetedRule(context, RATIONED[name](context))
     return RULES[name][0](context)

@@ -2,5 +2,5 @@
 
 In the order of the work: `panel` cuts traces or the generated data set into windows; `study` lays out values and
 alarms of the `models` as tasks; `run` does them on all data sets; `answers` says what came out, beside what the paper
-printed (`published`); `report` writes it down.
+printed (`paper_tables`); `report` writes it down.
 """

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from prontosched.evaluation.forecast import published
+from prontosched.evaluation.forecast import paper_tables
 from prontosched.evaluation.forecast.models import GROUPINGS, METHODS
 from prontosched.evaluation.forecast.panel import LENGTHS
 from prontosched.evaluation.forecast.study import (
@@ -27,7 +27,7 @@ from prontosched.evaluation.forecast.study import (
 BOOTSTRAP_DRAWS = 2000
 # With fewer, the bootstrap draws the same few nodes again and again and its interval says little.
 FEWEST_NODES = 5
-PAPER_MS = f"{published.SOURCE}, in ms"
+PAPER_MS = f"{paper_tables.SOURCE}, in ms"
 SCOPES = ("same node", "same cluster")
 SPIKE_TABLES = {
     "fixed": ("a fixed threshold, in ms", ("500ms", "800ms", "1000ms")),
@@ -344,7 +344,7 @@ def daily_table(results: dict[str, StudyResult]) -> Table:
             title: [("daily", days, f"{scope}/{method}") for scope in SCOPES for days in PAST_DAYS]
             for method, title in METHODS.items()
         },
-        {METHODS[m]: list(row.values()) for m, row in published.DAILY.items()},
+        {METHODS[m]: list(row.values()) for m, row in paper_tables.DAILY.items()},
         tuple((scope, len(PAST_DAYS)) for scope in SCOPES),
     )
 
@@ -364,7 +364,7 @@ def similar_table(results: dict[str, StudyResult]) -> Table:
             title: [("daily", days, f"similar/{key}") for days in PAST_DAYS]
             for key, title in GROUPINGS.items()
         },
-        {GROUPINGS[k]: list(v.values()) for k, v in published.SIMILAR.items()},
+        {GROUPINGS[k]: list(v.values()) for k, v in paper_tables.SIMILAR.items()},
     )
 
 
@@ -381,7 +381,7 @@ def windows_table(results: dict[str, StudyResult]) -> Table:
         results,
         tuple(LENGTHS.values()),
         {title: [("windows", length, method) for length in LENGTHS] for method, title in titles.items()},
-        {titles[m]: list(row) for m, row in published.WINDOWS.items()},
+        {titles[m]: list(row) for m, row in paper_tables.WINDOWS.items()},
     )
 
 
@@ -392,13 +392,13 @@ def alarm_tables(results: dict[str, StudyResult], measure: str = "accuracy") -> 
         ours = tuple(_alarm_grid(origin, result, kinds, measure) for origin, result in results.items())
         paper = None
         if measure == "accuracy":
-            printed = tuple(k for k in kinds if k in published.ALARMS["naive"])
+            printed = tuple(k for k in kinds if k in paper_tables.ALARMS["naive"])
             rows = tuple(
-                (name, tuple(published.ALARMS[m][k] for k in printed)) for m, name in ALARM_METHODS.items()
+                (name, tuple(paper_tables.ALARMS[m][k] for k in printed)) for m, name in ALARM_METHODS.items()
             )
-            share = tuple(100.0 * published.ALARMS["share of spikes"][k] for k in printed)
+            share = tuple(100.0 * paper_tables.ALARMS["share of spikes"][k] for k in printed)
             columns = tuple(THRESHOLDS[k] for k in printed)
-            paper = Grid(published.SOURCE, columns, rows, "high", 4, ("% of spikes", share))
+            paper = Grid(paper_tables.SOURCE, columns, rows, "high", 4, ("% of spikes", share))
         note = MEASURES[measure][0].upper() + MEASURES[measure][1:] + "."
         if key == "statistical" and measure == "accuracy":
             note += (

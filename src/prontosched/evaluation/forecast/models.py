@@ -397,7 +397,9 @@ def one_hour(node: str, ready: Array, values: Array, *, interval_seconds: float)
         raise ValueError(f"the example needs {2 * hour} samples (two hours), got {len(ready)}")
     ready, values = ready[-2 * hour - 2 :], values[-2 * hour - 2 :]
     values = np.where(np.isfinite(values), values, 0.0)
-    ready = _filled(ready)
+    if not np.isfinite(ready).any():
+        raise ValueError(f"the example needs a known CPU Ready, got {len(ready)} unknown samples")
+    ready = fill_forward(ready)
     conditions = np.column_stack([values, np.diff(ready, prepend=ready[0])])
     shown = range(len(ready) - hour, len(ready))
     forecasts: dict[str, list[float]] = {
@@ -443,10 +445,9 @@ def _next_difference(known: Array, change: Array, now: Array) -> dict[str, float
         }
 
 
-def _filled(course: Array) -> Array:
+def fill_forward(course: Array) -> Array:
+    """Return a course whose gaps hold the value before them, and the first known one at its start."""
     known = np.flatnonzero(np.isfinite(course))
-    if not len(known):
-        raise ValueError(f"the example needs a known CPU Ready, got {len(course)} unknown samples")
     before = np.searchsorted(known, np.arange(len(course)), side="right") - 1
     filled: Array = course[known[np.maximum(before, 0)]]
     return filled

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from prontosched.errors import ProntoError, TelemetryError
 from prontosched.evaluation.datasets import files_of, open_dataset
 from prontosched.evaluation.datasets.paper_shape import CHUNK_STEPS, INTERVAL_SECONDS, PaperShape
-from prontosched.evaluation.forecast.models import HourForecast, memory_and_network, one_hour
+from prontosched.evaluation.forecast.models import HourForecast, fill_forward, memory_and_network, one_hour
 from prontosched.subspace import Array
 from prontosched.telemetry.trace_layout import ready_wanted
 
@@ -229,11 +229,7 @@ def filled_histories(points: Array) -> Iterator[tuple[int, Array]]:
         unknown = np.isnan(course)
         if unknown.mean() > 0.2:
             continue
-        if unknown.any():
-            known = np.flatnonzero(~unknown)
-            before = np.searchsorted(known, np.arange(len(course)), side="right") - 1
-            course = course[known[np.maximum(before, 0)]]
-        yield row, course
+        yield row, fill_forward(course) if unknown.any() else course
 
 
 PAPER_INTERVAL_SECONDS = 20.0

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.evaluation.forecast import published
+from prontosched.evaluation.forecast import paper_tables
 from prontosched.evaluation.forecast.answers import QUESTIONS, Table, all_tables, answer, as_text
 from prontosched.evaluation.forecast.models import METHODS, HourForecast
 from prontosched.evaluation.forecast.panel import LENGTHS
-from prontosched.evaluation.forecast.run import ForecastOutcome, Studied
+from prontosched.evaluation.forecast.run import DataSetStudy, ForecastOutcome
 from prontosched.evaluation.forecast.study import ALARM_METHODS, THRESHOLDS, StudyResult, mean_rmse, node_rmse
 
 COLOURS = {
@@ -214,14 +214,14 @@ def as_plain_text(outcome: ForecastOutcome) -> str:
     return "\n\n".join(blocks)
 
 
-def _answers(one: Studied) -> list[str]:
+def _answers(one: DataSetStudy) -> list[str]:
     given = answer(one.result)
     lines = []
     for number, (key, question) in enumerate(QUESTIONS.items(), start=1):
         lines += [
             f"Q{number} {question}",
             f"   {given[key].verdict}",
-            f"   The paper: {published.ANSWERS[key]}",
+            f"   The paper: {paper_tables.ANSWERS[key]}",
         ]
         lines += [f"     - {line}" for line in given[key].numbers]
     return lines
@@ -250,7 +250,7 @@ def write_report(outcome: ForecastOutcome, path: Path, *, command: str, seconds:
         captions=CAPTIONS,
         questions=QUESTIONS,
         answers=[(one, answer(one.result)) for one in outcome.studied],
-        published=published,
+        paper_tables=paper_tables,
         command=command,
         minutes=seconds / 60.0,
         isnan=math.isnan,
@@ -265,13 +265,13 @@ def write_report(outcome: ForecastOutcome, path: Path, *, command: str, seconds:
 def as_json(outcome: ForecastOutcome, command: str) -> dict[str, Any]:
     """Return everything in plain numbers; unknown ones are null, the paper's stand apart."""
     printed = {
-        "source": published.SOURCE,
+        "source": paper_tables.SOURCE,
         "daily": {
-            m: {f"{s}, {d} days": v for (s, d), v in row.items()} for m, row in published.DAILY.items()
+            m: {f"{s}, {d} days": v for (s, d), v in row.items()} for m, row in paper_tables.DAILY.items()
         },
-        "similar": {g: {f"{d} days": v for d, v in row.items()} for g, row in published.SIMILAR.items()},
-        "windows": published.WINDOWS,
-        "alarms": published.ALARMS,
+        "similar": {g: {f"{d} days": v for d, v in row.items()} for g, row in paper_tables.SIMILAR.items()},
+        "windows": paper_tables.WINDOWS,
+        "alarms": paper_tables.ALARMS,
     }
     plain: dict[str, Any] = _without_nan({"command": command, **outcome.as_dict(), "published": printed})
     return plain

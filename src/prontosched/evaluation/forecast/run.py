@@ -75,7 +75,7 @@ class ForecastSettings:
 
 
 @dataclass(slots=True)
-class Studied:
+class DataSetStudy:
     """A data set, what was found on it, and what it was too short for."""
 
     panel: Panel
@@ -92,7 +92,7 @@ class Studied:
 class ForecastOutcome:
     """All that a run found: data sets, the user's first, and the one-hour example, if there is one."""
 
-    studied: list[Studied]
+    studied: list[DataSetStudy]
     example: HourForecast | None
     example_unit: str
     example_of: str
@@ -135,7 +135,7 @@ def run_forecast(settings: ForecastSettings, progress: ProgressDisplay) -> Forec
 
 
 def _run(settings: ForecastSettings, progress: ProgressDisplay) -> ForecastOutcome:
-    studied: list[Studied] = []
+    studied: list[DataSetStudy] = []
     example: HourForecast | None = None
     example_unit, example_of = "ms", ""
     if settings.traces:
@@ -180,12 +180,14 @@ def collect(settings: ForecastSettings, progress: ProgressDisplay) -> Panel:
     return generated_panel(shape, [answers[task.name] for task in tasks])
 
 
-def _study(panel: Panel, settings: ForecastSettings, identity: str, progress: ProgressDisplay) -> Studied:
+def _study(
+    panel: Panel, settings: ForecastSettings, identity: str, progress: ProgressDisplay
+) -> DataSetStudy:
     cache = Cache(settings.cache, identity)
     size = len(lay_out_tasks(panel, settings.study))
     with progress(f"forecasting {panel.name}", size) as advance:
         result = run_study(panel, settings.study, jobs=settings.jobs, cache=cache, advance=advance)
-    return Studied(panel, result, describe_lack(panel))
+    return DataSetStudy(panel, result, describe_lack(panel))
 
 
 def _generated_example(settings: ForecastSettings) -> HourForecast:

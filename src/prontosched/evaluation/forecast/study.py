@@ -34,6 +34,7 @@ from prontosched.evaluation.forecast.models import (
     smooth,
 )
 from prontosched.evaluation.forecast.panel import DAY, LENGTHS, Panel, filled_histories
+from prontosched.evaluation.truth import D4
 from prontosched.subspace import Array
 
 # Part of every key: answers of another version of the methods are not taken up.
@@ -221,8 +222,6 @@ def rmse_by_node(errors: list[float] | Array) -> float:
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
-# Upper control limit of a moving range of two.
-D4 = 3.267
 FIXED_MS = (500, 800, 1000)
 PERCENTILES = (90, 95, 99)
 THRESHOLDS: dict[str, str] = (
