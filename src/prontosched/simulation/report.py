@@ -44,7 +44,7 @@ def words(study: SimulationStudy) -> list[str]:
         ours, line = study.removed(name, placer, "pronto"), study.removed(name, placer, "ready")
         against = study.ratio(name, placer, "pronto", "ready")
         said = (
-            f"  {name}, {placer}: the default removes {ours.mean:.0%} of the excess, "
+            f"  {name}, {placer}: preference and veto remove {ours.mean:.0%} of the excess, "
             f"the one-line rule {line.mean:.0%}"
         )
         (pays if ours.low > 0.1 and against.high < 1.0 else fails).append(said)

@@ -153,7 +153,7 @@ class CompetitorRule(Rule):
 
 
 class Pronto(Rule):
-    """The default policy, as agents and their gates run it: preference and a bounded veto.
+    """Preference and a bounded veto, as agents and their gates run them where the veto is asked for.
 
     Placers that rank nodes add the chance of contention, as a scheduler extender's score;
     those that draw go by the gate's levels.
@@ -274,7 +274,7 @@ class BudgetedRule(Rule):
 MakeRule = Callable[[RuleContext], Rule]
 RULES: dict[str, tuple[MakeRule, str]] = {
     "nothing": (Rule, "the placer alone"),
-    "pronto": (Pronto, "Pronto's default: preference, and a bounded veto"),
+    "pronto": (Pronto, "Pronto: preference, and a bounded veto"),
     "pronto-prefer": (partial(Pronto, veto=False), "Pronto's preference alone"),
     "pronto-score": (
         partial(Pronto, levels=False, veto=False),

@@ -243,7 +243,7 @@ def _by_placer(study: SimulationStudy) -> Iterator[Goal]:
     name = busy_name(UTILISATIONS[0])
     for placer in PLACERS_COMPARED:
         if study.has(name, placer, "nothing", "ready", *OURS):
-            default = f"{placer}: excess of the default over that of"
+            default = f"{placer}: excess of preference and veto over that of"
             yield Goal(
                 f"{default} the one-line rule", study.ratio(name, placer, "pronto", "ready"), 1.0, True
             )
@@ -276,7 +276,9 @@ def _by_tenants(study: SimulationStudy) -> Iterator[Goal]:
     for name in ("regular tenants", "announced tenants"):
         if study.has(name, LEAST, "ready", "pronto"):
             ratio = study.ratio(name, LEAST, "pronto", "ready")
-            yield Goal(f"{name}: excess of the default over that of the one-line rule", ratio, 0.8, True)
+            yield Goal(
+                f"{name}: excess of preference and veto over that of the one-line rule", ratio, 0.8, True
+            )
 
 
 def _nowhere_worse(study: SimulationStudy) -> Iterator[Goal]:
