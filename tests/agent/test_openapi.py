@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from prontosched.agent import requests
 from prontosched.agent.access import Access
 from prontosched.agent.api import build_app
+from prontosched.agent.decision_log import HISTORY_FIELDS
 from prontosched.agent.disk import Disk
 from prontosched.agent.openapi import description
 from tests.agent.machine import Machine, make_agent
+from tests.agent.test_api import asking
 
 
 @pytest.fixture
@@ -94,3 +97,45 @@ def test_every_route_is_described_and_every_description_is_a_route():
     described = {(method, path) for path, methods in description()["paths"].items() for method in methods}
 
     assert asyncio.run(routes()) == described
+
+
+def test_every_query_parameter_is_described_and_every_described_one_is_taken():
+    """A name that no route knows is refused with those that the route has."""
+
+    async def ask(client):
+        for path, methods in description()["paths"].items():
+            if "get" not in methods or path == "/v1/ping":
+                continue
+            response = await client.get(path, params={"nonsense": "1"})
+            told[path] = (response.status, (await response.json())["error"])
+
+    told = {}
+    asking(ask, disk=None)
+
+    for path, (status, error) in told.items():
+        given = [
+            description()["components"]["parameters"][p["$ref"].rpartition("/")[2]] if "$ref" in p else p
+            for p in description()["paths"][path]["get"]["parameters"]
+        ]
+        names = ", ".join(sorted(p["name"] for p in given)) or "nothing"
+        assert (status, error) == (400, f"the query may have {names}, got 'nonsense'"), path
+
+
+def test_the_bounds_described_are_those_that_are_checked():
+    job = description()["components"]["schemas"]["Job"]["properties"]
+    history = {p.get("name"): p for p in description()["paths"]["/v1/history"]["get"]["parameters"]}
+
+    assert set(job) == requests.JOB_FIELDS
+    assert job["id"]["pattern"] == requests.ID_PATTERN
+    assert job["cpus"]["maximum"] == requests.MAX_CPUS
+    assert job["ttl"]["maximum"] == requests.MAX_TTL_SECONDS
+    assert job["ttl"]["default"] == requests.DEFAULT_TTL_SECONDS
+    assert job["pid"]["maximum"] == requests.MAX_PID
+    assert job["node"]["maxLength"] == requests.NODE_CHARACTERS
+    assert history["points"]["schema"]["maximum"] == requests.MAX_POINTS
+
+
+def test_points_of_the_history_are_described_as_the_log_gives_them():
+    point = description()["components"]["schemas"]["History"]["properties"]["points"]["items"]
+
+    assert set(point["properties"]) == set(HISTORY_FIELDS)
