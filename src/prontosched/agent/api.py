@@ -18,7 +18,7 @@ from prontosched.agent.access import Access, guard
 from prontosched.agent.best import MAX_NODES, best_nodes
 from prontosched.agent.explaining import explanation
 from prontosched.agent.exposition import CONTENT_TYPE, exposition
-from prontosched.agent.loop import Agent
+from prontosched.agent.loop import STATES, Agent
 from prontosched.agent.openapi import description
 from prontosched.agent.requests import (
     MAX_BODY_BYTES,
@@ -34,10 +34,10 @@ from prontosched.agent.requests import (
     query_whole,
     read_job,
 )
-from prontosched.agent.spoken import Spoken
+from prontosched.agent.spoken import AnswerCache
 
 AGENT: web.AppKey[Agent] = web.AppKey("agent", Agent)
-SPOKEN: web.AppKey[Spoken] = web.AppKey("spoken", Spoken)
+ANSWERS: web.AppKey[AnswerCache] = web.AppKey("answers", AnswerCache)
 HOUR_SECONDS = 3600.0
 HEARTBEAT_SECONDS = 15.0
 LOOK_SECONDS = 4.5  # less than a client waits
@@ -51,7 +51,7 @@ def build_app(agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef
     """Return the application; `extra` routes stand under the same rules as the API's own."""
     app = web.Application(middlewares=[errors_as_json, guard(access)], client_max_size=MAX_BODY_BYTES)
     app[AGENT] = agent
-    app[SPOKEN] = Spoken(agent)
+    app[ANSWERS] = AnswerCache(agent)
     app.on_response_prepare.append(_add_headers)
     pages = list(extra)
     if not any(isinstance(route, web.RouteDef) and route.path == "/" for route in pages):
@@ -93,7 +93,7 @@ async def decision(request: web.Request) -> web.Response:
         agent = request.app[AGENT]
         _of_node(lambda: agent.note_enforcing(agent.known(node).name))
     if "horizon" not in request.query:
-        body = _of_node(lambda: request.app[SPOKEN].decision(node))
+        body = _of_node(lambda: request.app[ANSWERS].decision(node))
         return web.Response(body=body, content_type="application/json")
     steps = query_whole(query(request, names), "horizon", 1, least=1, most=MAX_HORIZON)
     return answer_json(_of_node(lambda: views.decision_within(request.app[AGENT], node, steps)))
@@ -215,7 +215,7 @@ async def announce(request: web.Request) -> web.Response:
             f"cpus must be at most {agent.capacity:g}, as many as the node has, got {job.cpus:g}: "
             "a wider job can never run there at full speed"
         )
-    unless = views.STATES[1:] if job.if_uncontended else views.STATES[2:] if job.if_accepted else ()
+    unless = STATES[1:] if job.if_uncontended else STATES[2:] if job.if_accepted else ()
     try:
         counted, met = _of_node(
             lambda: agent.announce(

@@ -25,7 +25,7 @@ from prontosched.agent.nodes import NAN, LiveNode, NodeTable, expects
 from prontosched.agent.offenders import Naming, Offenders
 from prontosched.agent.pace import Pace
 from prontosched.agent.reading import Reader, unanswered
-from prontosched.agent.views import timestep_event
+from prontosched.agent.record import plain
 from prontosched.decision import Evidence, State
 from prontosched.telemetry.source import Sample
 
@@ -33,6 +33,8 @@ LOG = logging.getLogger("prontosched.agent")
 QUIET_SECONDS = 60.0
 LOGGED_NODES = 16
 SHOWN_TARGETS = 3
+MAPPED_NODES = 5000
+STATES: tuple[State, ...] = ("accepting", "contended", "refusing")
 NO_TELEMETRY = "the source gives no telemetry"
 # So long may a tick work without letting requests be answered.
 SLICE_SECONDS = 0.003
@@ -356,7 +358,7 @@ class Agent:
             for node in (self.nodes if few else self.nodes.changed)
         ]
         first = next(iter(self.nodes)).name
-        self.events.publish(timestep_event(self, clock, *seen.get(first, (None, []))))
+        self.events.publish(self._event(clock, *seen.get(first, (None, []))))
         await self.give_way()
         fresh = [node for node in self.nodes if node.seen_at == now]
         if self.disk is not None and fresh:
@@ -365,6 +367,49 @@ class Agent:
                 await self.disk.save(self.nodes, clock, self.give_way)
             except Exception as error:
                 self.fault("state", error)
+
+    def _event(self, clock: float, evidence: Evidence | None, begun: Sequence[int]) -> dict[str, Any]:
+        """Return the last timestep as one event: all of a single node, a map of many.
+
+        Parameters
+        ----------
+        clock
+            When it was, as the decision log has it.
+        evidence, begun
+            What a single node decided from, None without new telemetry; and which directions begin anew.
+        """
+        loop = {"lag_seconds": plain(self.pace.lag_seconds), "late": self.pace.late}
+        if (only := self.nodes.only) is not None:
+            event = self.answer(only.name).as_json()
+            event["time"] = plain(clock)
+            event["loop"] = loop
+            event["downtime"] = plain(self.nodes.tally.downtime)
+            if evidence is not None:
+                event["projections"] = [plain(float(p)) for p in evidence.projections]
+                event["spikes"] = None if evidence.spikes is None else [int(s) for s in evidence.spikes]
+                event["begun"] = list(begun)
+            return event
+        found = [self.state_of(node) for node in self.nodes]
+        every = [node.ready for node in self.nodes]
+        ready = [value for value in every if value == value]  # not NaN
+        event = {
+            "time": plain(clock),
+            "nodes": len(found),
+            "states": {state: found.count(state) for state in STATES},
+            "cpu_ready_percent": plain(sum(ready) / len(ready)) if ready else None,
+            "downtime": plain(self.nodes.tally.downtime),
+            "loop": loop,
+        }
+        if len(found) <= MAPPED_NODES:
+            event["state_map"] = "".join(state[0] for state in found)
+            event["ready_map"] = [round(value, 1) if value == value else None for value in every]
+        return event
+
+    def state_of(self, node: LiveNode) -> State:
+        """Return a node's state by its signal and its gate; an answer also weighs jobs and age."""
+        if node.raised:
+            return "contended" if self.held_open(node.name) else "refusing"
+        return "contended" if node.decision is not None and expects(node.decision) else "accepting"
 
     @property
     def logs_every_decision(self) -> bool:

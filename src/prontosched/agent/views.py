@@ -5,22 +5,19 @@ Covers: turning an agent into JSON. Serving it is `prontosched.agent.api`.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from prontosched.agent.answer import Answer, chance_within, slowdown
-from prontosched.agent.nodes import LiveNode, expects
+from prontosched.agent.nodes import LiveNode
 from prontosched.agent.probe import probe_view
 from prontosched.agent.record import plain, record_shown
-from prontosched.decision import Evidence, State
 
 if TYPE_CHECKING:
     from prontosched.agent.loop import Agent
 
-MAPPED_NODES = 5000
 SHOWN_NOTES = 20
 WORDED_NODES = 200
 LISTED = (
@@ -37,60 +34,6 @@ LISTED = (
     "stale",
     "cpu_ready_percent",
 )
-STATES: tuple[State, ...] = ("accepting", "contended", "refusing")
-
-
-def timestep_event(
-    agent: Agent, clock: float, evidence: Evidence | None, begun: Sequence[int]
-) -> dict[str, Any]:
-    """Return the last timestep as one event: all of a single node, a map of many.
-
-    Parameters
-    ----------
-    clock
-        When it was, as the decision log has it.
-    evidence, begun
-        What a single node decided from, None without new telemetry; and which directions begin anew.
-    """
-    names = agent.nodes.names
-    loop = {"lag_seconds": plain(agent.pace.lag_seconds), "late": agent.pace.late}
-    if len(names) == 1:
-        event = agent.answer(names[0]).as_json()
-        event["time"] = plain(clock)
-        event["loop"] = loop
-        event["downtime"] = plain(agent.nodes.tally.downtime)
-        if evidence is not None:
-            event["projections"] = [plain(float(p)) for p in evidence.projections]
-            event["spikes"] = None if evidence.spikes is None else [int(s) for s in evidence.spikes]
-            event["begun"] = list(begun)
-        return event
-    found = states(agent)
-    every = [node.ready for node in agent.nodes]
-    ready = [value for value in every if not math.isnan(value)]
-    event = {
-        "time": plain(clock),
-        "nodes": len(names),
-        "states": {state: found.count(state) for state in STATES},
-        "cpu_ready_percent": plain(sum(ready) / len(ready)) if ready else None,
-        "downtime": plain(agent.nodes.tally.downtime),
-        "loop": loop,
-    }
-    if len(names) <= MAPPED_NODES:
-        event["state_map"] = "".join(state[0] for state in found)
-        event["ready_map"] = [None if math.isnan(value) else round(value, 1) for value in every]
-    return event
-
-
-def states(agent: Agent) -> list[State]:
-    """Return the state of every node by its signal and its gate, in the order of the names."""
-    return [state_of(agent, node) for node in agent.nodes]
-
-
-def state_of(agent: Agent, node: LiveNode) -> State:
-    """Return a node's state by its signal and its gate."""
-    if node.raised:
-        return "contended" if agent.held_open(node.name) else "refusing"
-    return "contended" if node.decision is not None and expects(node.decision) else "accepting"
 
 
 def decision_within(agent: Agent, node: str | None, steps: int) -> dict[str, Any]:
