@@ -28,7 +28,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prontosched.agent.client import Client, UnreachableError
+from prontosched.agent.http.client import Client, UnreachableError
 from prontosched.telemetry.probe import Probe
 
 JOB_SECONDS = 1.5

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from prontosched.agent.assembly import signal_options
+from prontosched.agent.config import signal_options
 from prontosched.cli import cli
 from prontosched.cli.agent import command as agent_command
 from prontosched.cli.shared_options import Duration

@@ -12,11 +12,10 @@ import threading
 import time
 from pathlib import Path
 
-from prontosched.agent.assembly import make_nodes
-from prontosched.agent.loop import Agent
-from prontosched.agent.pace import Pace
+from prontosched.agent.config import make_nodes
+from prontosched.agent.loop import Agent, Pace
 from prontosched.agent.probe import ProbeFollower, probe_view
-from prontosched.agent.reading import Reader
+from prontosched.agent.reader import Reader
 from prontosched.settings import AgentSettings
 from prontosched.telemetry.linux import LinuxSource
 from prontosched.telemetry.probe import Probe

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from prontosched.agent.access import Access, loopback, read_token, split_address, tls_context
-from prontosched.agent.api import build_app
+from prontosched.agent.http.api import build_app
+from prontosched.agent.http.auth import Access, loopback, read_token, split_address, tls_context
 from prontosched.errors import SettingsError
 from tests.agent.machine import Machine, make_agent
 from tests.agent.test_api import asking

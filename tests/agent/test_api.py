@@ -9,11 +9,10 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-from prontosched.agent.access import Access
 from prontosched.agent.answer import Silence
-from prontosched.agent.api import build_app
-from prontosched.agent.disk import Disk
-from prontosched.agent.requests import MAX_BODY_BYTES
+from prontosched.agent.http.api import MAX_BODY_BYTES, build_app
+from prontosched.agent.http.auth import Access
+from prontosched.agent.store.state import Disk
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS, Machine, make_agent
 

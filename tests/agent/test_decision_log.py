@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from prontosched.agent.decision_log import DecisionLog, Row
+from prontosched.agent.store.decision_log import DecisionLog, Row
 
 
 def row(time, *, ready=1.0, raised=False, node="n1"):
@@ -99,7 +99,7 @@ def test_a_log_of_a_newer_version_is_left_alone(tmp_path):
 FILL = """
 import math, sys
 from pathlib import Path
-from prontosched.agent.decision_log import MAX_WAITING_ROWS, DecisionLog, Row
+from prontosched.agent.store.decision_log import MAX_WAITING_ROWS, DecisionLog, Row
 log = DecisionLog(Path(sys.argv[1]) / "d.sqlite")
 def row(t): return Row(float(t), "n1", True, False, 0.5, 1.0, 1.0, 20.0, math.nan, "x" * 100)
 first_failure = None

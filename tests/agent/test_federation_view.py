@@ -12,11 +12,10 @@ import pytest
 from click.testing import CliRunner
 from jsonschema_rs import validator_for
 
-from prontosched.agent.access import Access
-from prontosched.agent.assembly import make_followers, place_of
-from prontosched.agent.federating import FederationFollower
-from prontosched.agent.openapi import description
-from prontosched.agent.tree_view import MAX_MEMBERS, TreeView
+from prontosched.agent.config import make_followers, place_of
+from prontosched.agent.federation import MAX_MEMBERS, FederationFollower, TreeView
+from prontosched.agent.http.api import description
+from prontosched.agent.http.auth import Access
 from prontosched.cli.federation import command
 from prontosched.federation.link import Board, LocalLink
 from prontosched.federation.nats_link import NatsLink

@@ -10,12 +10,12 @@ import time
 import numpy as np
 import pytest
 
-from prontosched.agent.assembly import closes_nodes, make_followers, make_nodes
-from prontosched.agent.assembly import make_agent as assemble
-from prontosched.agent.federating import FederationFollower
-from prontosched.agent.gating import GateFollower
-from prontosched.agent.service import ServiceManager
-from prontosched.agent.views import status
+from prontosched.agent.config import closes_nodes, make_followers, make_nodes
+from prontosched.agent.config import make_agent as assemble
+from prontosched.agent.federation import FederationFollower
+from prontosched.agent.gate import GateFollower
+from prontosched.agent.status import status
+from prontosched.agent.systemd import ServiceManager
 from prontosched.errors import SettingsError
 from prontosched.gates.gate import Verdict, label
 from prontosched.gates.policy import Rules

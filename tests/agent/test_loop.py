@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from prontosched.agent.answer import Silence
-from prontosched.agent.disk import Disk, restore
+from prontosched.agent.store.state import Disk, restore
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS, Clock, Machine, make_agent, sample
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prontosched.agent.decision_log import Bands, DecisionLog, Lineages, Row, compress, expanded, pack
-from prontosched.agent.disk import Disk
+from prontosched.agent.store.decision_log import Bands, DecisionLog, Lineages, Row, compress, expanded, pack
+from prontosched.agent.store.state import Disk
 from prontosched.decision import Evidence
 from prontosched.subspace import Subspace
 from prontosched.telemetry.source import Sample

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from prontosched.agent.answer import Answer
-from prontosched.agent.explaining import explanation
+from prontosched.agent.explain import explanation
 from prontosched.agent.loop import Agent
 from prontosched.agent.offenders import SHOWN, Offenders
 from prontosched.gates.gate import read_decision

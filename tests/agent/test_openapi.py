@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from prontosched.agent import requests
-from prontosched.agent.access import Access
-from prontosched.agent.api import build_app
-from prontosched.agent.decision_log import HISTORY_FIELDS
-from prontosched.agent.disk import Disk
-from prontosched.agent.openapi import description
+from prontosched.agent.http import api as requests
+from prontosched.agent.http.api import build_app, description
+from prontosched.agent.http.auth import Access
+from prontosched.agent.store.decision_log import HISTORY_FIELDS
+from prontosched.agent.store.state import Disk
 from tests.agent.machine import Machine, make_agent
 from tests.agent.test_api import asking
 

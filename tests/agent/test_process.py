@@ -13,7 +13,7 @@ import urllib.request
 
 import pytest
 
-from prontosched.agent.state import read_state
+from prontosched.agent.store.state import read_state
 from prontosched.pipeline.node import Node
 from tests.requirements import require_root
 

@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from prontosched.agent.background import Background
-from prontosched.agent.reading import Reader
+from prontosched.agent.reader import Background, Reader
 from tests.agent.machine import Machine, sample
 
 

@@ -11,8 +11,8 @@ import pytest
 PROGRAM = """
 import asyncio, gc, json, sys, tempfile
 from pathlib import Path
-from prontosched.agent.assembly import make_agent
-from prontosched.agent.sources import source_of
+from prontosched.agent.config import make_agent
+from prontosched.agent.config import source_of
 from prontosched.settings import AgentSettings
 
 steps, source = int(sys.argv[1]), sys.argv[2]

@@ -9,7 +9,7 @@ from time import time
 import numpy as np
 import pytest
 
-from prontosched.agent.sources import local_source, source_of
+from prontosched.agent.config import local_source, source_of
 from prontosched.errors import SettingsError
 from prontosched.settings import AgentSettings
 from prontosched.telemetry import SOURCES

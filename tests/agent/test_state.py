@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from prontosched import codec
-from prontosched.agent import state
+from prontosched.agent.store import state
 from prontosched.errors import NewerStateError, StateError
 
 
@@ -73,7 +73,7 @@ def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path):
 def test_a_second_agent_is_refused_and_told_who_holds_the_file(tmp_path):
     file = state.StateFiles(tmp_path, "a")
     program = (
-        "import sys; from pathlib import Path; from prontosched.agent.state import StateFiles\n"
+        "import sys; from pathlib import Path; from prontosched.agent.store.state import StateFiles\n"
         "from prontosched.errors import StateError\n"
         "try: StateFiles(Path(sys.argv[1]), 'a')\n"
         "except StateError as error: print(error)\n"
@@ -91,7 +91,7 @@ def test_a_killed_writer_leaves_the_old_file_whole(tmp_path):
     """Writes in a loop and is killed at a random moment, many times."""
     path = tmp_path / "a.state"
     program = (
-        "import sys, numpy as np; from pathlib import Path; from prontosched.agent.state import StateFiles\n"
+        "import sys, numpy as np; from pathlib import Path; from prontosched.agent.store.state import StateFiles\n"
         "file = StateFiles(Path(sys.argv[1]), 'a'); print('ready', flush=True)\n"
         "i = 0\n"
         "while True:\n"

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from prontosched.agent.access import Access
+from prontosched.agent.http.auth import Access
+from prontosched.agent.http.server import summary
 from prontosched.agent.logs import ChangeLog
-from prontosched.agent.running import summary
 from prontosched.cli.terminal import Screen, fitting
 from tests.agent.machine import Clock, Machine, make_agent, sample
 from tests.agent.test_api import asking

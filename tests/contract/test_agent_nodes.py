@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from prontosched.agent.access import Access
 from prontosched.agent.answer import Silence
-from prontosched.agent.api import build_app
-from prontosched.agent.decision_log import DecisionLog
-from prontosched.agent.disk import Disk, restore
-from prontosched.agent.explaining import explanation
-from prontosched.agent.federating import FederationFollower
-from prontosched.agent.gating import GateFollower
+from prontosched.agent.explain import explanation
+from prontosched.agent.federation import FederationFollower
+from prontosched.agent.gate import GateFollower
+from prontosched.agent.http.api import build_app
+from prontosched.agent.http.auth import Access
+from prontosched.agent.store.decision_log import DecisionLog
+from prontosched.agent.store.state import Disk, restore
 from prontosched.federation.link import DECISIONS, SUMMARIES, Board, LocalLink
 from prontosched.gates.policy import Rules
 from prontosched.telemetry.source import Sample

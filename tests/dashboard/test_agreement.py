@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-from prontosched.agent.access import Access
-from prontosched.agent.assembly import make_agent
-from prontosched.agent.exposition import exposition
+from prontosched.agent.config import make_agent
+from prontosched.agent.http.auth import Access
+from prontosched.agent.http.metrics import exposition
+from prontosched.agent.http.server import Server
 from prontosched.agent.loop import Agent
-from prontosched.agent.serve import Server
 from prontosched.cli import cli
 from prontosched.dashboard.app import routes
 from prontosched.settings import AgentSettings

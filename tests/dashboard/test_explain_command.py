@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 import pytest
 
-from prontosched.agent.decision_log import DecisionLog, Row
-from prontosched.agent.events import Events
+from prontosched.agent.http.events import Events
+from prontosched.agent.store.decision_log import DecisionLog, Row
 from prontosched.cli import main
 from tests.dashboard.conftest import Start, fetch
 from tests.processes import wait_for

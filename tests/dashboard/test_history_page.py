@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prontosched.agent.decision_log import DecisionLog, Row, pack
+from prontosched.agent.store.decision_log import DecisionLog, Row, pack
 from tests.dashboard.conftest import Start, Watched, fetch, planted, until
 
 DAY = 86400

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from prontosched.agent.decision_log import DecisionLog, Row
+from prontosched.agent.store.decision_log import DecisionLog, Row
 from tests.dashboard.conftest import NASTY, Start, Watched, fetch, planted, until
 
 AXE = (Path(__file__).parent.parent / "data" / "axe" / "axe.min.js").read_text()

@@ -1,9 +1,11 @@
 """The live process: source → node → decision, every interval, and the answers to whoever asks.
 
-Covers: the loop and its cadence (`loop`, `pace`, `reading`), what it decides for
-(`nodes`, `schema`), jobs announced before telemetry shows them (`jobs`), what
-survives a restart (`state`, `decision_log`), and HTTP (`api`, `access`, `openapi`,
-`exposition`). Alone in asking the time.
+`config` puts an agent together from its settings and `loop` runs it: `reader` reads the source,
+`nodes` holds the nodes, `answer` weighs a decision with its age and the `jobs` on their way, and
+`record` counts what decisions were worth. Told of every timestep are `gate`, `federation`, `probe`,
+`systemd` and `logs`. `explain` and `status` show what is known, `offenders` who waits and who runs.
+`store` is what survives a restart, `http` the port. `standalone` decides without an agent.
+Alone in asking the time.
 
 Does not cover: the decision itself (`prontosched.pipeline.node`), schedulers
 (`prontosched.gates`), pages for a browser (`prontosched.dashboard`).

@@ -10,12 +10,10 @@ import logging
 import sys
 from datetime import UTC, datetime
 from io import TextIOBase
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 
+from prontosched.agent.loop import Agent
 from prontosched.agent.record import plain
-
-if TYPE_CHECKING:
-    from prontosched.agent.loop import Agent
 
 LOG = logging.getLogger("prontosched.agent")
 EVERY_STATE = 16

@@ -1,31 +1,29 @@
 """The loop: read, step, answer, tell; on time, whatever happens to its surroundings.
 
-Covers: one tick and what it may not be stopped by. The one place that catches
-broadly: a fault in a source, a node or a follower is counted and named, and the
-next tick comes.
+Covers: the cadence of ticks, one tick and what it may not be stopped by, and whether the agent
+decides. The one place that catches broadly: a fault in a source, a node or a follower is
+counted and named, and the next tick comes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from prontosched.agent.answer import Answer, Silence, answer
-from prontosched.agent.decision_log import Lineages, Row, pack
-from prontosched.agent.disk import Disk
-from prontosched.agent.events import Events
-from prontosched.agent.follower import Follower, NodeHolder
-from prontosched.agent.health import Health
+from prontosched.agent.http.events import Events
 from prontosched.agent.jobs import Announced
 from prontosched.agent.nodes import NAN, LiveNode, NodeTable, expects
 from prontosched.agent.offenders import Naming, Offenders
-from prontosched.agent.pace import Pace
-from prontosched.agent.reading import Reader, unanswered
+from prontosched.agent.reader import Reader, unanswered
 from prontosched.agent.record import plain
+from prontosched.agent.store.decision_log import Lineages, Row, pack
+from prontosched.agent.store.state import Disk
 from prontosched.decision import Evidence, State
 from prontosched.telemetry.source import Sample
 
@@ -475,3 +473,180 @@ def _signal_row(node: LiveNode, time: float) -> Row:
 
 def _no_node(metrics: tuple[str, ...]) -> Any:
     raise AssertionError("a node that stands for none is never built")
+
+
+LATE_SECONDS = 0.2
+"""A tick this late is late, whatever the interval; shorter intervals allow half of themselves."""
+
+
+class Pace:
+    """Say when the next tick is due, on a clock that only goes forward.
+
+    Tick n is due at `start + n * interval`, so that one late tick does not move
+    the next. Ticks missed by a whole interval (a stopped or sleeping machine) are
+    skipped and counted, never run in a burst.
+
+    Parameters
+    ----------
+    interval_seconds
+        Time between two ticks.
+    clock
+        Seconds on a clock that never jumps.
+
+    Attributes
+    ----------
+    ticks, late, skipped
+        How many were given, given late, and left out.
+    lag_seconds, worst_lag_seconds
+        How late the last tick was, and the latest of all.
+
+    Examples
+    --------
+    >>> now = [100.0]
+    >>> pace = Pace(1.0, clock=lambda: now[0])
+    >>> pace.begin()
+    >>> now[0] = 101.25
+    >>> pace.begin()
+    >>> pace.late, pace.remaining()
+    (1, 0.75)
+    """
+
+    def __init__(self, interval_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        if not interval_seconds > 0:
+            raise ValueError(f"interval_seconds must be above 0, got {interval_seconds}")
+        self.interval_seconds = interval_seconds
+        self.clock = clock
+        self.ticks = 0
+        self.late = 0
+        self.skipped = 0
+        self.lag_seconds = 0.0
+        self.worst_lag_seconds = 0.0
+        self._due: float | None = None
+
+    @property
+    def late_after_seconds(self) -> float:
+        """The lag from which a tick counts as late."""
+        return min(LATE_SECONDS, self.interval_seconds / 2)
+
+    def remaining(self) -> float:
+        """Seconds until the next tick is due; 0 when it is overdue."""
+        return 0.0 if self._due is None else max(0.0, self._due - self.clock())
+
+    @property
+    def overdue_seconds(self) -> float:
+        """How long the next tick has been due without having been taken; 0 when it is not."""
+        return 0.0 if self._due is None else max(0.0, self.clock() - self._due)
+
+    def begin(self) -> None:
+        """Take the tick that is due now, and set when the next one is."""
+        now = self.clock()
+        due = now if self._due is None else self._due
+        self.ticks += 1
+        self.lag_seconds = max(0.0, now - due)
+        self.worst_lag_seconds = max(self.worst_lag_seconds, self.lag_seconds)
+        if self.lag_seconds > self.late_after_seconds:
+            self.late += 1
+        missed = int(self.lag_seconds / self.interval_seconds)
+        self.skipped += missed
+        self._due = due + (missed + 1) * self.interval_seconds
+
+    async def wait(self) -> None:
+        """Sleep until the next tick is due, then take it."""
+        await asyncio.sleep(self.remaining())
+        self.begin()
+
+
+TICKS = 3
+"""Intervals without a decision, and ticks in a row with a fault, from which an agent is not healthy."""
+LEAST_SECONDS = 3.0
+
+
+class Health:
+    """Watch the loop from within.
+
+    Healthy is an agent that has decided for some node within three intervals, at least
+    three seconds, and whose last three ticks did not all meet a fault.
+
+    Parameters
+    ----------
+    pace
+        The loop's cadence.
+
+    Attributes
+    ----------
+    decided_at
+        When a node last decided, on the loop's clock; the start before that.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self.decided_at = pace.clock()
+        self._words = ""
+        self._fault_at = -math.inf
+        self._faulted = False
+        self._faulty_ticks = 0
+
+    def note_fault(self, words: str) -> None:
+        """Take note of what went wrong in the tick under way."""
+        self._words, self._fault_at, self._faulted = words, self._pace.clock(), True
+
+    def note_tick(self, *, decided: bool) -> None:
+        """Take note that a tick has ended, and whether any node decided in it."""
+        if decided:
+            self.decided_at = self._pace.clock()
+        self._faulty_ticks = self._faulty_ticks + 1 if self._faulted else 0
+        self._faulted = False
+
+    def fault_since(self, moment: float) -> str:
+        """Return the last fault where it came at `moment` or later, empty otherwise."""
+        return self._words if self._fault_at >= moment else ""
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong, in one line; empty while the agent is healthy."""
+        silent = self._pace.clock() - self.decided_at
+        longest = max(LEAST_SECONDS, TICKS * self._pace.interval_seconds)
+        if (overdue := self._pace.overdue_seconds) >= longest:
+            return f"no tick for {overdue:.0f} s: the loop hangs"
+        if silent >= longest:
+            why = self.fault_since(self.decided_at) or "the source gives no telemetry"
+            return f"no decision for {silent:.0f} s: {why}"
+        if self._faulty_ticks >= TICKS:
+            return f"every tick faults: {self._words}"
+        return ""
+
+
+class Follower(Protocol):
+    """Something told of every timestep: a federation, a gate, a watchdog. It returns at once.
+
+    One that meets errors in a thread of its own counts them in `errors`, has the newest in
+    `last_error`, and names them in the log itself.
+    """
+
+    name: str
+
+    def follow(self, agent: Agent) -> Awaitable[None] | None:
+        """Take note of the timestep that `agent` has just made; one with much to do is awaited."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """Return where it stands, as plain values for `/v1/status`."""
+        ...
+
+    def close(self) -> None:
+        """Let go; called once, when the agent stops."""
+        ...
+
+
+@runtime_checkable
+class NodeHolder(Protocol):
+    """A follower that carries refusals out, and may leave a node open although it refuses."""
+
+    @property
+    def enforcing(self) -> bool:
+        """Whether refusals are carried out at the scheduler; False in shadow mode."""
+        ...
+
+    def held_open(self, node: str) -> str:
+        """Say why `node` is held open, for instance by the capacity floor; empty where it is not."""
+        ...

@@ -1,7 +1,8 @@
 """The nodes that an agent decides for: one or thousands, each a `prontosched.pipeline.node.Node`.
 
-Covers: stepping a node with samples in the order of its metrics, what is known of it
-afterwards, and which nodes there are. Files on disk are `prontosched.agent.state`.
+Covers: putting samples in the order of a node's metrics, giving a node other metrics without
+losing what it knew, stepping it, what is known of it afterwards, and which nodes there are.
+Files on disk are `prontosched.agent.store.state`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prontosched.agent.record import ProbeRecord, Tally, TrackRecord
-from prontosched.agent.schema import FAMILIAR_SHARE, PATIENCE, Schema, known_share
-from prontosched.agent.transplant import with_metrics
+from prontosched.codec import decode, encode
 from prontosched.decision import Decision, Evidence
 from prontosched.errors import StateError
-from prontosched.pipeline.node import Node
+from prontosched.pipeline.node import STATE_KIND, STATE_VERSION, Node
 from prontosched.subspace import Array, Subspace
 from prontosched.telemetry.source import Sample
 
@@ -38,6 +39,151 @@ LONGEST_GAP_SECONDS = 600.0
 SWEEP_SECONDS = 600.0
 GROUP_NODES = 16
 """Nodes that are saved in one file."""
+MAX_METRICS = 20_000
+PATIENCE = 60
+"""Samples after which another set of metrics is there for good."""
+FAMILIAR_SHARE = 0.5
+"""Saved nodes are used when at least this share of their metrics is still there."""
+# Arrays of a node's state whose last axis has one place per metric.
+BY_METRIC = frozenset(
+    {
+        "adopted.rows",
+        "embedding.basis",
+        "embedding.slab",
+        "projector.past",
+        "projector.rows",
+        "scaling.block",
+        "scaling.mean",
+        "scaling.seen",
+        "scaling.unknown",
+        "scaling.variance",
+        "signal.sight.along",
+        "signal.vectors",
+        "view.rows",
+    }
+)
+COUNTS = ("embedding.features", "signal.features")
+
+
+class Schema:
+    """The metrics of one node, by name.
+
+    Metrics that a sample lacks become NaN, which a node takes as unknown; metrics it
+    has beyond the schema are left out. Only when another set of metrics has come
+    `patience` times in a row is it taken to be there for good: a network card that
+    flaps must not cost the node its memory.
+
+    Parameters
+    ----------
+    metrics
+        The names the node was built for, in its order.
+    patience
+        Samples in a row with one other set of metrics before it is `settled`.
+
+    Examples
+    --------
+    >>> schema = Schema(("load", "heat"), patience=2)
+    >>> more = Sample("n1", ("wind", "load"), np.array([3.0, 1.0]))
+    >>> schema.align(more), schema.settled is None
+    (array([ 1., nan]), True)
+    >>> schema.align(more), schema.settled
+    (array([ 1., nan]), ('wind', 'load'))
+    """
+
+    def __init__(self, metrics: tuple[str, ...], *, patience: int = PATIENCE) -> None:
+        self.metrics = metrics
+        self.patience = patience
+        self.missing: tuple[str, ...] = ()
+        self.extra: tuple[str, ...] = ()
+        self.settled: tuple[str, ...] | None = None
+        self._position = {name: i for i, name in enumerate(metrics)}
+        self._seen: tuple[str, ...] = metrics
+        self._same = True
+        self._target: NDArray[np.intp] = np.arange(len(metrics))
+        self._origin: NDArray[np.intp] = np.arange(len(metrics))
+        self._streak = 0
+
+    def align(self, sample: Sample) -> Array:
+        """Return the sample's metrics in this schema's order, NaN where it has none."""
+        if sample.metrics is not self._seen:
+            self._look(sample.metrics)
+        if self._same:
+            return sample.vector
+        if self.missing or self.extra:  # another order of the same metrics needs no other node
+            self._streak += 1
+            if self._streak >= self.patience:
+                self.settled = self._seen[:MAX_METRICS]
+        y = np.full(len(self.metrics), np.nan)
+        y[self._target] = sample.vector[self._origin]
+        return y
+
+    def _look(self, metrics: tuple[str, ...]) -> None:
+        if metrics == self._seen:
+            self._seen = metrics
+            return
+        self._seen = metrics
+        self._streak = 0
+        self.settled = None
+        self._same = metrics == self.metrics
+        shared = [(self._position[name], i) for i, name in enumerate(metrics) if name in self._position]
+        self._target = np.array([to for to, _ in shared], dtype=np.intp)
+        self._origin = np.array([i for _, i in shared], dtype=np.intp)
+        present = set(metrics)
+        self.missing = tuple(name for name in self.metrics if name not in present)
+        self.extra = tuple(name for name in metrics if name not in self._position)
+
+
+def known_share(old: Sequence[str], new: Sequence[str]) -> float:
+    """Return the share of `old` that is still in `new`; NaN where `old` is empty.
+
+    Examples
+    --------
+    >>> known_share(("a", "b"), ("b", "c"))
+    0.5
+    """
+    present = set(new)
+    return sum(name in present for name in old) / len(old) if old else math.nan
+
+
+def with_metrics(node: Node, metrics: Sequence[str]) -> Node:
+    """Return a node like `node` for `metrics`, warm for those it had.
+
+    Raises
+    ------
+    StateError
+        The node has no names for its metrics, or holds something that cannot be mapped.
+    """
+    if node.metrics is None:
+        raise StateError("a node must know the names of its metrics to change them, got none: start cold")
+    old = list(node.metrics)
+    origin = {name: i for i, name in enumerate(old)}
+    kept = [(to, origin[name]) for to, name in enumerate(metrics) if name in origin]
+    fields = decode(node.to_bytes(), kind=STATE_KIND, version=STATE_VERSION)
+    version = fields.pop("version")
+    for key, value in fields.items():
+        if key in BY_METRIC and value.shape[-1] == len(old):
+            fields[key] = _mapped(value, len(metrics), kept)
+    # In vectors that wait to enter the statistics, a metric that was not there is unknown.
+    if fields.get("scaling.samples") and len(kept) < len(metrics):
+        fields["scaling.block"][:, np.setdiff1d(np.arange(len(metrics)), [to for to, _ in kept])] = np.nan
+        fields["scaling.gaps"] = True
+    for key in COUNTS:
+        if fields.get(key):
+            fields[key] = len(metrics)
+    fields["metrics"] = list(metrics)
+    data = encode(STATE_KIND, version, fields)
+    try:
+        Node.from_bytes(data).step(np.zeros(len(metrics)))
+    except (ValueError, IndexError, TypeError) as error:
+        raise StateError(f"{node.signal.name} cannot change its metrics ({error}): start cold") from error
+    return Node.from_bytes(data)
+
+
+def _mapped(array: np.ndarray[Any, Any], after: int, kept: list[tuple[int, int]]) -> np.ndarray[Any, Any]:
+    mapped = np.zeros((*array.shape[:-1], after), dtype=array.dtype)
+    if kept:
+        mapped[..., [to for to, _ in kept]] = array[..., [i for _, i in kept]]
+    return mapped
 
 
 def expects(decision: Decision) -> bool:

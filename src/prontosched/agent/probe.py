@@ -5,14 +5,12 @@ The probe itself is `prontosched.telemetry.probe`, the record of what it found `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from prontosched.agent.loop import Agent
 from prontosched.agent.record import plain
 from prontosched.telemetry.probe import Probe, Probed, runs_on
 from prontosched.telemetry.source import Source
-
-if TYPE_CHECKING:
-    from prontosched.agent.loop import Agent
 
 
 class ProbeFollower:

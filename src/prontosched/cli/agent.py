@@ -27,9 +27,8 @@ def command(
     Example:
         pronto agent --budget 0.05 --gate slurm --shadow
     """
-    from prontosched.agent.assembly import make_access
+    from prontosched.agent.config import make_access, source_of
     from prontosched.agent.logs import log_to_stderr
-    from prontosched.agent.sources import source_of
     from prontosched.cli.live import go
 
     log_to_stderr(verbose=verbose, form=log_format)

@@ -10,7 +10,7 @@ import click
 from prontosched.cli.shared_options import FILE, together
 
 if TYPE_CHECKING:
-    from prontosched.agent.client import Client
+    from prontosched.agent.http.client import Client
 
 # Which agent to ask.
 asking_options = together(
@@ -32,9 +32,9 @@ def find(
     url: str | None, token_file: Path | None, ca: Path | None, state: Path | None
 ) -> tuple[Client | None, Path]:
     """Return the agent the options mean, None where there is none, and its folder."""
-    from prontosched.agent.access import read_token
-    from prontosched.agent.client import find_agent
-    from prontosched.agent.state import default_folder
+    from prontosched.agent.http.auth import read_token
+    from prontosched.agent.http.client import find_agent
+    from prontosched.agent.store.state import default_folder
 
     folder = state or default_folder()
     token = None if token_file is None else read_token(token_file)

@@ -17,7 +17,7 @@ from prontosched.cli.status import beside, styled
 from prontosched.errors import IntegrationError, ProntoError
 
 if TYPE_CHECKING:
-    from prontosched.agent.client import Client
+    from prontosched.agent.http.client import Client
 
 SPAN_SECONDS = 30.0
 LONGEST_RECORD_SECONDS = 600.0

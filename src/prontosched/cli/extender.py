@@ -13,7 +13,7 @@ from prontosched.cli.shared_options import FILE, Duration
 from prontosched.errors import IntegrationError
 
 if TYPE_CHECKING:
-    from prontosched.agent.access import Access
+    from prontosched.agent.http.auth import Access
     from prontosched.cli.extender_bus import BusDecisions
     from prontosched.gates.agent_client import PolledDecisions
     from prontosched.gates.extender import Background, Extender, Ledger
@@ -119,7 +119,7 @@ def command(
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     from aiohttp import web
 
-    from prontosched.agent.access import guard
+    from prontosched.agent.http.auth import guard
 
     access = _access(listen, token_file, tls_cert, tls_key)
     server, writer = build(**options)
@@ -171,7 +171,7 @@ def build(**options: Any) -> tuple[Extender, ConditionWriter | None]:
 
 
 def _polled(options: dict[str, Any], internal: dict[str, str]) -> PolledDecisions:
-    from prontosched.agent.access import read_token
+    from prontosched.agent.http.auth import read_token
     from prontosched.gates.agent_client import Addresses, PolledDecisions
 
     file, token_file = options["agents_file"], options["agents_token_file"]
@@ -241,7 +241,7 @@ def _condition_writer(needed: str) -> ConditionWriter | None:
 
 
 def _access(listen: str, token_file: Path | None, certificate: Path | None, key: Path | None) -> Access:
-    from prontosched.agent.access import Access, read_token, split_address, tls_context
+    from prontosched.agent.http.auth import Access, read_token, split_address, tls_context
 
     if (certificate is None) != (key is None):
         raise click.UsageError("--tls-cert and --tls-key must be given together")

@@ -24,7 +24,7 @@ from prontosched.errors import IntegrationError, ProntoError, SettingsError
 from prontosched.settings import pairs, with_durations
 
 if TYPE_CHECKING:
-    from prontosched.agent.client import Client
+    from prontosched.agent.http.client import Client
     from prontosched.gates.controller import SweepResult
     from prontosched.gates.gate import Gate, Observed
 

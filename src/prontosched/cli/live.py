@@ -15,7 +15,7 @@ from prontosched.cli.terminal import Screen, StatusLine
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from prontosched.agent.access import Access
+    from prontosched.agent.http.auth import Access
     from prontosched.agent.logs import LogFormat
     from prontosched.agent.loop import Agent
     from prontosched.settings import AgentSettings
@@ -46,10 +46,10 @@ def go(
     screen
         A terminal to show a status line on.
     """
-    from prontosched.agent.assembly import make_agent
+    from prontosched.agent.config import make_agent
+    from prontosched.agent.http.server import run, summary
     from prontosched.agent.logs import ChangeLog
-    from prontosched.agent.running import run, summary
-    from prontosched.agent.views import status
+    from prontosched.agent.status import status
 
     agent = make_agent(settings, source, embed=pages)
     agent.followers.append(ChangeLog())

@@ -17,7 +17,7 @@ from prontosched.errors import ProntoError
 from prontosched.threads import given_environment
 
 if TYPE_CHECKING:
-    from prontosched.agent.client import Client
+    from prontosched.agent.http.client import Client
 
 TIMED_OUT = 75
 NOT_EXECUTABLE = 126
@@ -188,8 +188,8 @@ class _Waiting:
 
 
 def _run_with(waiting: _Waiting, client: Client, cpus: float, ttl: float) -> NoReturn:
-    from prontosched.agent.access import loopback
-    from prontosched.agent.client import UnreachableError, job_name
+    from prontosched.agent.http.auth import loopback
+    from prontosched.agent.http.client import UnreachableError, job_name
 
     name = job_name()
     pid = os.getpid() if loopback(client.host) else None
@@ -215,7 +215,7 @@ def _run_with(waiting: _Waiting, client: Client, cpus: float, ttl: float) -> NoR
 
 
 def _run_alone(waiting: _Waiting, folder: Path, cpus: float) -> NoReturn:
-    from prontosched.agent.watching import look, one_at_a_time
+    from prontosched.agent.standalone import look, one_at_a_time
     from prontosched.settings import AgentSettings
 
     there = os.cpu_count() or 1

@@ -16,7 +16,7 @@ from prontosched.cli.shared_options import lasting
 from prontosched.errors import ProntoError
 
 if TYPE_CHECKING:
-    from prontosched.agent.client import Client
+    from prontosched.agent.http.client import Client
 
 EXIT_CODES = {"accepting": 0, "refusing": 1, "contended": 3}
 NO_ANSWER = 4
@@ -89,7 +89,7 @@ def _ask(client: Client, node: str | None, horizon: int | None) -> dict[str, Any
 
 
 def _watch(folder: Path) -> dict[str, Any]:
-    from prontosched.agent.watching import WATCH_SECONDS, look
+    from prontosched.agent.standalone import WATCH_SECONDS, look
     from prontosched.settings import AgentSettings
 
     click.echo(f"no agent answers: watching this machine for {WATCH_SECONDS:.0f} s", err=True)

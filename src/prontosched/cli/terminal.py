@@ -199,6 +199,6 @@ def _many(agent: Agent) -> list[str]:
 
 
 def _driven_by(agent: Agent, node: str) -> str:
-    from prontosched.agent.explaining import drivers_now
+    from prontosched.agent.explain import drivers_now
 
     return f"by {', '.join(found)}" if (found := drivers_now(agent.nodes[node])) else ""

@@ -30,9 +30,8 @@ def command(
     Example:
         pronto up --for 60s
     """
-    from prontosched.agent.assembly import make_access
+    from prontosched.agent.config import local_source, make_access
     from prontosched.agent.logs import log_to_stderr
-    from prontosched.agent.sources import local_source
     from prontosched.cli.live import LOG, go
     from prontosched.cli.terminal import Screen, is_live
 

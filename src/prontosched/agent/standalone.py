@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prontosched.agent.answer import slowdown
-from prontosched.agent.assembly import TOLERANCE, make_nodes
+from prontosched.agent.config import TOLERANCE, local_source, make_nodes
 from prontosched.agent.jobs import Announced
 from prontosched.agent.nodes import NodeTable, background, expects
-from prontosched.agent.sources import local_source
-from prontosched.agent.state import read_state
+from prontosched.agent.store.state import read_state
 from prontosched.errors import ProntoError, StateError
 from prontosched.settings import AgentSettings
 from prontosched.signals.policy import read_tolerance

@@ -6,15 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from prontosched.agent.loop import Agent
 from prontosched.agent.record import plain
 from prontosched.gates.controller import Controller, vetoes
 from prontosched.gates.gate import Gate, LeaseTable, Verdict, chance
 from prontosched.gates.policy import Rules
-
-if TYPE_CHECKING:
-    from prontosched.agent.loop import Agent
 
 SUMS = ("refusals", "withheld", "rankings", "errors", "refused_seconds")
 

@@ -5,18 +5,16 @@ Covers: how that is put together; the arithmetic is `prontosched.explain`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import LiveNode
 from prontosched.agent.probe import probe_view
 from prontosched.agent.record import plain
-from prontosched.agent.views import record_figures, settings_of
+from prontosched.agent.status import record_figures, settings_of
 from prontosched.decision import Evidence
 from prontosched.explain import Part, changes, directions, drivers, families, sentence, turning
 from prontosched.subspace import Array
-
-if TYPE_CHECKING:
-    from prontosched.agent.loop import Agent
 
 TOP = 6
 

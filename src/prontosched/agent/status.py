@@ -1,6 +1,6 @@
 """What the agent shows of itself, as plain values: events, status, the list of nodes.
 
-Covers: turning an agent into JSON. Serving it is `prontosched.agent.api`.
+Covers: turning an agent into JSON. Serving it is `prontosched.agent.http.api`.
 """
 
 from __future__ import annotations
@@ -8,15 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prontosched.agent.answer import Answer, chance_within, slowdown
+from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import LiveNode
 from prontosched.agent.probe import probe_view
 from prontosched.agent.record import plain, record_shown
-
-if TYPE_CHECKING:
-    from prontosched.agent.loop import Agent
 
 SHOWN_NOTES = 20
 WORDED_NODES = 200
@@ -152,8 +150,7 @@ def node_rows(agent: Agent) -> Iterator[dict[str, Any]]:
 
 def federation(agent: Agent) -> dict[str, Any] | None:
     """Return the federation as far as this agent may see it; None until it has been read."""
-    from prontosched.agent.federating import FederationFollower
-    from prontosched.agent.tree_view import alone
+    from prontosched.agent.federation import FederationFollower, alone
 
     for follower in agent.followers:
         if isinstance(follower, FederationFollower):

@@ -1,11 +1,13 @@
 """Run an agent with its port until it is told to stop, and say how it went.
 
-Covers: signals, the order of starting and stopping, and the summary at the end.
+Covers: opening and closing the port, signals, the order of starting and stopping, and the
+summary at the end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import sys
@@ -13,13 +15,14 @@ from collections.abc import Callable, Iterable
 
 from aiohttp import web
 
-from prontosched.agent.access import Access
+from prontosched.agent.http.api import build_app
+from prontosched.agent.http.auth import Access
 from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import LiveNode
 from prontosched.agent.record import Tally
-from prontosched.agent.serve import Server
-from prontosched.agent.state import remove_address, write_address
-from prontosched.agent.views import record_figures
+from prontosched.agent.status import record_figures
+from prontosched.agent.store.state import remove_address, write_address
+from prontosched.errors import ProntoError
 
 LOG = logging.getLogger("prontosched.agent")
 SWITCH_SECONDS = 0.0005
@@ -155,3 +158,60 @@ def _time(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+NEXT_PORTS = 50
+
+
+class Server:
+    """The agent's HTTP server.
+
+    Attributes
+    ----------
+    url
+        Where it answers, once started.
+    """
+
+    def __init__(self, agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef] = ()) -> None:
+        self.access = access
+        self.url = ""
+        self._runner = web.AppRunner(
+            build_app(agent, access, extra), access_log=None, handle_signals=False, shutdown_timeout=1.0
+        )
+
+    async def start(self, *, next_free: bool = False) -> str:
+        """Listen; with `next_free`, on the next port that nobody has. Return the address.
+
+        Raises
+        ------
+        ProntoError
+            The port is taken, or may not be used.
+        """
+        await self._runner.setup()
+        ports = [self.access.port]
+        if next_free and self.access.port:
+            ports += [*range(self.access.port + 1, min(self.access.port + NEXT_PORTS, 65536)), 0]
+        for port in ports:
+            try:
+                await web.TCPSite(
+                    self._runner, self.access.host, port, ssl_context=self.access.tls, reuse_address=True
+                ).start()
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE and port != ports[-1]:
+                    continue
+                await self._runner.cleanup()
+                raise ProntoError(_not_listening(self.access.host, port, error)) from error
+            break
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"{self.access.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        return self.url
+
+    async def stop(self) -> None:
+        """Close the port and the connections."""
+        await self._runner.cleanup()
+
+
+def _not_listening(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} must be free, got it taken: stop what listens there, or give --listen another"
+    return f"{host}:{port} must be an address of this machine, got {error.strerror}: give --listen another"

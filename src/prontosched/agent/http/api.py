@@ -1,50 +1,228 @@
 """HTTP: answers, announcements, and everything a page needs.
 
-Covers: routes and their answers. Who may ask is `access`, what a request may carry
-`requests`, the description of it all `openapi`. Pages are mounted from outside.
+Covers: what a request may carry, routes and their answers, and the OpenAPI description, which
+is the file `openapi.json`. Who may ask is `prontosched.agent.http.auth`. Pages are mounted from outside.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+import math
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from prontosched.agent import views
-from prontosched.agent.access import Access, guard
-from prontosched.agent.best import MAX_NODES, best_nodes
-from prontosched.agent.explaining import explanation
-from prontosched.agent.exposition import CONTENT_TYPE, exposition
+from prontosched.agent import status as views
+from prontosched.agent.answer import Answer
+from prontosched.agent.explain import explanation
+from prontosched.agent.http.auth import Access, guard
+from prontosched.agent.http.metrics import CONTENT_TYPE, exposition
 from prontosched.agent.loop import STATES, Agent
-from prontosched.agent.openapi import description
-from prontosched.agent.requests import (
-    MAX_BODY_BYTES,
-    MAX_CPUS,
-    MAX_HORIZON,
-    MAX_POINTS,
-    bad,
-    job_id,
-    query,
-    query_flag,
-    query_node,
-    query_number,
-    query_whole,
-    read_job,
-)
-from prontosched.agent.spoken import AnswerCache
+from prontosched.agent.record import plain
+from prontosched.gates.gate import chance
+from prontosched.gates.preference import Candidate, best_first, crowded_chance
 
 AGENT: web.AppKey[Agent] = web.AppKey("agent", Agent)
-ANSWERS: web.AppKey[AnswerCache] = web.AppKey("answers", AnswerCache)
 HOUR_SECONDS = 3600.0
 HEARTBEAT_SECONDS = 15.0
 LOOK_SECONDS = 4.5  # less than a client waits
 BREATH = 200
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+MAX_BODY_BYTES = 16 * 1024
+MAX_CPUS = 100_000
+MAX_TTL_SECONDS = 86_400
+MAX_PID = 4_194_304
+MAX_POINTS = 2000
+MAX_HORIZON = 100_000
+DEFAULT_TTL_SECONDS = 30.0
+ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+,~-]{0,127}$"
+NODE_CHARACTERS = 256
+JOB_FIELDS = frozenset(("id", "cpus", "ttl", "node", "if_accepted", "if_uncontended", "pid"))
+_ID = re.compile(ID_PATTERN)
+MOST_CACHED = 4096
+MAX_NODES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A checked body of `POST /v1/jobs`."""
+
+    id: str
+    cpus: float
+    ttl: float
+    node: str | None
+    if_accepted: bool
+    if_uncontended: bool
+    pid: int | None
+
+
+def bad(text: str) -> web.HTTPBadRequest:
+    """Return the error for a request that asks wrongly."""
+    return web.HTTPBadRequest(text=text)
+
+
+def job_id(value: Any) -> str:
+    """Return a job's name, or raise if it cannot be one."""
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise bad("id must be 1 to 128 letters, digits or any of ._:@=+,~- and begin with a letter or digit")
+    return value
+
+
+async def read_job(request: web.Request) -> JobRequest:
+    """Read and check the body of `POST /v1/jobs`."""
+    if request.content_type != "application/json":
+        raise web.HTTPUnsupportedMediaType(
+            text=f"the body must be application/json, got {request.content_type[:64]}"
+        )
+    raw = await request.read()
+    try:
+        body = json.loads(raw, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise bad(f"the body must be a JSON object: {error}") from error
+    if not isinstance(body, dict):
+        raise bad(f"the body must be a JSON object, got {type(body).__name__}")
+    if unknown := sorted(set(body) - JOB_FIELDS):
+        raise bad(f"the body may have {', '.join(sorted(JOB_FIELDS))}, got {unknown[0][:64]!r}")
+    name = job_id(body.get("id"))
+    for flag in ("if_accepted", "if_uncontended"):
+        if not isinstance(body.get(flag, False), bool):
+            raise bad(f"{flag} must be true or false, got {body[flag]!r:.64}")
+    node = body.get("node")
+    if "node" in body and (not isinstance(node, str) or not 0 < len(node) <= NODE_CHARACTERS):
+        raise bad(f"node must be 1 to {NODE_CHARACTERS} characters")
+    return JobRequest(
+        id=name,
+        cpus=_number("cpus", body.get("cpus", 1), above=0, most=MAX_CPUS),
+        ttl=_number("ttl", body.get("ttl", DEFAULT_TTL_SECONDS), above=0, most=MAX_TTL_SECONDS),
+        node=node,
+        if_accepted=body.get("if_accepted", False),
+        if_uncontended=body.get("if_uncontended", False),
+        pid=_whole("pid", body["pid"], least=1, most=MAX_PID) if "pid" in body else None,
+    )
+
+
+def query(request: web.Request, allowed: Collection[str]) -> dict[str, str]:
+    """Return the query, each name once and known."""
+    for name in request.query:
+        if name not in allowed:
+            raise bad(f"the query may have {', '.join(sorted(allowed)) or 'nothing'}, got {name[:64]!r}")
+        if len(request.query.getall(name)) > 1:
+            raise bad(f"{name} must be given once, got {len(request.query.getall(name))}")
+    return dict(request.query)
+
+
+def query_node(request: web.Request, allowed: Collection[str] = ("node",)) -> str | None:
+    """Return the node asked for, or None for the only one."""
+    node = query(request, allowed).get("node")
+    if node is not None and not 0 < len(node) <= NODE_CHARACTERS:
+        raise bad(f"node must be 1 to {NODE_CHARACTERS} characters")
+    return node
+
+
+def query_flag(values: dict[str, str], name: str) -> bool:
+    """Return a truth value of the query, False where it is not there."""
+    if values.get(name, "false") not in ("true", "false"):
+        raise bad(f"{name} must be true or false, got {values[name][:64]!r}")
+    return values.get(name) == "true"
+
+
+def query_number(values: dict[str, str], name: str, default: float) -> float:
+    """Return a number of the query, or its default."""
+    if name not in values:
+        return default
+    try:
+        number = float(values[name])
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or not re.fullmatch(r"[-+0-9.eE]+", values[name]):
+        raise bad(f"{name} must be a number, got {values[name][:64]!r}")
+    return number
+
+
+def query_whole(values: dict[str, str], name: str, default: int, *, least: int, most: int) -> int:
+    """Return a whole number of the query within bounds, or its default."""
+    number = query_number(values, name, float(default))
+    return _whole(name, number, least=least, most=most)
+
+
+def _number(name: str, value: Any, *, above: float, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value <= most:
+        raise bad(f"{name} must be a number above {above:g} and at most {most:g}, got {value!r:.64}")
+    return float(value)
+
+
+def _whole(name: str, value: Any, *, least: int, most: int) -> int:
+    whole = isinstance(value, int | float) and not isinstance(value, bool) and value == math.floor(value)
+    if not whole or not least <= value <= most:
+        raise bad(f"{name} must be a whole number from {least} to {most}, got {value!r:.64}")
+    return int(value)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+class _Encoded(NamedTuple):
+    version: int
+    encoded_at: float
+    age: float
+    until: float
+    head: bytes
+    tail: bytes
+
+
+class AnswerCache:
+    """The last answer of each node, ready to be sent again.
+
+    Between two timesteps an answer changes in nothing but its age, until it is too old to count.
+
+    Notes
+    -----
+    Memory: a few hundred bytes for each of at most `MOST_CACHED` nodes.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._held: dict[str | None, _Encoded] = {}
+
+    def decision(self, node: str | None) -> bytes:
+        """Return the answer for one node as JSON; `KeyError` as from `Agent.answer`."""
+        now = self._agent.pace.clock()
+        held = self._held.get(node)
+        if held is None or held.version != self._agent.version or now > held.until:
+            held = self._encode(node)
+        return b"%s%.6f%s" % (held.head, held.age + now - held.encoded_at, held.tail)
+
+    def _encode(self, node: str | None) -> _Encoded:
+        version, now = self._agent.version, self._agent.pace.clock()
+        found = self._agent.answer(node)
+        plain = found.as_json()
+        del plain["age_seconds"]
+        left = self._agent.silence.valid_seconds - found.age_seconds
+        held = _Encoded(
+            version,
+            now,
+            found.age_seconds,
+            # Once it is stale its reason counts the seconds, so that it is made anew each time.
+            now + left if left > 0 and not found.stale else now,
+            _JSON.encode(plain).encode()[:-1] + b',"age_seconds":',
+            b"}",
+        )
+        if len(self._held) >= MOST_CACHED:
+            self._held.clear()
+        self._held[node] = held
+        return held
+
+
+ANSWERS: web.AppKey[AnswerCache] = web.AppKey("answers", AnswerCache)
 
 
 def build_app(agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef] = ()) -> web.Application:
@@ -315,3 +493,36 @@ def _of_node(ask: Callable[[], Any]) -> Any:
     except KeyError as error:
         text = str(error.args[0])
         raise (bad(text) if text.startswith("name one") else web.HTTPNotFound(text=text)) from error
+
+
+def best_nodes(agent: Agent, *, cpus: float, limit: int) -> list[dict[str, Any]]:
+    """Return the nodes for a job of `cpus`, best first: with chance, state and why.
+
+    Announced jobs count at once, and until telemetry shows them.
+    """
+    ordered = best_first(_candidate(agent, name, cpus) for name in agent.nodes.names)[:limit]
+    found = []
+    for one in ordered:
+        # Sentences only for those that are shown: a fleet may have thousands of nodes.
+        why = agent.answer(one.node, cpus=cpus).reason
+        found.append({key: plain(value) for key, value in one._replace(why=why).as_json().items()})
+    return found
+
+
+def _candidate(agent: Agent, name: str, cpus: float) -> Candidate:
+    answer: Answer = agent.answer(name, cpus=cpus)
+    if answer.stale:
+        return Candidate(name, math.nan, "unknown", "", answer.announced_cpus)
+    known = chance(answer.probability, refuse=not answer.accept)
+    crowded = crowded_chance(known, answer.announced_cpus, agent.capacity)
+    return Candidate(name, crowded, answer.state, "", answer.announced_cpus)
+
+
+@cache
+def description(cpus: float | None = None) -> dict[str, Any]:
+    """Return the OpenAPI document, of an agent whose nodes have so many CPUs where that is known."""
+    found: dict[str, Any] = json.loads(files("prontosched.agent.http").joinpath("openapi.json").read_bytes())
+    found["info"]["version"] = version("prontosched")
+    if cpus is not None:
+        found["components"]["schemas"]["Job"]["properties"]["cpus"]["maximum"] = cpus
+    return found

@@ -25,7 +25,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prontosched.agent.loop import STATES, Agent
 from prontosched.agent.nodes import LiveNode
 from prontosched.agent.record import BOUNDS
-from prontosched.agent.views import record_figures
+from prontosched.agent.status import record_figures
 from prontosched.telemetry.linux_ready import Ready
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4

@@ -1,37 +1,35 @@
 """Put an agent together from its settings.
 
-Covers: making nodes, restoring what they knew, and finding what follows the decisions.
-Nothing here runs longer than a moment. Opening the source is `prontosched.agent.sources`.
+Covers: opening the source, making nodes, restoring what they knew, and finding what follows
+the decisions. Nothing here runs longer than a moment.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
 
-from prontosched.agent.access import Access, read_token, split_address, tls_context
 from prontosched.agent.answer import Silence
-from prontosched.agent.disk import Disk, restore
-from prontosched.agent.follower import Follower
-from prontosched.agent.loop import Agent
+from prontosched.agent.http.auth import Access, read_token, split_address, tls_context
+from prontosched.agent.loop import Agent, Follower, Pace
 from prontosched.agent.nodes import LiveNode, NodeTable
-from prontosched.agent.pace import Pace
-from prontosched.agent.reading import Reader
-from prontosched.agent.service import ServiceManager
-from prontosched.agent.state import default_folder
-from prontosched.errors import IntegrationError, SettingsError, suggestion
+from prontosched.agent.reader import Reader
+from prontosched.agent.store.state import Disk, default_folder, restore
+from prontosched.agent.systemd import ServiceManager
+from prontosched.errors import IntegrationError, SettingsError, TelemetryError, suggestion
+from prontosched.gates.gate import Gate
+from prontosched.gates.policy import Rules
 from prontosched.pipeline.node import Node
 from prontosched.pipeline.presets import PRESETS, make_node
-from prontosched.settings import SIGNAL_SETTINGS, AgentSettings, pairs, with_durations
+from prontosched.settings import SIGNAL_SETTINGS, AgentSettings, pairs, plain_value, with_durations
 from prontosched.signals import find_signal
 from prontosched.signals.policy import read_tolerance
-from prontosched.telemetry.source import Source
-
-if TYPE_CHECKING:
-    from prontosched.gates.gate import Gate
-    from prontosched.gates.policy import Rules
+from prontosched.telemetry import SOURCES, open_source, source_maker, source_names
+from prontosched.telemetry.source import Sample, Source
 
 SHORTEST_TIMEOUT_SECONDS = 0.5
 TOLERANCE = "5%"
@@ -155,7 +153,7 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
     found: list[Follower] = []
     link: Any = None
     if settings.nats is not None:
-        from prontosched.agent.federating import FederationFollower
+        from prontosched.agent.federation import FederationFollower
         from prontosched.federation.address import Address
         from prontosched.federation.nats_link import NatsLink
         from prontosched.federation.tree import split
@@ -173,7 +171,7 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
             )
         )
     elif embed:
-        from prontosched.agent.federating import FederationFollower
+        from prontosched.agent.federation import FederationFollower
 
         found.append(FederationFollower.embedded())
     if settings.gate is not None:
@@ -198,7 +196,7 @@ def place_of(settings: AgentSettings, node: str) -> str:
 
 
 def _gate(settings: AgentSettings, link: Any) -> Follower:
-    from prontosched.agent.gating import GateFollower
+    from prontosched.agent.gate import GateFollower
     from prontosched.gates.floor import closed_nodes
 
     at_scheduler = pairs(settings.gate_option, "--gate-option").get("node")
@@ -248,3 +246,119 @@ def make_nodes(settings: AgentSettings, source: Source) -> NodeTable:
 def _record_options(settings: AgentSettings) -> dict[str, Any]:
     kind, value = read_tolerance(settings.tolerance or TOLERANCE)
     return {"tolerance": value if kind == "absolute" else 5.0, "horizon": settings.horizon or HORIZON}
+
+
+# Known to an agent alone: there is nothing in it to record.
+GENERATED = "generated"
+
+
+class Repeating:
+    """A source that begins again when it has ended; one that ends at once has ended for good."""
+
+    def __init__(self, reopen: Callable[[], Source]) -> None:
+        self._reopen = reopen
+        self._source = reopen()
+        self.name = self._source.name
+        self.interval_seconds = self._source.interval_seconds
+
+    def read(self) -> list[Sample]:
+        """Read once, from the beginning where the end was reached."""
+        try:
+            return self._source.read()
+        except EOFError:
+            self._source.close()
+            self._source = self._reopen()
+            return self._source.read()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._source.close()
+
+
+def source_of(settings: AgentSettings) -> Source:
+    """Open the source that the settings name, with what they say of it."""
+    name = settings.source
+    if name == GENERATED:
+        if settings.source_option:
+            raise SettingsError(f"source generated has no options, got {settings.source_option[0]!r}")
+        return generated_source(settings)
+    if name not in SOURCES and name not in source_names():
+        raise SettingsError(f"no source is called {name!r}{suggestion(name, (*source_names(), GENERATED))}")
+    needed = _needed(settings)
+    options = _options(settings, needed)
+
+    def reopen() -> Source:
+        return open_source(name, **needed, **options)
+
+    return Repeating(reopen) if name == "trace" and settings.repeat else reopen()
+
+
+def _options(settings: AgentSettings, needed: Collection[str]) -> dict[str, Any]:
+    """Return the source's own options as it takes them; refuse those it does not have."""
+    given = with_durations(pairs(settings.source_option, "--source-option"))
+    parameters = inspect.signature(source_maker(settings.source)).parameters
+    taken = set(parameters) - set(needed)
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        if key in needed:
+            raise SettingsError(f"--source-option {key} must be left out: the agent has an option for it")
+        if key not in taken and not anything:
+            raise SettingsError(f"source {settings.source} has no option {key!r}{suggestion(key, taken)}")
+        listed = key in parameters and isinstance(parameters[key].default, tuple)
+        found[key] = tuple(value.split(",")) if listed else plain_value(value)
+    return found
+
+
+def generated_source(settings: AgentSettings) -> Source:
+    """Open a source of made-up telemetry, for want of a real one."""
+    from prontosched.telemetry.synthetic import ALONE, SyntheticSource
+
+    return SyntheticSource.live(
+        settings.synthetic or 1,
+        interval_seconds=settings.interval or 1.0,
+        node=settings.name or ALONE,
+        clock=time.time,
+    )
+
+
+def _needed(settings: AgentSettings) -> dict[str, Any]:
+    """Return what a source must be told besides its own options; nothing for those of other packages."""
+    if settings.source == "linux":
+        return {
+            "root": settings.root,
+            "interval_seconds": settings.interval or 1.0,
+            "node": settings.name,
+        }
+    if settings.source == "trace":
+        if settings.trace is None:
+            raise SettingsError("source trace needs a file, got none: give --trace FILE")
+        return {"paths": settings.trace}
+    if settings.source == "prometheus":
+        if not settings.target:
+            raise SettingsError(
+                "source prometheus needs an address, got none: give --target URL, once for each node"
+            )
+        return {"targets": settings.target, "interval_seconds": settings.interval or 10.0}
+    if settings.source == "vsphere":
+        if len(settings.target) != 1:
+            raise SettingsError(
+                f"source vsphere needs one vCenter, got {len(settings.target)}: give --target HOST once"
+            )
+        return {"target": settings.target[0]}
+    return {}
+
+
+def local_source(settings: AgentSettings) -> tuple[AgentSettings, Source, str]:
+    """Open the source, or made-up telemetry where this machine cannot be read; say which and why."""
+    try:
+        return settings, source_of(settings), ""
+    except TelemetryError as error:
+        if settings.source != "linux":
+            raise
+        fallback = replace(settings, source=GENERATED, synthetic=1)
+        return (
+            fallback,
+            generated_source(fallback),
+            f"replaying a generated trace instead of this machine: {error}",
+        )

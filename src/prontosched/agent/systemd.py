@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from prontosched.agent.loop import Agent
+from prontosched.agent.loop import Agent
 
 
 class ServiceManager:

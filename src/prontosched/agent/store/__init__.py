@@ -1,0 +1,1 @@
+"""What is on disk: the state of nodes, and the decision log."""
