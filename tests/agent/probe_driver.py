@@ -28,7 +28,8 @@ def alternate(
     agent: Agent, root: Path, cycles: int, stop: asyncio.Event, loop: asyncio.AbstractEventLoop
 ) -> None:
     """Make load until some probes met a refusal, then none until as many met acceptance; until both are told apart."""
-    assert agent.nodes.only is not None
+    while agent.nodes.only is None:  # until the first sample
+        time.sleep(0.01)
     for _ in range(cycles):
         if agent.nodes.only.probes.told:
             break
@@ -40,7 +41,8 @@ def alternate(
 
 
 def wait_for_probes(agent: Agent, state: str, more: int) -> None:
-    assert agent.nodes.only is not None
+    while agent.nodes.only is None:  # until the first sample
+        time.sleep(0.01)
     aim = agent.nodes.only.probes.by_state[state].count + more
     end = time.monotonic() + 40.0
     while agent.nodes.only.probes.by_state[state].count < aim and time.monotonic() < end:

@@ -149,7 +149,7 @@ def test_the_agent_keeps_it_with_its_node_and_shows_it() -> None:
     shown = status(agent)["probe"]
     assert shown["record"]["states"]["accepting"]["probes"] == 6
     assert shown["last"]["slowdown"] == 2.0
-    assert agent.state()["probes_accepting"][0] == 6
+    assert agent.nodes.only.state()["probes_accepting"][0] == 6
 
 
 def test_where_there_is_none_it_says_why() -> None:
