@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -212,12 +213,7 @@ def _plan(traces: tuple[str, ...], control: str | None, options: dict[str, Any])
 
     if control:
         return plan_control(control, nodes=options["nodes"], steps=options["steps"], seed=options["seed"])
-    columns = Columns(
-        ready=options["ready"],
-        utilisation=options["utilisation"],
-        exclude=options["exclude"],
-        qos=options["qos"],
-    )
+    columns = Columns(**{key: options[key] for key in ("ready", "utilisation", "exclude", "qos")})
     plan = plan_traces(traces or (shipped_trace(),), columns)
     for reason in plan.refused.values():
         click.echo(f"warning: left out: {reason}", err=True)
@@ -233,12 +229,10 @@ def _run(plan: Plan, setting: Setting, options: dict[str, Any], *, data: str) ->
         evaluation = evaluate(
             plan,
             setting,
-            engine=options["engine"],
-            workers=options["workers"],
-            scheduler=options["scheduler"],
+            **{key: options[key] for key in ("engine", "workers", "scheduler")},
             progress=progress,
             data=data,
-            command=_command_line(),
+            command=shlex.join(["pronto", *sys.argv[1:]]),
             timed=options["timing"],
         )
     for line in evaluation.warnings:
@@ -253,12 +247,6 @@ def _run(plan: Plan, setting: Setting, options: dict[str, Any], *, data: str) ->
         click.echo(json.dumps(evaluation.outcome, indent=1, allow_nan=False))
     else:
         click.echo(print_outcome(evaluation.outcome))
-
-
-def _command_line() -> str:
-    import shlex
-
-    return shlex.join(["pronto", *sys.argv[1:]])
 
 
 @contextmanager

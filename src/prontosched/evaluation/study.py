@@ -64,6 +64,7 @@ class Study:
         self.results = results
         self.setting = setting
         self.methods = methods
+        self._places = {method.name: place for place, method in enumerate(methods)}
         every = [node for result in results for node in result.nodes]
         self.nodes: list[NodeSummary] = [node for node in every if node.scored >= FEWEST_SCORED]
         self.too_short: list[NodeSummary] = [node for node in every if node.scored < FEWEST_SCORED]
@@ -74,13 +75,9 @@ class Study:
         once = {result.paths or (str(place),): result.counts for place, result in enumerate(self.results)}
         return list(once.values())
 
-    def place(self, name: str) -> int | None:
-        """Return where a method stands, None if it did not run."""
-        return next((k for k, method in enumerate(self.methods) if method.name == name), None)
-
     def __contains__(self, name: str) -> bool:
         """Tell whether a method ran."""
-        return self.place(name) is not None
+        return name in self._places
 
     @cached_property
     def _statistics(self) -> Array:
@@ -92,30 +89,28 @@ class Study:
 
     def values(self, name: str, statistic: str) -> Array:
         """Return one statistic of one method for every node."""
-        found: Array = self._statistics[:, self._at(name), STATISTICS.index(statistic)]
+        found: Array = self._statistics[:, self._places[name], STATISTICS.index(statistic)]
         return found
 
     def interval(self, name: str, statistic: str, *, over: bool = True) -> Interval:
         """Return the mean over nodes, with the interval over nodes or only within them."""
-        k, s = self._at(name), STATISTICS.index(statistic)
+        k, s = self._places[name], STATISTICS.index(statistic)
         generator = np.random.default_rng([self.setting.seed, s])
         return mean_interval(self._statistics[:, k, s], self._draws[:, k, s], over=over, generator=generator)
 
-    def ratio(self, name: str, other: str, statistic: str, *, over: bool = True) -> Interval:
+    def ratio(self, name: str, other: str, statistic: str) -> Interval:
         """Return how many times better one method is than another, node by node in pairs."""
-        k, j, s = self._at(name), self._at(other), STATISTICS.index(statistic)
-        return ratio_interval(
-            self._statistics[:, k, s],
-            self._draws[:, k, s],
-            self._statistics[:, j, s],
-            self._draws[:, j, s],
-            over=over,
-            seed=self.setting.seed,
-        )
+        return ratio_interval(*self._pair(name, other, statistic), over=True, seed=self.setting.seed)
+
+    def _pair(self, name: str, other: str, statistic: str) -> tuple[Array, Array, Array, Array]:
+        """Return the values and draws of one method, then those of another."""
+        k, j, s = self._places[name], self._places[other], STATISTICS.index(statistic)
+        statistics, draws = self._statistics[..., s], self._draws[:, :, s]
+        return statistics[:, k], draws[:, k], statistics[:, j], draws[:, j]
 
     def null_test(self, name: str, statistic: str) -> NullTest:
         """Return whether chance, in the shape of the shifted signal, could have done as well."""
-        k = self._at(name)
+        k = self._places[name]
         total = self._nulls.get(statistic)
         if total is None or not total.nodes[k]:
             observed = np.array([node.seen[statistic][k] for node in self.nodes])
@@ -177,7 +172,7 @@ class Study:
         Chance is a coin of the same downtime on the same node. The interval is Student's, on the logarithm:
         few blocks make it wide.
         """
-        k, (hits, chance) = self._at(name), (STATISTICS.index(statistic) for statistic in HITS)
+        k, (hits, chance) = self._places[name], (STATISTICS.index(statistic) for statistic in HITS)
         met, luck = self._statistics[:, k, hits].sum(), self._statistics[:, k, chance].sum()
         if not (luck > 0 and met > 0):
             return Interval(0.0 if luck > 0 else math.nan, math.nan, math.nan, len(self.nodes))
@@ -205,7 +200,7 @@ class Study:
         `saved` is how much lower the mean over accepted moments is than over all, `apart` how many times
         higher it is over refused moments than over accepted ones. None where nobody looked.
         """
-        k, at = self._at(name), [STATISTICS.index(statistic) for statistic in QOS]
+        k, at = self._places[name], [STATISTICS.index(statistic) for statistic in QOS]
         exact = self._statistics[:, k][:, at].sum(axis=0)
         if not exact[0] > 0:
             return None
@@ -227,7 +222,7 @@ class Study:
 
     def refusals(self, name: str) -> int:
         """Return how often a method began to refuse, over all nodes."""
-        return int(sum(node.refusals[self._at(name)] for node in self.nodes))
+        return int(sum(node.refusals[self._places[name]] for node in self.nodes))
 
     @cached_property
     def better_than_null(self) -> dict[str, set[str]]:
@@ -273,15 +268,8 @@ class Study:
         ]
 
     def _ready_p(self, name: str, *, above: bool) -> float:
-        k, j, s = self._at(name), self._at("ready"), STATISTICS.index("recall")
-        value, draws, _ = ratio_draws(
-            self._statistics[:, k, s],
-            self._draws[:, k, s],
-            self._statistics[:, j, s],
-            self._draws[:, j, s],
-            over=self._over,
-            seed=self.setting.seed,
-        )
+        pair = self._pair(name, "ready", "recall")
+        value, draws, _ = ratio_draws(*pair, over=self._over, seed=self.setting.seed)
         if not above:
             with np.errstate(divide="ignore"):
                 value, draws = 1.0 / value if value > 0 else math.nan, 1.0 / draws
@@ -289,19 +277,19 @@ class Study:
 
     def curve(self, name: str) -> tuple[Array, Array]:
         """Return realised downtime and recall at each budget, means over nodes."""
-        k = self._at(name)
+        k = self._places[name]
         downtime = np.stack([node.downtime[k] for node in self.nodes])
         recall = np.stack([node.recall[k] for node in self.nodes])
         return _column_means(downtime), _column_means(recall)
 
     def paper(self, name: str, figure: str) -> Array:
         """Return one of the paper's figures for every node."""
-        k = self._at(name)
+        k = self._places[name]
         return np.array([node.paper[figure][k] for node in self.nodes])
 
     def paper_blocks(self, name: str, figure: str) -> Array:
         """Return one of the paper's figures for every block of time of every node."""
-        k = self._at(name)
+        k = self._places[name]
         return np.concatenate([node.paper_blocks[figure][:, k] for node in self.nodes])
 
     @property
@@ -311,7 +299,7 @@ class Study:
 
     def lead_time(self, name: str, *, at_budget: bool = True) -> Array:
         """Return how many onsets were first raised 1, 2, … w steps before."""
-        k = self._at(name)
+        k = self._places[name]
         total: Array = np.sum([node.leads[k, int(at_budget)] for node in self.nodes], axis=0)
         return total
 
@@ -323,7 +311,7 @@ class Study:
         contended
             Only of moments that are contended already.
         """
-        k = self._at(name)
+        k = self._places[name]
         bins = [
             _moments(node.calibration[k], contended) for node in self.nodes if node.calibration is not None
         ]
@@ -337,7 +325,7 @@ class Study:
 
     def calibration_errors(self, name: str, *, contended: bool = False) -> Array:
         """Return the expected calibration error of every node."""
-        k = self._at(name)
+        k = self._places[name]
         return np.array(
             [
                 np.nan
@@ -349,19 +337,13 @@ class Study:
 
     def cold_start(self, name: str) -> float:
         """Return average precision over the first steps, mean over nodes."""
-        k = self._at(name)
+        k = self._places[name]
         return _mean(np.array([node.cold_average_precision[k] for node in self.nodes]))
 
     def limit(self, name: str, figure: str) -> Array:
         """Return what a limit per hour does, for every node: `free`, `limited`, `worst` or `above`."""
-        k = self._at(name)
+        k = self._places[name]
         return np.array([node.limit[figure][k] for node in self.nodes])
-
-    def _at(self, name: str) -> int:
-        place = self.place(name)
-        if place is None:
-            raise KeyError(f"method '{name}' did not run")
-        return place
 
 
 def median_lead(leads: Array) -> float:
