@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -120,18 +119,6 @@ class Truth:
         return ChartThreshold(nodes, ranges=self.kind == "xbar")
 
 
-class ThresholdLearner(Protocol):
-    """Follows the spike threshold of many nodes."""
-
-    def threshold(self) -> Array:
-        """Return the thresholds in force now, `(M,)`, NaN where too little was seen."""
-        ...
-
-    def learn(self, ready: Array) -> None:
-        """Take in CPU Ready of every node, NaN where unknown."""
-        ...
-
-
 class FixedThreshold:
     """The same threshold for all nodes and times."""
 
@@ -213,3 +200,8 @@ class ChartThreshold:
         steps = np.maximum(self._seen - 1.0, 1.0)
         self._moving_range += np.where(np.isfinite(moved), (moved - self._moving_range) / steps, 0.0)
         self._last = np.where(known, ready, self._last)
+
+
+# Follows the spike threshold of many nodes: `threshold` gives those in force, NaN where too little was seen, and
+# `learn` takes in CPU Ready of every node, NaN where it is unknown.
+ThresholdLearner = FixedThreshold | PercentileThreshold | ChartThreshold

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -227,13 +227,12 @@ def simulate(scenario: Scenario, placer: str, rule: str, seeds: Sequence[int]) -
     ]
 
 
-class _Tally:
-    """What is counted of the nodes, after the warm-up."""
+class _Tally(NamedTuple):
+    """What is counted of the nodes, after the warm-up: seconds closed, changes, and CPU seconds in use."""
 
-    def __init__(self, nodes: int) -> None:
-        self.closed = np.zeros(nodes)
-        self.changed = np.zeros(nodes)
-        self.busy = np.zeros(nodes)
+    closed: Array
+    changed: Array
+    busy: Array
 
 
 def _loop(
@@ -245,7 +244,7 @@ def _loop(
     rule: Rule,
 ) -> _Tally:
     """Let time go on until the end."""
-    tally, loads, recent = _Tally(cluster.nodes), Loads(cluster.nodes), _Recent(cluster.nodes)
+    tally, loads, recent = _Tally(*np.zeros((3, cluster.nodes))), Loads(cluster.nodes), _Recent(cluster.nodes)
     oracle = rule if isinstance(rule, Oracle) else None
     decision = RuleDecision(None, np.zeros(cluster.nodes, np.bool_))
     begin = _begin(scenario)
@@ -260,9 +259,9 @@ def _loop(
         starved = np.array([queue.starved for queue in queues])
         decision = rule.decide(reading, tenants.clock * cluster.time, starved)
         if step >= begin:
-            tally.closed += decision.closed
-            tally.changed += decision.closed != before
-            tally.busy += np.minimum(cluster.demand, cluster.cores)
+            counted = (decision.closed, decision.closed != before, np.minimum(cluster.demand, cluster.cores))
+            for total, now in zip(tally, counted, strict=True):
+                total += now
     return tally
 
 
