@@ -6,7 +6,6 @@ what comes.
 
 from __future__ import annotations
 
-import importlib.resources
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from prontosched.errors import SettingsError
+from prontosched.evaluation.inputs import shipped_trace
 from prontosched.subspace import Array
 from prontosched.telemetry.trace import open_trace
 
@@ -254,6 +254,4 @@ def shipped_background() -> RecordedTenants | None:
         import pyarrow  # noqa: F401
     except ImportError:
         return None
-    path = importlib.resources.files("prontosched") / "data" / "host.parquet"
-    with importlib.resources.as_file(path) as file:
-        return read_background([file])
+    return read_background([Path(shipped_trace())])
