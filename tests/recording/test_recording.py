@@ -99,7 +99,7 @@ def test_parts_are_readable_while_recording(tmp_path: Path, suffix: str) -> None
 
 
 def test_an_open_part_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prontosched.recording.parts.PART_CELLS", 10_000)
+    monkeypatch.setattr("prontosched.recording.PART_CELLS", 10_000)
     wide = tuple(f"m{i}" for i in range(100))
     recorder = Recorder(tmp_path / "host.csv", part_seconds=3600)
     for step in range(101):

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from prontosched.cli import cli
-from prontosched.telemetry.linux_check import inspect_machine, node_exporter_cost
+from prontosched.telemetry.linux.check import inspect_machine, node_exporter_cost
 from tests.requirements import require_program
 from tests.telemetry.machines import FROZEN
 

@@ -17,8 +17,8 @@ import pytest
 
 from prontosched.errors import TelemetryError
 from prontosched.telemetry.linux import LinuxSource
-from prontosched.telemetry.linux_ready import PARTS_NOTE
-from prontosched.telemetry.linux_threads import ThreadScanner
+from prontosched.telemetry.linux.ready import PARTS_NOTE
+from prontosched.telemetry.linux.threads import ThreadScanner
 from prontosched.telemetry.source import MIXED_NOTE, Sample
 from tests.processes import at_normal_priority
 from tests.telemetry.machines import FROZEN, value

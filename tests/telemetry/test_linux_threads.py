@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prontosched.telemetry.linux_threads import ThreadScanner, Waiting
+from prontosched.telemetry.linux.threads import ThreadScanner, Waiting
 
 
 class Processes:

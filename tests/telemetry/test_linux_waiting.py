@@ -12,9 +12,8 @@ import pytest
 
 from prontosched.pipeline.presets import make_node
 from prontosched.telemetry.linux import LinuxSource
-from prontosched.telemetry.linux_cgroups import cgroup_name, plain_name
-from prontosched.telemetry.linux_ready import Ready
-from prontosched.telemetry.linux_waiting import Consumer
+from prontosched.telemetry.linux.cgroup import cgroup_name, plain_name
+from prontosched.telemetry.linux.ready import Consumer, Ready
 from prontosched.telemetry.source import Sample
 from tests.telemetry.cgroups import quota, spinning, view_of
 from tests.telemetry.machines import value

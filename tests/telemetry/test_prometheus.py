@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from prontosched.errors import TelemetryError
-from prontosched.telemetry.prometheus import PrometheusSource
-from prontosched.telemetry.prometheus_page import Page, parse_page
+from prontosched.telemetry.prometheus import Page, PrometheusSource, parse_page
 from prontosched.telemetry.source import MIXED_NOTE
 from tests.processes import free_port
 from tests.telemetry.exporters import Exporter, exporters, node_exporter

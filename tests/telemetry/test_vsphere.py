@@ -12,8 +12,15 @@ import pytest
 
 from prontosched.errors import TelemetryError
 from prontosched.telemetry.source import SEPARATION
-from prontosched.telemetry.vsphere import VSphereSource, find_credentials
-from prontosched.telemetry.vsphere_counters import Counter, metric_names, newest, ready_percent, to_values
+from prontosched.telemetry.vsphere import (
+    Counter,
+    VSphereSource,
+    find_credentials,
+    metric_names,
+    newest,
+    ready_percent,
+    to_values,
+)
 from tests.processes import free_port
 from tests.telemetry.vcenter import NEEDS_VCSIM, VCenter, find_vcsim
 

@@ -32,7 +32,7 @@ def command(root: Path, compare: bool, as_json: bool) -> None:
     Example:
         pronto check --json
     """
-    from prontosched.telemetry.linux_check import inspect_machine, node_exporter_cost
+    from prontosched.telemetry.linux.check import inspect_machine, node_exporter_cost
     from prontosched.telemetry.source import SEPARATION
 
     report = inspect_machine(root)

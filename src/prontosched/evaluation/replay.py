@@ -46,7 +46,7 @@ from prontosched.signals.quantiles import WHOLE_PAST, ManySamples
 from prontosched.subspace import Array
 from prontosched.telemetry.scaling import Scaling
 from prontosched.telemetry.trace import TraceCounts
-from prontosched.telemetry.trace_files import name_some
+from prontosched.telemetry.trace.files import name_some
 
 ROWS = 256
 REASON = "accepting: only listening"

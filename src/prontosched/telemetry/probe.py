@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from prontosched.telemetry.linux_cgroups import Cgroup, Cgroups
-from prontosched.telemetry.linux_files import Files
+from prontosched.telemetry.linux.cgroup import Cgroup, Cgroups
+from prontosched.telemetry.linux.files import Files
 
 PROBE_SECONDS = 15.0
 WORK_SECONDS = 0.05

@@ -1,29 +1,24 @@
-"""The hosts or virtual machines of a vCenter as a source, through pyVmomi (extra `vsphere`).
+"""vSphere as a source: the hosts or virtual machines of a vCenter, each a node.
 
-Real-time counters, one value in 20 s, no agent on any machine. The user and password come from the
-environment or a file, never from the command line. What the counters mean is in `vsphere_counters`.
+Needs pyVmomi (extra `vsphere`).
 """
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from prontosched.errors import TelemetryError
 from prontosched.extras import missing_extra
+from prontosched.subspace import Array
 from prontosched.telemetry.source import SEPARATION, Sample
-from prontosched.telemetry.vsphere_counters import (
-    INTERVAL_SECONDS,
-    Counter,
-    metric_names,
-    newest,
-    to_values,
-)
-from prontosched.telemetry.vsphere_inventory import Entity, properties_of, tell_apart
 
 USER_VARIABLE = "PRONTO_VSPHERE_USER"
 PASSWORD_VARIABLE = "PRONTO_VSPHERE_PASSWORD"
@@ -37,6 +32,14 @@ TIMEOUT_SECONDS = 15.0
 # Only the newest: older ones were read before.
 QUERY_SAMPLES = 1
 NOTE = ("ready from cpu.ready.summation", SEPARATION["vsphere"])
+INTERVAL_SECONDS = 20.0
+READY = "cpu.ready.summation"
+USAGE = "cpu.usage.average"
+# The same waiting in other words: among the metrics they would give the answer away.
+READY_ALIASES = (READY, "cpu.readiness.average")
+# These only ever grow.
+NOT_METRICS = (*READY_ALIASES, "sys.uptime.latest", "sys.osUptime.latest")
+UNKNOWN = -1
 
 
 class Credentials(NamedTuple):
@@ -300,3 +303,126 @@ def _groups(entities: list[Entity]) -> Iterator[list[Entity]]:
 def _explain(error: BaseException) -> str:
     message = getattr(error, "msg", None) or getattr(error, "strerror", None) or str(error)
     return str(message).splitlines()[0] if message else type(error).__name__
+
+
+class Counter(NamedTuple):
+    """A counter's name, as group.name.rollup, and its unit in vSphere's words."""
+
+    name: str
+    unit: str
+
+
+def metric_names(counters: Sequence[Counter]) -> tuple[str, ...]:
+    """Return the names of the metrics: all counters but uptimes and those that say CPU Ready."""
+    return tuple(counter.name for counter in counters if counter.name not in NOT_METRICS)
+
+
+def in_units(value: float, unit: str) -> float:
+    """Return a value in its unit: vSphere counts percent in hundredths, and -1 means unknown."""
+    if value == UNKNOWN:
+        return math.nan
+    return value / 100.0 if unit == "percent" else float(value)
+
+
+def ready_percent(milliseconds: float, *, cpus: int, interval_seconds: float = INTERVAL_SECONDS) -> float:
+    """Return CPU Ready in percent of the interval and per vCPU.
+
+    Examples
+    --------
+    >>> ready_percent(2000, cpus=2)
+    5.0
+    """
+    if milliseconds == UNKNOWN or cpus < 1:
+        return math.nan
+    return 100.0 * milliseconds / (1000.0 * interval_seconds) / cpus
+
+
+class Values(NamedTuple):
+    """One entity at one moment: metrics, CPU Ready and utilisation in percent."""
+
+    vector: Array
+    ready: float
+    utilisation: float
+
+
+def to_values(
+    counters: Sequence[Counter],
+    values: Mapping[str, float],
+    *,
+    cpus: int,
+    interval_seconds: float = INTERVAL_SECONDS,
+) -> Values:
+    """Turn what vSphere says of an entity into metrics.
+
+    Parameters
+    ----------
+    values
+        By counter the number as vSphere gives it; those missing are unknown.
+    cpus
+        vCPUs of a virtual machine, or logical CPUs of a host.
+    """
+    vector = np.array(
+        [
+            in_units(values.get(counter.name, UNKNOWN), counter.unit)
+            for counter in counters
+            if counter.name not in NOT_METRICS
+        ]
+    )
+    ready = ready_percent(values.get(READY, UNKNOWN), cpus=cpus, interval_seconds=interval_seconds)
+    return Values(vector, ready, in_units(values.get(USAGE, UNKNOWN), "percent"))
+
+
+def newest(times: Sequence[float], values: Sequence[float]) -> float:
+    """Return the value of the latest time, in whatever order they came.
+
+    Unknown if there are not as many values as times: which belongs to which cannot be told then.
+
+    Examples
+    --------
+    >>> newest([40.0, 20.0, 60.0], [4, 2, 6])
+    6
+    """
+    if not times or len(times) != len(values):
+        return UNKNOWN
+    return values[max(range(len(times)), key=times.__getitem__)]
+
+
+class Entity:
+    """A machine of the vCenter: its name, its handle and its CPUs."""
+
+    __slots__ = ("cpus", "name", "place")
+
+    def __init__(self, name: str, place: Any, cpus: int) -> None:
+        self.name = name
+        self.place = place
+        self.cpus = cpus
+
+
+def tell_apart(entities: list[Entity]) -> None:
+    """Give machines of one name, which vSphere allows in different folders, their identity as well."""
+    names = [entity.name for entity in entities]
+    for entity in entities:
+        if names.count(entity.name) > 1:
+            entity.name = f"{entity.name} ({entity.place._moId})"
+
+
+def properties_of(
+    content: Any, kind: Any, found: list[Any], paths: list[str]
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the properties of many objects in few round trips."""
+    from pyVmomi import vmodl
+
+    collector = vmodl.query.PropertyCollector
+    if not found:
+        return
+    spec = collector.FilterSpec(
+        objectSet=[collector.ObjectSpec(obj=place) for place in found],
+        propSet=[collector.PropertySpec(type=kind, pathSet=paths, all=False)],
+    )
+    answer = content.propertyCollector.RetrievePropertiesEx([spec], collector.RetrieveOptions())
+    while answer is not None:
+        for item in answer.objects:
+            yield item.obj, {prop.name: prop.val for prop in item.propSet}
+        if not answer.token:
+            return
+        answer = content.propertyCollector.ContinueRetrievePropertiesEx(answer.token)

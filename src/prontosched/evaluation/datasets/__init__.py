@@ -14,10 +14,8 @@ from typing import Protocol
 from prontosched.errors import TelemetryError
 from prontosched.evaluation.datasets.public import BitbrainsFile, SmdFile
 from prontosched.evaluation.datasets.vsphere import VsphereCsvFile, first_lines
-from prontosched.telemetry.trace import TraceSource, open_trace, tell_apart
-from prontosched.telemetry.trace_files import TraceFile
-from prontosched.telemetry.trace_layout import lay_out, require_column
-from prontosched.telemetry.trace_rows import Stream
+from prontosched.telemetry.trace import TraceSource, open_files, open_trace
+from prontosched.telemetry.trace.files import TraceFile
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz", ".txt")
 
@@ -96,17 +94,11 @@ def open_dataset(
     own_choice = ready is None or (kinds == ["vsphere"] and ready.lower().startswith("cpu.read"))
     chosen = first.ready if own_choice else ready
     busy = utilisation or first.utilisation
-    if chosen is not None:
-        require_column(chosen, list(opened))
     # What is to be foretold must not be among what foretells it.
     if busy == chosen or any(busy not in file.names for file in opened):
         busy = None
-    given = {"ready": chosen, "utilisation": busy, "timestamp": None, "node": None}
     patterns = tuple(exclude) or (first.exclude if own_choice else ())
-    layout, columns = lay_out(list(opened), given, patterns, keep)
-    streams = [Stream(file.path.name.removesuffix(".gz").rsplit(".", 1)[0], [file]) for file in opened]
-    tell_apart(streams)
-    source = TraceSource(streams, layout, columns)
+    source = open_files(opened, ready=chosen, exclude=patterns, utilisation=busy, keep=keep)
     measured = own_choice and first.ready_unit != "other"
     return source, first.ready_unit if measured else _unit_of(source.ready_column)
 

@@ -19,9 +19,15 @@ import numpy as np
 
 from prontosched.errors import TelemetryError
 from prontosched.subspace import Array
-from prontosched.telemetry.trace_csv import CsvFile, is_number
-from prontosched.telemetry.trace_files import Batch, TraceCounts, Wanted, without_infinity
-from prontosched.telemetry.trace_parquet import ParquetFile
+from prontosched.telemetry.trace.files import (
+    Batch,
+    CsvFile,
+    ParquetFile,
+    TraceCounts,
+    Wanted,
+    is_number,
+    without_infinity,
+)
 
 MINUTE_SECONDS = 60.0
 SMD_READY = "load_1"

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prontosched.errors import TelemetryError
-from prontosched.telemetry.trace_files import Batch, TraceCounts, Wanted, without_infinity
+from prontosched.telemetry.trace.files import Batch, TraceCounts, Wanted, without_infinity
 
 HEADINGS = {
     "metric": ("metricid", "metric", "counter", "countername", "stat"),
@@ -100,7 +100,7 @@ def parse_times(cells: Any) -> Any:
     """Return seconds: clock time since 1970, or as given where the column holds small numbers."""
     import pandas as pd
 
-    from prontosched.telemetry.trace_files import to_seconds
+    from prontosched.telemetry.trace.files import to_seconds
 
     text = cells.astype(str).str.strip()
     numbers = pd.to_numeric(text, errors="coerce")

@@ -21,7 +21,7 @@ from prontosched.evaluation.datasets import files_of, open_dataset
 from prontosched.evaluation.datasets.paper_shape import CHUNK_STEPS, INTERVAL_SECONDS, PaperShape
 from prontosched.evaluation.forecast.models import HourForecast, fill_forward, memory_and_network, one_hour
 from prontosched.subspace import Array
-from prontosched.telemetry.trace_layout import ready_wanted
+from prontosched.telemetry.trace.rows import ready_wanted
 
 HOUR = 3600
 DAY = 24 * HOUR

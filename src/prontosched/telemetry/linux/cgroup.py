@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-from prontosched.telemetry.linux_files import Files
+from prontosched.telemetry.linux.files import Files
 
 # Quotas and `cpu.idle` change rarely.
 RECHECK_SECONDS = 30.0

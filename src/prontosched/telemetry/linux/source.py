@@ -1,7 +1,7 @@
 """The machine itself as a source: /proc and /sys, read from any root folder.
 
 Covers the reading of all files in one go, counters to rates, utilisation and the list of metrics. What each
-file means is in `linux_metrics` and `linux_devices`, CPU Ready in `linux_ready`.
+file means is in `metrics`, CPU Ready in `ready`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ import numpy as np
 from prontosched.errors import TelemetryError
 from prontosched.subspace import Array
 from prontosched.telemetry.counters import Rates
-from prontosched.telemetry.linux_devices import device_sections
-from prontosched.telemetry.linux_files import Files
-from prontosched.telemetry.linux_metrics import Metric, Section, Stat, machine_sections
-from prontosched.telemetry.linux_ready import Ready, ReadyReader
-from prontosched.telemetry.linux_waiting import Consumer
+from prontosched.telemetry.linux.files import Files
+from prontosched.telemetry.linux.metrics import Metric, Section, Stat, device_sections, machine_sections
+from prontosched.telemetry.linux.ready import Consumer, Ready, ReadyReader
 from prontosched.telemetry.source import Sample
 
 NOT_UNDERSTOOD = "not understood"

@@ -2,7 +2,7 @@
 
 A sum over threads would fall when threads exit, so each thread is followed by itself. The files of threads
 stay open where that pays: a held file also cannot be mistaken for that of a later thread of the same
-number. Whose waiting counts is in `linux_waiting`, what it means as CPU Ready in `linux_ready`.
+number. Whose waiting counts, and what it means as CPU Ready, is in `ready`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import os
 import time
 from typing import NamedTuple
 
-from prontosched.telemetry.linux_cgroups import Cgroup
-from prontosched.telemetry.linux_files import explain
+from prontosched.telemetry.linux.cgroup import Cgroup
+from prontosched.telemetry.linux.files import explain
 
 # Reading all threads may cost this share of a core; above it only some are read.
 COST_LIMIT = 0.02
@@ -27,7 +27,7 @@ OPEN_FILES_LIMIT = 1024
 
 
 class Process:
-    """One process: its threads, and what `linux_waiting` found out about it.
+    """One process: its threads, and what `ready` found out about it.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Thread:
     folder
         Its folder in /proc.
     background
-        Whether it runs below normal priority, as `linux_waiting` found out.
+        Whether it runs below normal priority, as `ready` found out.
     """
 
     __slots__ = ("background", "checked", "descriptor", "folder", "last", "number", "scan", "used")

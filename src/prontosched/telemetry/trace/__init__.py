@@ -27,6 +27,7 @@ that cannot be used are dropped and counted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
@@ -35,13 +36,18 @@ import numpy as np
 
 from prontosched.errors import TelemetryError
 from prontosched.telemetry.source import Sample
-from prontosched.telemetry.trace_csv import CsvFile
-from prontosched.telemetry.trace_files import SUFFIXES, TraceCounts, TraceFile, Wanted, name_some
-from prontosched.telemetry.trace_layout import Layout, lay_out, require_column
-from prontosched.telemetry.trace_parquet import ParquetFile
-from prontosched.telemetry.trace_rows import Chunk, Head, Stream
+from prontosched.telemetry.trace.files import (
+    SUFFIXES,
+    CsvFile,
+    ParquetFile,
+    TraceCounts,
+    TraceFile,
+    Wanted,
+    name_some,
+)
+from prontosched.telemetry.trace.rows import Chunk, Head, Layout, Stream, lay_out, require_column
 
-__all__ = ["Chunk", "TraceCounts", "TraceSource", "open_trace"]
+__all__ = ["Chunk", "TraceCounts", "TraceSource", "open_files", "open_trace"]
 
 
 class TraceSource:
@@ -225,9 +231,33 @@ def open_trace(
     streams = [stream for path in chosen for stream in _streams(Path(path))]
     if not streams:
         raise TelemetryError(f"a trace must be a file or a folder with files, got {len(chosen)} paths")
-    tell_apart(streams)
-    files = [file for stream in streams for file in stream.files]
     given = {"ready": ready, "utilisation": utilisation, "timestamp": timestamp, "node": node}
+    return _open_streams(streams, given, exclude, keep)
+
+
+def open_files(
+    files: Sequence[TraceFile],
+    *,
+    ready: str | None = None,
+    exclude: Sequence[str] = (),
+    utilisation: str | None = None,
+    keep: Sequence[str] = (),
+) -> TraceSource:
+    """Open files of any format that a reader of its own has opened, each one node; else as `open_trace`."""
+    streams = [Stream(_stem(file.path), [file]) for file in files]
+    given = {"ready": ready, "utilisation": utilisation, "timestamp": None, "node": None}
+    return _open_streams(streams, given, exclude, keep)
+
+
+def _open_streams(
+    streams: list[Stream], given: dict[str, str | None], exclude: Sequence[str], keep: Sequence[str]
+) -> TraceSource:
+    names = [stream.name for stream in streams]
+    for stream in streams:
+        # Streams of one name carry that of their folder as well.
+        if names.count(stream.name) > 1:
+            stream.name = f"{stream.files[0].path.parent.name}/{stream.name}"
+    files = [file for stream in streams for file in stream.files]
     for column in filter(None, given.values()):
         require_column(column, files)
     layout, columns = lay_out(files, given, exclude, keep)
@@ -243,8 +273,7 @@ def _open_file(path: Path) -> TraceFile:
 
 
 def _stem(path: Path) -> str:
-    name = path.name.removesuffix(".parts")
-    return next((name.removesuffix(suffix) for suffix in reversed(SUFFIXES) if name.endswith(suffix)), name)
+    return re.sub(r"\.(parquet|csv|csv\.gz|txt)$", "", path.name.removesuffix(".parts"))
 
 
 def _streams(path: Path) -> list[Stream]:
@@ -261,11 +290,3 @@ def _streams(path: Path) -> list[Stream]:
     parts = [file for file in found if file.name.startswith("part-")]
     streams = [Stream(_stem(path), [_open_file(file) for file in parts])] if parts else []
     return streams + [Stream(_stem(file), [_open_file(file)]) for file in found if file not in parts]
-
-
-def tell_apart(streams: list[Stream]) -> None:
-    """Give streams of one name the name of their folder as well."""
-    names = [stream.name for stream in streams]
-    for stream in streams:
-        if names.count(stream.name) > 1:
-            stream.name = f"{stream.files[0].path.parent.name}/{stream.name}"

@@ -1,0 +1,408 @@
+"""CPU Ready of a Linux machine: the waiting of all threads, sorted by whether it counts, and by whose it is."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from prontosched.telemetry.linux.cgroup import Cgroup, Cgroups, plain_name
+from prontosched.telemetry.linux.files import Files
+from prontosched.telemetry.linux.threads import Active, Process, Thread, ThreadScanner, Waiting
+from prontosched.telemetry.source import MIXED_NOTE
+
+# Priority and cgroup are looked up again this often: soon for threads that matter, else rarely.
+SOON_SECONDS, RARELY_SECONDS = 5.0, 60.0
+MATTERS_SHARE = 0.05
+LOOKUPS_PER_SCAN = 64
+# /proc/PID/task/TID/stat, after the name in brackets.
+NICE_FIELD, POLICY_FIELD = 16, 38
+SCHED_IDLE = b"5"
+# Consumers are smoothed over about this time, and the least of them forgotten.
+SMOOTHING_SECONDS = 5.0
+CONSUMERS_LIMIT = 128
+LEAST_CPUS = 0.005
+OTHERS = "others"
+SOME_TOTAL = re.compile(rb"some .*?total=(\d+)")
+# Threads see a little less than the pressure total by chance alone; a note is worth more than that.
+NOTE_MARGIN_PERCENT = 1.0
+# Threads come and go between two files; only more than these are missing.
+HIDDEN_SHARE = 0.2
+HIDDEN_SLACK = 16
+PARTS_NOTE = "waiting at normal priority and steal; apart: held back by quotas, background"
+NO_CGROUPS_NOTE = "waiting at normal priority and steal; no cgroups to tell quotas by"
+PART_NAMES = ("normal", "unseen", "steal", "throttled", "background")
+
+
+class Parts(NamedTuple):
+    """Waiting since the last scan, in seconds summed over threads.
+
+    Attributes
+    ----------
+    unanswered
+        Of what quotas held back, the time that no thread seen waited: that of threads already gone.
+    """
+
+    normal: float = float("nan")
+    throttled: float = float("nan")
+    background: float = float("nan")
+    unanswered: float = 0.0
+
+
+class Consumer(NamedTuple):
+    """A unit, pod, job, container or process that uses CPUs or waits for them, in CPUs.
+
+    Attributes
+    ----------
+    used
+        CPUs that it used.
+    waiting
+        CPUs that it waited for at normal priority.
+    throttled, background
+        CPUs that its quota held back, and that it waited for at low priority.
+    """
+
+    name: str
+    used: float = 0.0
+    waiting: float = 0.0
+    throttled: float = 0.0
+    background: float = 0.0
+
+
+class WaitingSorter:
+    """Sort the waiting of threads by whether it counts, and by whose it is.
+
+    Parameters
+    ----------
+    files
+        The machine.
+
+    Notes
+    -----
+    Memory: at most 128 consumers and 1,024 cgroups. At most 64 threads and processes are looked up
+    per scan; one that has not had its turn counts as normal.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self.cgroups = Cgroups(files)
+        self.cost_seconds = 0.0
+        self._now = 0.0
+        self._consumers: dict[str, list[float]] = {}
+
+    def sort(self, waiting: Waiting, *, seconds: float, cpus: int) -> Parts:
+        """Return the parts of the waiting that a scan saw."""
+        started = time.thread_time()
+        self.cgroups.advance(seconds, cpus)
+        parts = Parts()
+        if seconds > 0.0:
+            self._now += seconds
+            self._look_up(waiting.active, seconds, cpus)
+            parts = self._sort(waiting.active, seconds, cpus)
+        self.cost_seconds = time.thread_time() - started
+        return parts
+
+    @property
+    def consumers(self) -> tuple[Consumer, ...]:
+        """Who uses CPUs and who waits for them, over the last seconds, in no order."""
+        return tuple([Consumer(name, *amounts) for name, amounts in list(self._consumers.items())])
+
+    def _look_up(self, active: list[Active], seconds: float, cpus: int) -> None:
+        """Find out the priority of threads and the cgroup of processes that are new or due."""
+        matters = 1e9 * MATTERS_SHARE * seconds
+        left = LOOKUPS_PER_SCAN
+        for one in sorted(active, key=lambda one: one.waited + one.used, reverse=True):
+            if left <= 0:
+                return
+            due = self._now - (SOON_SECONDS if one.waited + one.used > matters else RARELY_SECONDS)
+            if one.process.checked < due:
+                left -= 1
+                one.process.checked = self._now
+                self._identify(one.process, seconds, cpus)
+            if one.waited > 0 and one.thread.checked < due:
+                left -= 1
+                one.thread.checked = self._now
+                one.thread.background = _of_low_priority(one.thread)
+
+    def _identify(self, process: Process, seconds: float, cpus: int) -> None:
+        process.cgroup = self.cgroups.of_process(process.folder, seconds, cpus)
+        process.name = "" if process.cgroup is None else process.cgroup.name
+        if not process.name:
+            try:
+                with open(f"{process.folder}/comm", "rb") as stream:
+                    process.name = plain_name(os.fsdecode(stream.read(64)).strip())
+            except OSError:
+                process.name = ""
+
+    def _sort(self, active: list[Active], seconds: float, cpus: int) -> Parts:
+        held = self._held_back(active, cpus)
+        normal = throttled = background = 0.0
+        amounts: dict[str, list[float]] = {}
+        for one in active:
+            waited = one.waited * 1e-9
+            off = min(waited, held.get(id(one), 0.0))
+            rest = one.weight * (waited - off)
+            off *= one.weight
+            throttled += off
+            cgroup = one.process.cgroup
+            low = one.thread.background or (cgroup is not None and cgroup.idle)
+            if low:
+                background += rest
+            else:
+                normal += rest
+            name = one.process.name or OTHERS
+            found = amounts.get(name)
+            if found is None:
+                found = amounts[name] = [0.0, 0.0, 0.0, 0.0]
+            found[0] += one.weight * one.used * 1e-9
+            found[3 if low else 1] += rest
+            found[2] += off
+        self._smooth(amounts, seconds)
+        unanswered = sum([cgroup.carried for cgroup in self.cgroups.limited()])
+        return Parts(normal, throttled, background, unanswered)
+
+    def _held_back(self, active: list[Active], cpus: int) -> dict[int, float]:
+        """Return by thread the seconds for which a quota held it back."""
+        members: dict[int, tuple[Cgroup, list[Active]]] = {}
+        limited = self.cgroups.limited()
+        if not limited:
+            return {}
+        for cgroup in limited:
+            members[id(cgroup)] = (cgroup, [])
+        for one in active:
+            if one.waited > 0 and (found := members.get(id(one.process.cgroup))) is not None:
+                found[1].append(one)
+        held: dict[int, float] = {}
+        for cgroup, threads in members.values():
+            held.update(_share_out(cgroup, threads, cpus))
+        return held
+
+    def _smooth(self, amounts: dict[str, list[float]], seconds: float) -> None:
+        gain = min(1.0, seconds / SMOOTHING_SECONDS)
+        kept: dict[str, list[float]] = {}
+        for name in {**self._consumers, **amounts}:
+            before = self._consumers.get(name, (0.0,) * 4)
+            now = amounts.get(name, (0.0,) * 4)
+            smooth = [(1.0 - gain) * b + gain * n / seconds for b, n in zip(before, now, strict=True)]
+            if max(smooth) >= LEAST_CPUS:
+                kept[name] = smooth
+        if len(kept) > CONSUMERS_LIMIT:
+            kept = dict(sorted(kept.items(), key=lambda pair: -sum(pair[1]))[:CONSUMERS_LIMIT])
+        self._consumers = kept
+
+
+def _share_out(cgroup: Cgroup, threads: Iterable[Active], cpus: int) -> dict[int, float]:
+    """Share the time that a quota held a cgroup back out to its threads, each at most what it waited.
+
+    The kernel counts that time once per CPU, however many threads were waiting there. With no more
+    threads than CPUs it is the sum of what they were held back; with more, each had the mean of a CPU.
+    """
+    available = cgroup.throttled + cgroup.carried
+    most = {id(one): (one.weight, min(one.waited * 1e-9, available)) for one in threads}
+    wanted = sum([weight * seconds for weight, seconds in most.values()])
+    if wanted <= 0.0:
+        cgroup.carried = cgroup.throttled
+        return {}
+    largest = max([seconds for _, seconds in most.values()])
+    share = min(1.0, available / min(wanted, cpus * largest))
+    # A wait may be counted one scan after the time that caused it, so what is left is kept for one scan.
+    left = available - share * min(wanted, cpus * largest)
+    cgroup.carried = min(max(0.0, left), cgroup.throttled)
+    return {key: share * seconds for key, (_, seconds) in most.items()}
+
+
+def _of_low_priority(thread: Thread) -> bool:
+    try:
+        with open(f"{thread.folder}/stat", "rb", buffering=0) as stream:
+            words = stream.read(1024).rpartition(b")")[2].split()
+        return int(words[NICE_FIELD]) > 0 or words[POLICY_FIELD] == SCHED_IDLE
+    except (OSError, IndexError, ValueError):
+        return False
+
+
+class Ready(NamedTuple):
+    """CPU Ready in percent per CPU, its parts, and notes on where it came from.
+
+    Attributes
+    ----------
+    percent
+        CPU Ready: `normal`, `unseen` and `steal`.
+    normal
+        Waiting of threads at normal priority, without what quotas held back.
+    unseen
+        Waiting of threads too short-lived or hidden, from the pressure total.
+    steal
+        Time for which the hypervisor ran somebody else.
+    throttled, background
+        Waiting that does not count: for quotas, and at low priority. NaN where it cannot be told.
+    """
+
+    percent: float
+    notes: tuple[str, ...]
+    normal: float = math.nan
+    unseen: float = math.nan
+    steal: float = math.nan
+    throttled: float = math.nan
+    background: float = math.nan
+
+    def parts(self) -> dict[str, float]:
+        """Return the parts by name, in percent per CPU."""
+        return {name: getattr(self, name) for name in PART_NAMES}
+
+
+class ReadyReader:
+    """Measure CPU Ready between two readings.
+
+    Parameters
+    ----------
+    files
+        The machine.
+    interval_seconds
+        Time between two readings, to which the cost of reading threads is compared.
+    threads
+        Whether threads may be read one by one.
+
+    Attributes
+    ----------
+    waiting
+        What the last scan of threads saw.
+    last
+        What the last reading gave.
+    """
+
+    def __init__(self, files: Files, *, interval_seconds: float, threads: bool = True) -> None:
+        self._files = files
+        self._threads = threads
+        self.scanner = ThreadScanner(files.path("proc"), interval_seconds=interval_seconds)
+        self.sorter = WaitingSorter(files)
+        self.waiting = Waiting()
+        self.last = Ready(math.nan, ())
+        self._pressure_total = math.nan
+        self._schedstat_total = math.nan
+        self._schedstat = True
+        self._notes: dict[str, tuple[str, ...]] = {}
+
+    def read(
+        self,
+        *,
+        seconds: float,
+        cpus: int,
+        busy: float,
+        threads: float = math.nan,
+        steal: float = math.nan,
+        nice: float = math.nan,
+    ) -> Ready:
+        """Return CPU Ready since the last reading.
+
+        Parameters
+        ----------
+        seconds
+            Time since the last reading; NaN at the first.
+        cpus
+            How many CPUs are online.
+        busy
+            Share of all CPUs that was busy, in [0, 1]; NaN if unknown.
+        threads
+            How many threads the kernel counts, hidden ones included; NaN if unknown.
+        steal
+            Share of all CPUs that the hypervisor gave to others, in [0, 1]; NaN if unknown.
+        nice
+            Share of programs' time that was of low priority, in [0, 1]; NaN if unknown.
+        """
+        self.last = self._read(seconds, cpus, busy, threads, 100.0 * steal, nice)
+        return self.last
+
+    def exclude_thread(self) -> None:
+        """Leave the calling thread out from now on: a probe's waiting is its own doing."""
+        try:
+            # As the machine's own /proc numbers it, which may be that of another PID namespace.
+            number = os.path.basename(os.readlink(self._files.path("proc/thread-self")))
+            self.scanner.excluded |= {int(number)}
+        except (OSError, ValueError):
+            return
+
+    @property
+    def consumers(self) -> tuple[Consumer, ...]:
+        """Who uses CPUs and who waits for them."""
+        return self.sorter.consumers
+
+    def _read(
+        self, seconds: float, cpus: int, busy: float, threads: float, steal: float, nice: float
+    ) -> Ready:
+        pressure = self._pressure_percent(seconds, busy)
+        stolen = steal if steal == steal else 0.0
+        if self._threads:
+            self.waiting = self.scanner.scan()
+            if not self.scanner.trouble:
+                return self._from_threads(seconds, cpus, pressure, stolen, threads, nice)
+        why = f"threads {self.scanner.trouble}" if self._threads else "threads not wanted"
+        if self._schedstat:
+            waited = self._schedstat_seconds()
+            if waited is not None:
+                percent = 100.0 * waited / seconds / cpus
+                notes = self._noted(f"ready from /proc/schedstat: {why}", MIXED_NOTE)
+                return Ready(percent + stolen, notes, percent, 0.0, steal)
+            self._schedstat = False
+        state = self._files.trouble.get("proc/pressure/cpu")
+        if state is None:
+            notes = self._noted(f"ready from PSI, a lower bound: {why}, /proc/schedstat absent", MIXED_NOTE)
+            return Ready(pressure + stolen, notes, math.nan, pressure, steal)
+        return Ready(math.nan, (f"ready unknown: {why}, /proc/schedstat absent, PSI {state}",), steal=steal)
+
+    def _from_threads(
+        self, seconds: float, cpus: int, pressure: float, stolen: float, threads: float, nice: float
+    ) -> Ready:
+        parts = self.sorter.sort(self.waiting, seconds=seconds, cpus=cpus)
+        self.scanner.beside_seconds = self.sorter.cost_seconds
+        scale = 100.0 / seconds / cpus if seconds > 0.0 else math.nan
+        normal, throttled, background = (scale * part for part in parts[:3])
+        beyond = pressure - (normal + throttled + background) - scale * parts.unanswered
+        beyond = max(0.0, beyond) if beyond == beyond else 0.0
+        unseen = beyond * (1.0 - nice if nice == nice else 1.0)
+        hidden = threads - self.waiting.threads > HIDDEN_SLACK + HIDDEN_SHARE * threads
+        if beyond > NOTE_MARGIN_PERCENT:
+            words = "ready from run_delay and PSI: threads too short-lived to be seen waited as well"
+        elif hidden:
+            words = "ready from run_delay of the threads that we may see, and PSI: others are hidden"
+        elif self.waiting.stride > 1:
+            words = (
+                f"ready from one in {self.waiting.stride} threads: reading all costs more than 2 % of a core"
+            )
+        else:
+            words = "ready from run_delay of all threads"
+        notes = self._noted(words, PARTS_NOTE if self.sorter.cgroups.told_apart else NO_CGROUPS_NOTE)
+        percent = normal + unseen + stolen
+        return Ready(percent, notes, normal, unseen, stolen, throttled, background + beyond - unseen)
+
+    def close(self) -> None:
+        """Let go of the threads' files."""
+        self.scanner.close()
+
+    def _noted(self, *notes: str) -> tuple[str, ...]:
+        """Return notes as the same tuple every time, so that a change can be told by `is`."""
+        return self._notes.setdefault(notes[0], notes)
+
+    def _pressure_percent(self, seconds: float, busy: float) -> float:
+        data = self._files.read("proc/pressure/cpu")
+        found = SOME_TOTAL.search(data) if data is not None else None
+        total = float(found[1]) if found else math.nan
+        waited = (total - self._pressure_total) / 1e6
+        self._pressure_total = total
+        if not waited >= 0.0 or not seconds > 0.0:
+            return math.nan
+        return 100.0 * min(1.0, waited / seconds) * (busy if busy == busy else 1.0)
+
+    def _schedstat_seconds(self) -> float | None:
+        data = self._files.read("proc/schedstat")
+        if data is None:
+            return None
+        waited = 0.0
+        for line in data.splitlines():
+            words = line.split()
+            if words and words[0].startswith(b"cpu") and len(words) > 8:
+                waited += float(words[8])
+        increase = (waited - self._schedstat_total) / 1e9
+        self._schedstat_total = waited
+        return increase if increase >= 0.0 else math.nan

@@ -1,0 +1,324 @@
+"""Files of a trace: CSV with the standard library and numpy, Parquet with pyarrow (extra `trace`), streamed."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import itertools
+import math
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from prontosched.errors import TelemetryError
+from prontosched.extras import missing_extra
+from prontosched.subspace import Array
+
+SUFFIXES = (".parquet", ".csv", ".csv.gz")
+# Lines looked at to tell columns of numbers from columns of text.
+PEEK_LINES = 256
+HEADER_LIMIT_CHARACTERS = 4_000_000
+
+
+@dataclass(slots=True)
+class TraceCounts:
+    """What a pass over a trace met.
+
+    Attributes
+    ----------
+    rows
+        Rows in the files.
+    dropped
+        Rows not used, by cause.
+    cells
+        Cells that became NaN, by cause.
+    gaps
+        Places where more than one interval and a half lies between two rows of a node.
+    columns
+        Columns not used, by name, with the reason.
+    """
+
+    rows: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    cells: Counter[str] = field(default_factory=Counter)
+    gaps: int = 0
+    columns: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> int:
+        """Rows used."""
+        return self.rows - self.dropped.total()
+
+    def warnings(self) -> list[str]:
+        """Return one line per kind of trouble, none for a clean trace."""
+        lines = [f"{n} of {self.rows} rows dropped: {cause}" for cause, n in sorted(self.dropped.items())]
+        lines += [f"{n} cells taken as unknown: {cause}" for cause, n in sorted(self.cells.items())]
+        if self.gaps:
+            lines.append(f"{self.gaps} gaps in time")
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in self.columns.items():
+            by_reason.setdefault(reason, []).append(name)
+        lines += [f"{name_some(names)}: {reason}" for reason, names in by_reason.items()]
+        return lines
+
+
+def name_some(names: Sequence[str], most: int = 4) -> str:
+    """Return a few of the names, quoted, and how many more there are."""
+    shown = ", ".join(f"'{name}'" for name in names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+class Wanted(NamedTuple):
+    """The columns to read of a file: numbers, and where there are such columns node names and timestamps."""
+
+    numbers: Sequence[str]
+    node: str | None = None
+    timestamp: str | None = None
+
+
+class Batch(NamedTuple):
+    """Some rows of one file: node names and timestamps where there are such columns, and the numbers."""
+
+    nodes: list[str] | None
+    timestamps: Array | None
+    numbers: Array
+
+
+class TraceFile(Protocol):
+    """One file: its columns, and its rows in batches."""
+
+    path: Path
+    names: tuple[str, ...]
+    text: frozenset[str]
+
+    def batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
+        """Yield at most `size` rows at a time; `numbers` has one column per name that is wanted."""
+        ...
+
+
+def check_names(path: Path, names: Sequence[str]) -> None:
+    """Refuse a header that names two columns alike."""
+    double = [name for name, n in Counter(names).items() if n > 1]
+    if double:
+        raise TelemetryError(f"{path}: column names must differ, got {name_some(double)} more than once")
+
+
+def without_infinity(numbers: Array, counts: TraceCounts) -> Array:
+    """Turn infinite numbers into NaN, in place, and count them."""
+    infinite = np.isinf(numbers)
+    if infinite.any():
+        counts.cells["infinite"] += int(infinite.sum())
+        numbers[infinite] = np.nan
+    return numbers
+
+
+def to_seconds(number: float) -> float:
+    """Return a clock time in seconds; milli-, micro- and nanoseconds are told by their size."""
+    size = abs(number)
+    return number / (1e9 if size > 1e17 else 1e6 if size > 1e14 else 1e3 if size > 1e11 else 1.0)
+
+
+def parse_time(text: str) -> float:
+    """Return seconds since 1970 of a number or an ISO 8601 time (UTC unless it says otherwise), else NaN."""
+    try:
+        return to_seconds(float(text))
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return math.nan
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+class CsvFile:
+    """A CSV file with a header line; separated by comma, semicolon or tab, plain or gzipped."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._open() as stream:
+            header = self._lines(stream.readline, HEADER_LIMIT_CHARACTERS)
+            if not header.strip():
+                raise TelemetryError(
+                    f"{path}: a trace must start with a line of column names, got an empty file"
+                )
+            self.separator = max(",;\t", key=header.count)
+            self.names = tuple(name.strip() for name in next(csv.reader([header], delimiter=self.separator)))
+            check_names(path, self.names)
+            if all(is_number(name) for name in self.names):
+                raise TelemetryError(
+                    f"{path}: the first line must name the columns, got numbers ({name_some(self.names)})"
+                )
+            peek = self._lines(lambda: list(itertools.islice(stream, PEEK_LINES)))
+        cells = [row for row in csv.reader(peek, delimiter=self.separator) if len(row) == len(self.names)]
+        self.text = frozenset(
+            name for place, name in enumerate(self.names) if _is_text([row[place] for row in cells])
+        )
+
+    def batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
+        """Yield at most `size` rows at a time."""
+        order = {name: place for place, name in enumerate(self.names)}
+        places = [order[name] for name in wanted.numbers]
+        clock = order[wanted.timestamp] if wanted.timestamp else None
+        owner = order[wanted.node] if wanted.node else None
+        with self._open() as stream:
+            stream.readline()
+            while lines := self._lines(lambda: list(itertools.islice(stream, size))):
+                lines = [line for line in lines if not line.isspace()]
+                counts.rows += len(lines)
+                yield self._parse(lines, places, clock, owner, counts)
+
+    def _parse(
+        self, lines: list[str], places: list[int], clock: int | None, owner: int | None, counts: TraceCounts
+    ) -> Batch:
+        width = len(self.names)
+        commas, quoted = width - 1, any('"' in line for line in lines)
+        regular = not quoted and all(line.count(self.separator) == commas for line in lines)
+        numbers: Array | None = None
+        if regular and lines and places:
+            numbers = self._parse_fast(lines, places)
+        if numbers is not None and clock is None and owner is None:
+            return Batch(None, None, without_infinity(numbers, counts))
+        if regular:
+            rows = [line.rstrip("\r\n").split(self.separator) for line in lines]
+        else:
+            rows = [row for row in csv.reader(lines, delimiter=self.separator) if len(row) == width]
+            if len(rows) < len(lines):
+                counts.dropped["wrong number of cells"] += len(lines) - len(rows)
+        if numbers is None:
+            numbers = np.array([[_number(row[p], counts) for p in places] for row in rows], dtype=float)
+            numbers = numbers.reshape(len(rows), len(places))
+        times = None if clock is None else np.array([parse_time(row[clock]) for row in rows], dtype=float)
+        nodes = None if owner is None else [row[owner].strip() for row in rows]
+        return Batch(nodes, times, without_infinity(numbers, counts))
+
+    def _parse_fast(self, lines: list[str], places: list[int]) -> Array | None:
+        try:
+            return np.loadtxt(lines, delimiter=self.separator, usecols=places, ndmin=2, comments=None)
+        except ValueError:  # an empty cell or text: cell by cell then, counting
+            return None
+
+    def _open(self) -> IO[str]:
+        try:
+            if self.path.name.endswith(".gz"):
+                return gzip.open(self.path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+            return self.path.open(encoding="utf-8-sig", errors="replace", newline="")
+        except OSError as error:
+            raise TelemetryError(f"{self.path}: cannot be read ({error.strerror or error})") from error
+
+    def _lines(self, read: Any, *arguments: Any) -> Any:
+        try:
+            return read(*arguments)
+        except (OSError, EOFError, zlib.error) as error:  # a truncated or foreign .gz shows only here
+            raise TelemetryError(f"{self.path}: cannot be read ({error})") from error
+
+
+def is_number(cell: str) -> bool:
+    """Tell whether a cell holds a number."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_text(cells: list[str]) -> bool:
+    filled = [cell for cell in cells if cell.strip()]
+    return bool(filled) and not any(is_number(cell) for cell in filled)
+
+
+def _number(cell: str, counts: TraceCounts) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        if cell.strip():
+            counts.cells["text in a number"] += 1
+        return math.nan
+
+
+class ParquetFile:
+    """A Parquet file, read row group by row group. Needs pyarrow (extra `trace`)."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise TelemetryError(missing_extra(f"{path}: reading Parquet", "trace")) from error
+        self.path = path
+        self._pa, self._pq = pa, pq
+        try:
+            schema = pq.read_schema(path)
+        except (OSError, pa.ArrowException) as error:
+            reason = str(error).splitlines()[0]
+            raise TelemetryError(f"{path}: not a whole Parquet file ({reason})") from error
+        self.names = tuple(schema.names)
+        check_names(path, self.names)
+        kinds = pa.types
+        self.text = frozenset(
+            f.name
+            for f in schema
+            if not (
+                kinds.is_integer(f.type)
+                or kinds.is_floating(f.type)
+                or kinds.is_boolean(f.type)
+                or kinds.is_decimal(f.type)
+                or kinds.is_null(f.type)
+            )
+        )
+
+    def batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
+        """Yield at most `size` rows at a time."""
+        named = [name for name in (wanted.node, wanted.timestamp) if name]
+        columns = list(dict.fromkeys([*wanted.numbers, *named]))
+        try:
+            with self._pq.ParquetFile(self.path) as file:
+                for batch in file.iter_batches(batch_size=size, columns=columns, use_threads=False):
+                    counts.rows += batch.num_rows
+                    yield self._convert(batch, wanted, counts)
+        except (OSError, self._pa.ArrowException) as error:
+            raise TelemetryError(f"{self.path}: cannot be read ({str(error).splitlines()[0]})") from error
+
+    def _convert(self, batch: Any, wanted: Wanted, counts: TraceCounts) -> Batch:
+        names, node, timestamp = wanted
+        numbers = np.empty((batch.num_rows, len(names)), order="F")
+        for place, name in enumerate(names):
+            numbers[:, place] = self._floats(batch.column(name))
+        nodes = (
+            None if node is None else ["" if v is None else str(v) for v in batch.column(node).to_pylist()]
+        )
+        times = None if timestamp is None else self._times(batch.column(timestamp))
+        return Batch(nodes, times, without_infinity(np.ascontiguousarray(numbers), counts))
+
+    def _floats(self, column: Any) -> Array:
+        if column.type != self._pa.float64():
+            column = column.cast(self._pa.float64())
+        floats: Array = column.to_numpy(zero_copy_only=False)
+        return floats
+
+    def _times(self, column: Any) -> Array:
+        kinds = self._pa.types
+        if kinds.is_timestamp(column.type):
+            nanoseconds = column.cast(self._pa.timestamp("ns", tz=column.type.tz), safe=False).to_numpy(
+                zero_copy_only=False
+            )
+            times: Array = np.where(
+                np.isnat(nanoseconds), np.nan, nanoseconds.astype("datetime64[ns]").astype(np.int64) / 1e9
+            )
+            return times
+        if kinds.is_integer(column.type) or kinds.is_floating(column.type):
+            numbers = self._floats(column)
+            finite = numbers[np.isfinite(numbers)]
+            factor = (
+                to_seconds(float(np.abs(finite).max())) / float(np.abs(finite).max()) if finite.any() else 1.0
+            )
+            return numbers * factor
+        return np.array(
+            [math.nan if v is None else parse_time(str(v)) for v in column.to_pylist()], dtype=float
+        )
