@@ -53,7 +53,7 @@ def test_the_command_prints_json() -> None:
     assert facts["metrics"] >= 120
     assert facts["cost"]["milliseconds"] > 0
     assert facts["node_exporter"] is None
-    assert 0 < facts["probe"]["percent_of_core"] <= 0.5
+    assert 0 < facts["probe"]["percent_of_core"] <= 0.25
     assert set(facts["ready_parts"]) == {"normal", "unseen", "steal", "throttled", "background"}
 
 

@@ -19,12 +19,12 @@ from prontosched.telemetry.linux.cgroup import Cgroup, Cgroups
 from prontosched.telemetry.linux.files import Files
 
 PROBE_SECONDS = 15.0
-WORK_SECONDS = 0.05
+WORK_SECONDS = 0.025
 # While nothing happens, every fourth calm probe doubles the time to the next, up to four times.
 CALM_PROBES, CALM_FACTOR = 4, 4
 CALM_SLOWDOWN = 1.1
 STIR_READY_PERCENT = 1.0
-CALIBRATION_ROUNDS = 5000
+CALIBRATION_ROUNDS = 2500
 # Beyond this factor the work is measured anew, which also bounds what a probe costs.
 DRIFT = 1.4
 
@@ -68,7 +68,7 @@ class Probe:
 
     Notes
     -----
-    Costs 50 ms of CPU time in 15 s, a third of a percent of one core, and a quarter of that while the
+    Costs 25 ms of CPU time in 15 s, a sixth of a percent of one core, and a quarter of that while the
     machine is idle. The thread sleeps in between.
     """
 

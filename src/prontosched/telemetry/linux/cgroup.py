@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-from prontosched.telemetry.linux.files import Files
+from prontosched.telemetry.linux.files import Files, read_small
 
 # Quotas and `cpu.idle` change rarely.
 RECHECK_SECONDS = 30.0
@@ -77,19 +77,19 @@ class Cgroup:
         limited: list[str] = []
         idle = False
         while True:
-            content = _read(f"{here}/{quota}")
+            content = read_small(f"{here}/{quota}")
             if content is not None:
                 nearest = nearest or here
                 if not content.startswith((b"max", b"-")):
                     limited.append(here)
-            idle = idle or (_read(f"{here}/cpu.idle") or b"").startswith(b"1")
+            idle = idle or (read_small(f"{here}/cpu.idle") or b"").startswith(b"1")
             if here == root or len(here) <= len(root):
                 break
             here = os.path.dirname(here)
         self.idle, self.limited = idle, bool(limited)
         # The local file has what quotas above did to this one as well; older kernels lack it.
         local = f"{nearest}/cpu.stat.local"
-        if THROTTLED.search(_read(local) or b""):
+        if THROTTLED.search(read_small(local) or b""):
             self._files = [local]
         else:
             self._files = [f"{one}/cpu.stat" for one in limited]
@@ -98,7 +98,7 @@ class Cgroup:
         """Read for how long it was held back since the last time."""
         total = 0.0
         for path in self._files:
-            found = THROTTLED.search(_read(path) or b"")
+            found = THROTTLED.search(read_small(path) or b"")
             if found is not None:
                 total += int(found[2]) * (1e-6 if found[1] == b"usec" else 1e-9)
         # Of one met for the first time it is not known when; more than the time since the last scan it is not.
@@ -159,7 +159,7 @@ class Cgroups:
 
     def of_process(self, folder: str, seconds: float, cpus: int) -> Cgroup | None:
         """Return the cgroup of a process, by its folder in /proc; None where it cannot be told."""
-        data = _read(f"{folder}/cgroup")
+        data = read_small(f"{folder}/cgroup")
         if data is None:
             return None
         path, name = _place(os.fsdecode(data))
@@ -182,7 +182,7 @@ class Cgroups:
         )
         folder, weight = self._folder(root, path) if root else "", 1.0
         while len(folder) > len(root):
-            content = _read(f"{folder}/{name}") or b""
+            content = read_small(f"{folder}/{name}") or b""
             weight *= int(content) / usual if content.strip().isdigit() else 1.0
             folder = os.path.dirname(folder)
         return weight
@@ -263,14 +263,3 @@ def plain_name(text: str) -> str:
     """Return a name as printable text of bounded length: names are made by users."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text)
     return shown if len(shown) <= NAME_LENGTH else shown[: NAME_LENGTH - 1] + "…"
-
-
-def _read(path: str) -> bytes | None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(descriptor, 4096)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        return None

@@ -1,7 +1,7 @@
 """Read the files of a Linux machine, whatever happens to them.
 
-A file that cannot be read is remembered with the reason, and *absent* and *forbidden* are told apart, so
-that `pronto check` can explain what a machine cannot measure. Nothing here raises for a missing file.
+A file that cannot be read is noted with the reason, and *absent* and *forbidden* are told apart, so that
+`pronto check` can explain what a machine cannot measure. Nothing here raises for a missing file.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ from pathlib import Path
 
 READ_LIMIT_BYTES = 16_000_000
 PIECE_BYTES = 65536
+# The kernel renders files in pieces of at least about a page; a shorter one is the whole file.
+WHOLE_BYTES = 3072
+SMALL_BYTES = 4096
 
 
 class Files:
-    """The files under one root, with a record of those that cannot be read.
+    """The files under one root, with a note of those that cannot be read.
+
+    Files of the kernel stay open between two readings, which saves half of what reading them costs.
 
     Parameters
     ----------
@@ -33,16 +38,26 @@ class Files:
         self.root = os.fspath(root)
         self.trouble: dict[str, str] = {}
         self.failures = 0
+        self._open: dict[str, int] = {}
 
     def path(self, name: str) -> str:
         """Return where a file lies, e.g. `proc/stat`."""
         return os.path.join(self.root, name)
 
+    def exists(self, name: str) -> bool:
+        """Tell whether there is such a file or folder."""
+        return Path(self.root, name).exists()
+
     def read(self, name: str) -> bytes | None:
         """Return the content of a file, None if it cannot be read."""
+        descriptor = self._open.get(name)
         try:
-            data = self._read(os.path.join(self.root, name))
+            data = self._read_new(name) if descriptor is None else _read(descriptor)
         except OSError as error:
+            if descriptor is not None:
+                # What it belonged to is gone; something of the same name may be there.
+                os.close(self._open.pop(name))
+                return self.read(name)
             self.failures += 1
             self.trouble[name] = explain(error)
             return None
@@ -50,26 +65,47 @@ class Files:
             self.trouble.pop(name, None)
         return data
 
-    def exists(self, name: str) -> bool:
-        """Tell whether there is such a file or folder."""
-        return Path(self.root, name).exists()
+    def close(self) -> None:
+        """Close all files."""
+        while self._open:
+            os.close(self._open.popitem()[1])
 
-    @staticmethod
-    def _read(path: str) -> bytes:
+    def _read_new(self, name: str) -> bytes:
+        descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
+        held = False
+        try:
+            data = _read(descriptor)
+            # A file that has content and no size is rendered by the kernel at every reading.
+            held = bool(data) and os.fstat(descriptor).st_size == 0
+        finally:
+            if held:
+                self._open[name] = descriptor
+            else:
+                os.close(descriptor)
+        return data
+
+
+def _read(descriptor: int) -> bytes:
+    data = os.pread(descriptor, PIECE_BYTES, 0)
+    if len(data) < WHOLE_BYTES:
+        return data
+    pieces, size = [data], len(data)
+    while size < READ_LIMIT_BYTES and (data := os.pread(descriptor, PIECE_BYTES, size)):
+        pieces.append(data)
+        size += len(data)
+    return b"".join(pieces)
+
+
+def read_small(path: str) -> bytes | None:
+    """Return the first page of a file, None if it cannot be read."""
+    try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            data = os.read(descriptor, PIECE_BYTES)
-            # Files in /proc may come in pieces of a page; only an empty read is the end.
-            if len(data) < 3072:
-                return data
-            pieces = [data]
-            size = len(data)
-            while size < READ_LIMIT_BYTES and (data := os.read(descriptor, PIECE_BYTES)):
-                pieces.append(data)
-                size += len(data)
-            return b"".join(pieces)
+            return os.read(descriptor, SMALL_BYTES)
         finally:
             os.close(descriptor)
+    except OSError:
+        return None
 
 
 def explain(error: OSError) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from prontosched.telemetry.linux.cgroup import Cgroup, Cgroups, plain_name
-from prontosched.telemetry.linux.files import Files
+from prontosched.telemetry.linux.files import Files, read_small
 from prontosched.telemetry.linux.threads import Active, Process, Thread, ThreadScanner, Waiting
 from prontosched.telemetry.source import MIXED_NOTE
 
@@ -130,11 +130,7 @@ class WaitingSorter:
         process.cgroup = self.cgroups.of_process(process.folder, seconds, cpus)
         process.name = "" if process.cgroup is None else process.cgroup.name
         if not process.name:
-            try:
-                with open(f"{process.folder}/comm", "rb") as stream:
-                    process.name = plain_name(os.fsdecode(stream.read(64)).strip())
-            except OSError:
-                process.name = ""
+            process.name = plain_name(os.fsdecode(read_small(f"{process.folder}/comm") or b"").strip())
 
     def _sort(self, active: list[Active], seconds: float, cpus: int) -> Parts:
         held = self._held_back(active, cpus)
@@ -214,11 +210,10 @@ def _share_out(cgroup: Cgroup, threads: Iterable[Active], cpus: int) -> dict[int
 
 
 def _of_low_priority(thread: Thread) -> bool:
+    words = (read_small(f"{thread.folder}/stat") or b"").rpartition(b")")[2].split()
     try:
-        with open(f"{thread.folder}/stat", "rb", buffering=0) as stream:
-            words = stream.read(1024).rpartition(b")")[2].split()
         return int(words[NICE_FIELD]) > 0 or words[POLICY_FIELD] == SCHED_IDLE
-    except (OSError, IndexError, ValueError):
+    except (IndexError, ValueError):
         return False
 
 

@@ -180,6 +180,7 @@ class LinuxSource:
     def close(self) -> None:
         """Let go of all files."""
         self._closed = True
+        self._files.close()
         self._ready.close()
 
     def _find_devices(self) -> list[Section]:

@@ -1,14 +1,15 @@
 """Time that the threads of a Linux machine waited for a CPU and used one, as per-thread differences.
 
-A sum over threads would fall when threads exit, so each thread is followed by itself. The files of threads
-stay open where that pays: a held file also cannot be mistaken for that of a later thread of the same
-number. Whose waiting counts, and what it means as CPU Ready, is in `ready`.
+A sum over threads would fall when threads exit, so each thread is followed by itself. Files of threads stay
+open: that is cheaper, and an open file cannot be mistaken for that of a later thread of the same number.
+Whose waiting counts, and what it means as CPU Ready, is in `ready`.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from prontosched.telemetry.linux.cgroup import Cgroup
@@ -27,18 +28,13 @@ OPEN_FILES_LIMIT = 1024
 
 
 class Process:
-    """One process: its threads, and what `ready` found out about it.
-
-    Attributes
-    ----------
-    folder
-        Its folder in /proc.
-    """
+    """One process: its folder in /proc, its threads, and what `ready` found out about it."""
 
     __slots__ = ("cgroup", "checked", "folder", "links", "name", "threads")
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        # Links of its task folder when that was listed last; -1 to list it again.
         self.links = -1
         self.threads: dict[str, Thread] = {}
         self.name = ""
@@ -47,25 +43,28 @@ class Process:
 
 
 class Thread:
-    """One thread.
+    """One thread: its folder in /proc, what it had used and waited when last read, and in which scan that was.
 
     Attributes
     ----------
-    folder
-        Its folder in /proc.
+    data
+        Its schedstat as last read: equal bytes mean that it did not run since.
     background
         Whether it runs below normal priority, as `ready` found out.
     """
 
-    __slots__ = ("background", "checked", "descriptor", "folder", "last", "number", "scan", "used")
+    __slots__ = (
+        *("background", "checked", "data", "descriptor", "folder"),
+        *("number", "scan", "used", "waited"),
+    )
 
     def __init__(self, folder: str, number: int) -> None:
         self.folder = folder
         self.number = number
         self.descriptor = -1
-        # What it had waited and used in all when last read, and in which scan that was.
-        self.last = 0
+        self.data: bytes | None = None
         self.used = 0
+        self.waited = 0
         self.scan = -1
         self.background = False
         self.checked = float("-inf")
@@ -104,15 +103,19 @@ class Waiting:
         One in this many threads was read; 1 means all.
     """
 
-    __slots__ = ("active", "born", "processes", "seconds", "stride", "threads")
+    __slots__ = ("active", "born", "drawn", "processes", "read", "sampled", "seconds", "stride", "threads")
 
-    def __init__(self) -> None:
+    def __init__(self, stride: int = 1) -> None:
         self.seconds = float("nan")
         self.active: list[Active] = []
         self.processes = 0
         self.threads = 0
         self.born = 0
-        self.stride = 1
+        self.stride = stride
+        # Threads read; where they are sampled, those whose turn it was, and of them the active ones.
+        self.read = 0
+        self.drawn = 0
+        self.sampled: list[Active] = []
 
 
 class ThreadScanner:
@@ -160,25 +163,31 @@ class ThreadScanner:
     def scan(self) -> Waiting:
         """Look at all threads once."""
         started = time.thread_time()
-        seen = Waiting()
-        seen.stride = self.stride
+        seen = Waiting(self.stride)
         self._scan += 1
         try:
-            names = os.listdir(self._proc)
+            names = [name for name in os.listdir(self._proc) if name[0] in "123456789"]
         except OSError as error:
             self.trouble = explain(error)
             return seen
-        born = self._follow_processes([name for name in names if name[0] in "123456789"])
-        seen.active, read, count = self._read_threads(born)
+        self._follow_processes(names)
+        for process in self._processes.values():
+            ran = self._read(process, process.threads, seen, born=False)
+            # Only a thread that ran can have started another.
+            if ran or process.links < 0 or seen.stride > 1:
+                born = self._follow_threads(process)
+                seen.born += len(born)
+                if born:
+                    self._read(process, born, seen, born=True)
+            seen.threads += len(process.threads)
         seen.processes = len(self._processes)
-        seen.threads = count
-        seen.born = len(born) if self._scanned else 0
-        if read:
+        self._weigh(seen)
+        if seen.read:
             self.trouble = ""
             if self._scanned:
                 seen.seconds = sum([one.weight * one.waited for one in seen.active]) / 1e9
             else:
-                seen.active = []
+                seen.active, seen.born = [], 0
             self._scanned = True
         elif not self.trouble:
             self.trouble = "absent"
@@ -188,135 +197,125 @@ class ThreadScanner:
     def close(self) -> None:
         """Close all files."""
         for process in self._processes.values():
-            for thread in process.threads.values():
-                self._release(thread)
+            self._release(process.threads.values())
         self._processes.clear()
         self._hot.clear()
 
-    def _follow_processes(self, names: list[str]) -> set[Thread]:
-        """Bring the list of processes and threads up to date; return threads not seen before."""
+    def _follow_processes(self, names: list[str]) -> None:
+        """Bring the list of processes up to date."""
         processes = self._processes
-        born: set[Thread] = set()
-        if len(names) < len(processes) or any(name not in processes for name in names):
+        for name in names:
+            if name not in processes:
+                processes[name] = Process(f"{self._proc}/{name}")
+        if len(processes) > len(names):
             living = set(names)
             for name in [name for name in processes if name not in living]:
-                for thread in processes.pop(name).threads.values():
-                    self._release(thread)
-        for name in names:
-            process = processes.get(name)
-            if process is None:
-                process = processes[name] = Process(f"{self._proc}/{name}")
-            try:
-                # A task folder has two links and one more per thread: cheaper than listing it.
-                links = os.stat(f"{process.folder}/task").st_nlink
-                if links == process.links and links > 2:
-                    continue
-                process.links = links
-                self._follow_threads(process, born)
-            except OSError as error:
-                self._lose(process, error)
-        return born
+                self._release(processes.pop(name).threads.values())
 
-    def _follow_threads(self, process: Process, born: set[Thread]) -> None:
-        found = os.listdir(f"{process.folder}/task")
+    def _follow_threads(self, process: Process) -> dict[str, Thread]:
+        """Bring the list of a process's threads up to date; return those not seen before."""
         known = process.threads
+        born: dict[str, Thread] = {}
+        folder = f"{process.folder}/task"
+        try:
+            # A task folder has two links and one more per thread: cheaper than listing it.
+            links = os.stat(folder).st_nlink
+            if links == process.links and links > 2:
+                return born
+            process.links = links
+            found = os.listdir(folder)
+        except OSError as error:
+            if isinstance(error, PermissionError):
+                self.trouble = "forbidden"
+            self._release(known.values())
+            known.clear()
+            process.links = -1
+            return born
         for number in found:
             if number not in known:
-                thread = known[number] = Thread(f"{process.folder}/task/{number}", int(number))
-                born.add(thread)
+                known[number] = born[number] = Thread(f"{folder}/{number}", int(number))
         if len(known) > len(found):
             living = set(found)
-            for number in [number for number in known if number not in living]:
-                self._release(known.pop(number))
+            self._release([known.pop(number) for number in list(known) if number not in living])
+        return born
 
-    def _read_threads(self, born: set[Thread]) -> tuple[list[Active], int, int]:
-        """Return the threads that waited or ran, how many threads were read, and how many there are.
+    def _read(self, process: Process, threads: dict[str, Thread], seen: Waiting, *, born: bool) -> bool:
+        """Read threads of a process; return whether one of them ran or is gone.
 
         Of the threads that are not read in any case, one group after the other is sampled. A group's
         waiting since the last scan is known because it was read then as well, as the next in turn.
         """
-        stride, hot, scan = self.stride, self._hot, self._scan
+        stride, scan, pread = seen.stride, self._scan, os.pread
         phase, upcoming = scan % stride, (scan + 1) % stride
-        active: list[Active] = []
-        sampled: list[Active] = []
-        count = read = drawn = 0
-        for process in self._processes.values():
-            count += len(process.threads)
-            gone: list[str] = []
-            for name, thread in process.threads.items():
-                sure = stride == 1 or thread in hot
-                group = thread.number % stride
-                if not sure and group not in (phase, upcoming):
-                    continue
-                now = self._schedstat(thread)
-                if now is None:
-                    gone.append(name)
-                    continue
-                read += 1
-                # One born since the last scan waited all it has waited since then.
-                fresh = thread.scan == scan - 1
-                used, waited = now[0] - thread.used, now[1] - thread.last
-                (thread.used, thread.last), thread.scan = now, scan
-                if not (fresh or thread in born):
-                    continue
-                if not sure and group == phase:
-                    drawn += 1
-                if (used > 0 or waited > 0) and thread.number not in self.excluded:
-                    one = Active(process, thread, max(0, waited), max(0, used))
-                    if sure:
-                        active.append(one)
-                    elif group == phase:
-                        sampled.append(one)
-                    elif waited > 0:
-                        # Not to be counted, and still worth following from now on.
-                        sampled.append(one._replace(weight=0.0))
-            if gone:
-                # Its folder is listed again next time, for another may have taken the place.
-                process.links = -1
-                for name in gone:
-                    self._release(process.threads.pop(name))
-        others = count - (count if stride == 1 else len(hot))
-        weight = others / drawn if drawn else 0.0
-        self._hot = _hottest([*active, *sampled])
-        active += [one._replace(weight=weight) for one in sampled if one.weight]
-        return active, read, count
+        ran = False
+        gone: list[str] = []
+        for name, thread in threads.items():
+            sure = stride == 1 or thread in self._hot
+            due = sure or thread.number % stride == phase
+            if not due and thread.number % stride != upcoming:
+                continue
+            try:
+                data = pread(thread.descriptor, 128, 0) if thread.descriptor >= 0 else self._first(thread)
+                fresh = born or thread.scan == scan - 1
+                if data != thread.data:
+                    words = data.split(None, 2)
+                    used, waited = int(words[0]), int(words[1])
+            except (OSError, ValueError, IndexError) as error:
+                if isinstance(error, OSError) and not isinstance(
+                    error, ProcessLookupError | FileNotFoundError
+                ):
+                    self.trouble = explain(error)
+                gone.append(name)
+                continue
+            seen.read += 1
+            thread.scan = scan
+            if fresh and not sure and due:
+                seen.drawn += 1
+            if data == thread.data:
+                continue
+            ran = True
+            # One born since the last scan waited all it has waited since then.
+            more_used, more_waited = max(0, used - thread.used), max(0, waited - thread.waited)
+            thread.data, thread.used, thread.waited = data, used, waited
+            if fresh and (more_used or more_waited) and thread.number not in self.excluded:
+                # One whose turn comes next is not counted yet, and still worth following if it waits.
+                one = Active(process, thread, more_waited, more_used, 1.0 if due else 0.0)
+                if sure:
+                    seen.active.append(one)
+                elif due or more_waited:
+                    seen.sampled.append(one)
+        if gone:
+            # The folder is listed again, for another thread may have taken the number.
+            process.links = -1
+            self._release([process.threads.pop(name) for name in gone])
+        return ran
 
-    def _schedstat(self, thread: Thread) -> tuple[int, int] | None:
-        """Return how long a thread ran and waited in all, in nanoseconds."""
+    def _weigh(self, seen: Waiting) -> None:
+        """Let the threads sampled stand for all that are not read in any case, and choose those anew."""
+        others = 0 if seen.stride == 1 else seen.threads - len(self._hot)
+        weight = others / seen.drawn if seen.drawn else 0.0
+        self._hot = _hottest([*seen.active, *seen.sampled])
+        seen.active += [one._replace(weight=weight) for one in seen.sampled if one.weight]
+
+    def _first(self, thread: Thread) -> bytes:
+        """Read the schedstat of a thread whose file is not open."""
+        descriptor = os.open(f"{thread.folder}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if thread.descriptor >= 0:
-                data = os.pread(thread.descriptor, 128, 0)
+            return os.read(descriptor, 128)
+        finally:
+            # Only a thread met for the second time is worth an open file: most new ones die soon.
+            if thread.scan >= 0 and self._open < self._open_limit:
+                thread.descriptor = descriptor
+                self._open += 1
             else:
-                descriptor = os.open(f"{thread.folder}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    data = os.read(descriptor, 128)
-                finally:
-                    # Only a thread met for the second time is worth an open file: most new ones die soon.
-                    if thread.scan >= 0 and self._open < self._open_limit:
-                        thread.descriptor = descriptor
-                        self._open += 1
-                    else:
-                        os.close(descriptor)
-            used, waited, _ = data.split(None, 2)
-            return int(used), int(waited)
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and not isinstance(error, ProcessLookupError | FileNotFoundError):
-                self.trouble = explain(error)
-            return None
+                os.close(descriptor)
 
-    def _release(self, thread: Thread) -> None:
-        if thread.descriptor >= 0:
-            os.close(thread.descriptor)
-            thread.descriptor = -1
-            self._open -= 1
-
-    def _lose(self, process: Process, error: OSError) -> None:
-        if isinstance(error, PermissionError):
-            self.trouble = "forbidden"
-        for thread in process.threads.values():
-            self._release(thread)
-        process.threads.clear()
-        process.links = -1
+    def _release(self, threads: Iterable[Thread]) -> None:
+        for thread in threads:
+            if thread.descriptor >= 0:
+                os.close(thread.descriptor)
+                thread.descriptor = -1
+                self._open -= 1
 
     def _adapt(self, cost_seconds: float) -> None:
         self.cost_seconds += 0.2 * (cost_seconds - self.cost_seconds) if self.cost_seconds else cost_seconds
