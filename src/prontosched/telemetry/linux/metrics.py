@@ -8,7 +8,7 @@ object of `metrics` stays the same until the layout of the file changes, for exa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
@@ -16,18 +16,7 @@ from typing import NamedTuple, Protocol
 CORES_LIMIT = 32
 CPU_MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
 CORE_MODES = 8
-SOFTIRQS = (
-    "hi",
-    "timer",
-    "net_tx",
-    "net_rx",
-    "block",
-    "irq_poll",
-    "tasklet",
-    "sched",
-    "hrtimer",
-    "rcu",
-)
+SOFTIRQS = ("hi", "timer", "net_tx", "net_rx", "block", "irq_poll", "tasklet", "sched", "hrtimer", "rcu")
 # Constant on a running machine, or said better elsewhere.
 MEMORY_UNWANTED = re.compile(
     r"MemTotal|SwapTotal|CommitLimit|Vmalloc(Total|Chunk)|Huge[pP]age.*|Hugetlb|DirectMap.*|Cma.*|NFS_Unstable|"
@@ -45,31 +34,32 @@ VMSTAT_WANTED = re.compile(
 DEVICES_LIMIT = 16
 # Rendering /proc/interrupts costs milliseconds on large machines.
 INTERRUPTS_CORES_LIMIT = 16
-# Sectors are 512 bytes here whatever the device says.
+# By place on a line: name and factor. Sectors are 512 bytes here whatever the device says.
 DISK_FIELDS = {
-    3: ("reads_per_second", 1.0, True),
-    4: ("reads_merged_per_second", 1.0, True),
-    5: ("read_bytes_per_second", 512.0, True),
-    6: ("read_milliseconds_per_second", 1.0, True),
-    7: ("writes_per_second", 1.0, True),
-    8: ("writes_merged_per_second", 1.0, True),
-    9: ("written_bytes_per_second", 512.0, True),
-    10: ("write_milliseconds_per_second", 1.0, True),
-    11: ("requests_in_flight", 1.0, False),
-    12: ("busy_percent", 0.1, True),
-    13: ("queue_milliseconds_per_second", 1.0, True),
-    14: ("discards_per_second", 1.0, True),
-    18: ("flushes_per_second", 1.0, True),
+    3: ("reads_per_second", 1.0),
+    4: ("reads_merged_per_second", 1.0),
+    5: ("read_bytes_per_second", 512.0),
+    6: ("read_milliseconds_per_second", 1.0),
+    7: ("writes_per_second", 1.0),
+    8: ("writes_merged_per_second", 1.0),
+    9: ("written_bytes_per_second", 512.0),
+    10: ("write_milliseconds_per_second", 1.0),
+    11: ("requests_in_flight", 1.0),
+    12: ("busy_percent", 0.1),
+    13: ("queue_milliseconds_per_second", 1.0),
+    14: ("discards_per_second", 1.0),
+    18: ("flushes_per_second", 1.0),
 }
+DEVICE_GAUGES = {"requests_in_flight"}
 NETWORK_FIELDS = {
-    1: ("received_bytes_per_second", 1.0, True),
-    2: ("received_packets_per_second", 1.0, True),
-    3: ("receive_errors_per_second", 1.0, True),
-    4: ("receive_drops_per_second", 1.0, True),
-    9: ("sent_bytes_per_second", 1.0, True),
-    10: ("sent_packets_per_second", 1.0, True),
-    11: ("send_errors_per_second", 1.0, True),
-    12: ("send_drops_per_second", 1.0, True),
+    1: ("received_bytes_per_second", 1.0),
+    2: ("received_packets_per_second", 1.0),
+    3: ("receive_errors_per_second", 1.0),
+    4: ("receive_drops_per_second", 1.0),
+    9: ("sent_bytes_per_second", 1.0),
+    10: ("sent_packets_per_second", 1.0),
+    11: ("send_errors_per_second", 1.0),
+    12: ("send_drops_per_second", 1.0),
 }
 DISKS_SKIPPED = r"(loop|ram|zram|fd|sr)\d|([shv]d[a-z]+|xvd[a-z]+)\d+$|(nvme\d+n\d+|mmcblk\d+)p\d+$"
 INTERFACES_SKIPPED = r"veth|cali|cni|tap|ifb|dummy"
@@ -180,142 +170,131 @@ def _padded(words: list[bytes], length: int) -> list[float]:
     return values + [float("nan")] * (length - len(values))
 
 
-class Fixed:
-    """A small file of the same numbers in the same places, e.g. /proc/loadavg."""
-
-    def __init__(self, path: str, places: dict[int, Metric], *, separators: bytes = b"") -> None:
-        self.path = path
-        self.metrics = list(places.values())
-        self._places = tuple(places)
-        self._separators = separators
-
-    def parse(self, data: bytes) -> list[float]:
-        """Return the numbers."""
-        for separator in self._separators:
-            data = data.replace(bytes([separator]), b" ")
-        words = data.split()
-        return [float(words[place]) if place < len(words) else float("nan") for place in self._places]
+# Words of a file to the metrics among them, each with its place.
+Describe = Callable[[list[bytes]], Iterable[tuple[int, Metric]]]
 
 
-class Keyed:
-    """A file of lines `name value`, of which some are wanted, e.g. /proc/vmstat."""
+class Table:
+    """A file whose numbers keep their places among its words until its layout changes.
 
-    def __init__(self, path: str, wanted: Callable[[str], Metric | None], *, unit: bytes = b"") -> None:
+    Parameters
+    ----------
+    describe
+        Says which words are metrics; asked again when the layout has changed.
+    layout
+        What tells a change of layout, out of the file and its words.
+    separators, unit
+        Bytes that separate words as blanks do, and what to leave out.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        describe: Describe,
+        *,
+        layout: Callable[[bytes, list[bytes]], object] = lambda data, words: len(words),
+        separators: bytes = b"",
+        unit: bytes = b"",
+    ) -> None:
         self.path = path
         self.metrics: list[Metric] = []
-        self._wanted = wanted
+        self._describe = describe
+        self._layout = layout
+        self._known: object = None
+        self._blanks = bytes.maketrans(separators, b" " * len(separators)) if separators else None
         self._unit = unit
-        self._names: list[bytes] = []
         self._pick: Callable[[list[bytes]], tuple[bytes, ...]] = lambda words: ()
 
     def parse(self, data: bytes) -> list[float]:
         """Return the numbers wanted."""
         if self._unit:
             data = data.replace(self._unit, b"")
+        if self._blanks:
+            data = data.translate(self._blanks)
         words = data.split()
-        if len(words) % 2:
-            words.pop()
-        names = words[::2]
-        if names != self._names:
-            self._describe(names)
+        layout = self._layout(data, words)
+        if layout != self._known:
+            self._known = layout
+            found = [(place, metric) for place, metric in self._describe(words) if place < len(words)]
+            self.metrics = [metric for _, metric in found]
+            places = [place for place, _ in found]
+            # Of one place the word itself would be returned, and of none it is an error.
+            self._pick = (
+                itemgetter(*places)
+                if len(places) > 1
+                else lambda words: tuple([words[place] for place in places])
+            )
         return [float(word) for word in self._pick(words)]
 
-    def _describe(self, names: list[bytes]) -> None:
-        self._names = names
-        found = [
-            (2 * place + 1, metric)
-            for place, name in enumerate(names)
-            if (metric := self._wanted(name.decode(errors="replace").rstrip(":"))) is not None
-        ]
-        self.metrics = [metric for _, metric in found]
-        places = [place for place, _ in found]
-        if not places:
-            self._pick = lambda words: ()
-        elif len(places) == 1:
-            self._pick = lambda words: (words[places[0]],)
-        else:
-            self._pick = itemgetter(*places)
+
+def _fixed(path: str, *metrics: Metric, separators: bytes = b"") -> Table:
+    """Return a file that begins with these numbers, e.g. /proc/loadavg."""
+    return Table(path, lambda words: enumerate(metrics), separators=separators)
 
 
-def memory_metric(name: str) -> Metric | None:
-    """Return what a line of /proc/meminfo is, None if not wanted."""
-    if MEMORY_UNWANTED.fullmatch(name):
-        return None
-    words = re.sub(r"([a-z])([A-Z])", r"\1_\2", name.removeprefix("Mem")).replace("(", "_").rstrip(")")
-    return Metric(f"memory_{words.lower()}_bytes", 1024.0)
+def _keyed(path: str, wanted: Callable[[str], Metric | None], *, unit: bytes = b"") -> Table:
+    """Return a file of lines `name value`, of which some are wanted, e.g. /proc/vmstat."""
+
+    def describe(words: list[bytes]) -> Iterable[tuple[int, Metric]]:
+        for place in range(0, len(words) - 1, 2):
+            metric = wanted(words[place].decode(errors="replace").rstrip(":"))
+            if metric is not None:
+                yield place + 1, metric
+
+    return Table(path, describe, layout=lambda data, words: words[::2], unit=unit)
 
 
-def vmstat_metric(name: str) -> Metric | None:
-    """Return what a line of /proc/vmstat is, None if not wanted."""
-    return Metric(f"vm_{name}_per_second", counter=True) if VMSTAT_WANTED.fullmatch(name) else None
+def _pressure(kind: str) -> Table:
+    """Return /proc/pressure/KIND: share of time in which some, or all, tasks stood still for a resource."""
+
+    def describe(words: list[bytes]) -> Iterable[tuple[int, Metric]]:
+        for place, word in enumerate(words):
+            if word in (b"some", b"full"):
+                name = f"pressure_{kind}_{word.decode()}"
+                yield words.index(b"total", place) + 1, Metric(f"{name}_percent", 1e-4, counter=True)
+                yield words.index(b"avg10", place) + 1, Metric(f"{name}_10s_percent")
+
+    return Table(f"proc/pressure/{kind}", describe, separators=b"=")
 
 
-class Pressure:
-    """/proc/pressure/…: share of time in which some, or all, tasks stood still for a resource."""
+def _protocols(path: str) -> Table:
+    """Return /proc/net/snmp or netstat: pairs of lines, names over numbers."""
 
-    def __init__(self, path: str, name: str) -> None:
-        self.path = path
-        self.metrics: list[Metric] = []
-        self._name = name
-        self._kinds: list[bytes] = []
+    def describe(words: list[bytes]) -> Iterable[tuple[int, Metric]]:
+        starts = [place for place, word in enumerate(words) if word.endswith(b":")]
+        for start, values in zip(starts[::2], starts[1::2], strict=False):
+            protocol = words[start].decode(errors="replace").rstrip(":")
+            for place in range(start + 1, values):
+                field = words[place].decode(errors="replace")
+                if field in PROTOCOL_WANTED.get(protocol, ()):
+                    name = re.sub(r"([a-z])([A-Z])", r"\1_\2", field.removeprefix("TCP")).lower()
+                    gauge = f"{protocol} {field}" in PROTOCOL_GAUGES
+                    name = f"{protocol.lower()}_{name}" + ("" if gauge else "_per_second")
+                    yield values + place - start, Metric(name, counter=not gauge)
 
-    def parse(self, data: bytes) -> list[float]:
-        """Return total (microseconds) and avg10 of each line."""
-        values: list[float] = []
-        kinds: list[bytes] = []
-        for line in data.splitlines():
-            words = line.split()
-            kinds.append(words[0])
-            fields = dict(word.split(b"=", 1) for word in words[1:])
-            values += (float(fields.get(b"total", b"nan")), float(fields.get(b"avg10", b"nan")))
-        if kinds != self._kinds:
-            self._kinds = kinds
-            self.metrics = [
-                metric
-                for kind in kinds
-                for metric in (
-                    Metric(f"pressure_{self._name}_{kind.decode()}_percent", 1e-4, counter=True),
-                    Metric(f"pressure_{self._name}_{kind.decode()}_10s_percent"),
-                )
-            ]
-        return values
+    return Table(path, describe, layout=lambda data, words: data.splitlines()[::2])
 
 
-def machine_sections() -> list[Section]:
-    """Return the sections for memory, pressure and the kernel's tables; `Stat` stands for itself."""
-    return [
-        Fixed(
-            "proc/loadavg",
-            {
-                0: Metric("load_1"),
-                1: Metric("load_5"),
-                2: Metric("load_15"),
-                3: Metric("threads_runnable"),
-                4: Metric("threads"),
-            },
-            separators=b"/",
-        ),
-        Keyed("proc/meminfo", memory_metric, unit=b" kB"),
-        Keyed("proc/vmstat", vmstat_metric),
-        *(Pressure(f"proc/pressure/{kind}", kind) for kind in ("cpu", "io", "memory", "irq")),
-        Fixed("proc/sys/fs/file-nr", {0: Metric("files_open")}),
-        Fixed("proc/sys/fs/inode-nr", {0: Metric("inodes")}),
-        Fixed("proc/sys/fs/dentry-state", {0: Metric("dentries"), 1: Metric("dentries_unused")}),
-    ]
+def _sockets(path: str) -> Table:
+    """Return /proc/net/sockstat: lines of a protocol and pairs of name and number."""
+
+    def describe(words: list[bytes]) -> Iterable[tuple[int, Metric]]:
+        protocol = b""
+        for place, word in enumerate(words):
+            if word.endswith(b":"):
+                protocol = word[:-1]
+            elif not word.isdigit() and protocol in (b"sockets", b"TCP", b"UDP"):
+                name = f"{protocol.decode()}_{word.decode()}".lower().removeprefix("sockets_")
+                yield place + 1, Metric(f"sockets_{name}")
+
+    return Table(path, describe)
 
 
 class Devices:
     """A file with one line per device and the same numbers on each."""
 
     def __init__(
-        self,
-        path: str,
-        fields: dict[int, tuple[str, float, bool]],
-        *,
-        prefix: str,
-        name_place: int,
-        skip: str,
-        header_lines: int = 0,
+        self, path: str, fields: dict[int, tuple[str, float]], *, prefix: str, name_place: int, skip: str
     ) -> None:
         self.path = path
         self.metrics: list[Metric] = []
@@ -323,16 +302,16 @@ class Devices:
         self._prefix = prefix
         self._name_place = name_place
         self._skip = re.compile(skip.encode())
-        self._header_lines = header_lines
         self._known: list[bytes] = []
 
     def parse(self, data: bytes) -> list[float]:
         """Return the numbers of all devices that were ever used."""
         values: list[float] = []
         names: list[bytes] = []
-        for line in data.splitlines()[self._header_lines :]:
+        # Lines of a heading have bars.
+        for line in data.splitlines():
             words = line.replace(b":", b" ").split()
-            if len(words) <= self._name_place or self._skip.match(words[self._name_place]):
+            if len(words) <= self._name_place or self._skip.match(words[self._name_place]) or b"|" in line:
                 continue
             numbers = [float(words[place]) if place < len(words) else 0.0 for place in self._fields]
             name = words[self._name_place]
@@ -342,72 +321,13 @@ class Devices:
         if names != self._known:
             self._known = names
             self.metrics = [
-                Metric(f"{self._prefix}_{name.decode(errors='replace')}_{field}", factor, counter)
+                Metric(
+                    f"{self._prefix}_{name.decode(errors='replace')}_{field}",
+                    factor,
+                    field not in DEVICE_GAUGES,
+                )
                 for name in names
-                for field, factor, counter in self._fields.values()
-            ]
-        return values
-
-
-class Protocols:
-    """/proc/net/snmp and netstat: pairs of lines, names over numbers."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.metrics: list[Metric] = []
-        self._names: list[bytes] = []
-        self._places: list[tuple[int, int]] = []
-
-    def parse(self, data: bytes) -> list[float]:
-        """Return the numbers wanted."""
-        lines = data.splitlines()
-        names = lines[0::2]
-        if names != self._names:
-            self._describe(names)
-        rows = [line.split() for line in lines[1::2]]
-        return [
-            float(rows[line][place]) if line < len(rows) and place < len(rows[line]) else float("nan")
-            for line, place in self._places
-        ]
-
-    def _describe(self, names: list[bytes]) -> None:
-        self._names, self._places, self.metrics = names, [], []
-        for line, content in enumerate(names):
-            protocol, *fields = content.decode(errors="replace").split()
-            protocol = protocol.rstrip(":")
-            for place, field in enumerate(fields, start=1):
-                if field not in PROTOCOL_WANTED.get(protocol, ()):
-                    continue
-                words = re.sub(r"([a-z])([A-Z])", r"\1_\2", field.removeprefix("TCP")).lower()
-                gauge = f"{protocol} {field}" in PROTOCOL_GAUGES
-                name = f"{protocol.lower()}_{words}" + ("" if gauge else "_per_second")
-                self._places.append((line, place))
-                self.metrics.append(Metric(name, counter=not gauge))
-
-
-class Sockets:
-    """/proc/net/sockstat: lines of a protocol and pairs of name and number."""
-
-    path = "net/sockstat"
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.metrics: list[Metric] = []
-        self._names: list[bytes] = []
-
-    def parse(self, data: bytes) -> list[float]:
-        """Return all numbers."""
-        names: list[bytes] = []
-        values: list[float] = []
-        for line in data.splitlines():
-            words = line.split()
-            if words[0] in (b"sockets:", b"TCP:", b"UDP:"):
-                names += [words[0][:-1] + b"_" + word for word in words[1::2]]
-                values += [float(word) for word in words[2::2]]
-        if names != self._names:
-            self._names = names
-            self.metrics = [
-                Metric(f"sockets_{name.decode().lower().removeprefix('sockets_')}") for name in names
+                for field, factor in self._fields.values()
             ]
         return values
 
@@ -458,18 +378,27 @@ class NamedInterrupts:
         return values
 
 
+def memory_metric(name: str) -> Metric | None:
+    """Return what a line of /proc/meminfo is, None if not wanted."""
+    if MEMORY_UNWANTED.fullmatch(name):
+        return None
+    words = re.sub(r"([a-z])([A-Z])", r"\1_\2", name.removeprefix("Mem")).replace("(", "_").rstrip(")")
+    return Metric(f"memory_{words.lower()}_bytes", 1024.0)
+
+
+def vmstat_metric(name: str) -> Metric | None:
+    """Return what a line of /proc/vmstat is, None if not wanted."""
+    return Metric(f"vm_{name}_per_second", counter=True) if VMSTAT_WANTED.fullmatch(name) else None
+
+
 def _cgroup_cpu(name: str) -> Metric | None:
     if name.endswith("_usec"):
         return Metric(f"cgroup_cpu_{name.removesuffix('_usec')}_percent", 1e-4, counter=True)
     return Metric(f"cgroup_cpu_{name}_per_second", counter=True)
 
 
-def _cgroup_memory_events(name: str) -> Metric | None:
-    return Metric(f"cgroup_memory_{name}_events_per_second", counter=True)
-
-
-def device_sections(*, network: str, cgroup: str | None, interrupts: bool = True) -> list[Section]:
-    """Return the sections for devices, network and cgroup.
+def sections(*, network: str, cgroup: str | None) -> list[Section]:
+    """Return the sections of a machine; `Stat` stands for itself.
 
     Parameters
     ----------
@@ -477,37 +406,40 @@ def device_sections(*, network: str, cgroup: str | None, interrupts: bool = True
         Folder of the network files, e.g. `proc/net`.
     cgroup
         Folder of a cgroup v2, None where there is none.
-    interrupts
-        Whether named interrupts are wanted.
     """
-    sections: list[Section] = [NamedInterrupts()] if interrupts else []
-    sections += [
-        Devices("proc/diskstats", DISK_FIELDS, prefix="disk", name_place=2, skip=DISKS_SKIPPED),
-        Devices(
-            f"{network}/dev",
-            NETWORK_FIELDS,
-            prefix="network",
-            name_place=0,
-            skip=INTERFACES_SKIPPED,
-            header_lines=2,
+    found: list[Section] = [
+        _fixed(
+            "proc/loadavg",
+            *map(Metric, ("load_1", "load_5", "load_15", "threads_runnable", "threads")),
+            separators=b"/",
         ),
-        Protocols(f"{network}/snmp"),
-        Protocols(f"{network}/netstat"),
-        Sockets(f"{network}/sockstat"),
+        _keyed("proc/meminfo", memory_metric, unit=b" kB"),
+        _keyed("proc/vmstat", vmstat_metric),
+        *map(_pressure, ("cpu", "io", "memory", "irq")),
+        _fixed("proc/sys/fs/file-nr", Metric("files_open")),
+        _fixed("proc/sys/fs/inode-nr", Metric("inodes")),
+        _fixed("proc/sys/fs/dentry-state", Metric("dentries"), Metric("dentries_unused")),
+        NamedInterrupts(),
+        Devices("proc/diskstats", DISK_FIELDS, prefix="disk", name_place=2, skip=DISKS_SKIPPED),
+        Devices(f"{network}/dev", NETWORK_FIELDS, prefix="network", name_place=0, skip=INTERFACES_SKIPPED),
+        _protocols(f"{network}/snmp"),
+        _protocols(f"{network}/netstat"),
+        _sockets(f"{network}/sockstat"),
         Softnet(f"{network}/softnet_stat"),
     ]
     if cgroup is not None:
-        sections += [
-            Keyed(f"{cgroup}/cpu.stat", _cgroup_cpu),
-            Keyed(f"{cgroup}/memory.events", _cgroup_memory_events),
-            Fixed(f"{cgroup}/memory.current", {0: Metric("cgroup_memory_bytes")}),
-            Fixed(f"{cgroup}/memory.swap.current", {0: Metric("cgroup_swap_bytes")}),
-            Fixed(f"{cgroup}/pids.current", {0: Metric("cgroup_threads")}),
-            Keyed(f"{cgroup}/cgroup.stat", _cgroup_count),
+        found += [
+            _keyed(f"{cgroup}/cpu.stat", _cgroup_cpu),
+            _keyed(
+                f"{cgroup}/memory.events",
+                lambda name: Metric(f"cgroup_memory_{name}_events_per_second", counter=True),
+            ),
+            _fixed(f"{cgroup}/memory.current", Metric("cgroup_memory_bytes")),
+            _fixed(f"{cgroup}/memory.swap.current", Metric("cgroup_swap_bytes")),
+            _fixed(f"{cgroup}/pids.current", Metric("cgroup_threads")),
+            _keyed(
+                f"{cgroup}/cgroup.stat",
+                lambda name: Metric("cgroup_descendants") if name == "nr_descendants" else None,
+            ),
         ]
-    return sections
-
-
-def _cgroup_count(name: str) -> Metric | None:
-    wanted = {"nr_descendants": "cgroup_descendants"}
-    return Metric(wanted[name]) if name in wanted else None
+    return found

@@ -18,7 +18,7 @@ from prontosched.errors import TelemetryError
 from prontosched.subspace import Array
 from prontosched.telemetry.counters import Rates
 from prontosched.telemetry.linux.files import Files
-from prontosched.telemetry.linux.metrics import Metric, Section, Stat, device_sections, machine_sections
+from prontosched.telemetry.linux.metrics import Metric, Section, Stat, sections
 from prontosched.telemetry.linux.ready import Consumer, Ready, ReadyReader
 from prontosched.telemetry.source import Sample
 
@@ -98,7 +98,7 @@ class LinuxSource:
         self._monotonic = monotonic
         self._ready = ReadyReader(self._files, interval_seconds=interval_seconds, threads=threads)
         self._stat = Stat(float(os.sysconf("SC_CLK_TCK")))
-        self._sections: list[Section] = [self._stat, *machine_sections(), *self._find_devices()]
+        self._sections: list[Section] = [self._stat, *self._find_sections()]
         # Metrics of each section as of the last schema; None until its file was read once.
         self._described: list[list[Metric] | None] = [None] * len(self._sections)
         self._rates = Rates(0)
@@ -183,14 +183,14 @@ class LinuxSource:
         self._files.close()
         self._ready.close()
 
-    def _find_devices(self) -> list[Section]:
+    def _find_sections(self) -> list[Section]:
         # The network of the machine is that of its first process; /proc/net is that of ours.
         network = "proc/1/net" if self._files.read("proc/1/net/dev") else "proc/net"
         self._files.trouble.clear()
         self._files.failures = 0
         folders = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
         cgroup = next((f for f in folders if self._files.exists(f"{f}/cgroup.controllers")), None)
-        return device_sections(network=network, cgroup=cgroup)
+        return sections(network=network, cgroup=cgroup)
 
     def _parse(self, section: Section) -> list[float] | None:
         data = self._files.read(section.path)
