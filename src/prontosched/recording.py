@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def parts_folder(out: Path) -> Path:
     return out.with_name(out.name + ".parts")
 
 
-def join_parts(out: Path, *, format: Format | None = None) -> int:
+def join_parts(out: Path, *, format: CsvFormat | ParquetFormat | None = None) -> int:
     """Join the parts of a recording to one file, remove them, and return its rows."""
     folder = parts_folder(out)
     chosen = format if format is not None else choose_format(out)
@@ -161,27 +161,7 @@ def _table(samples: list[Sample]) -> dict[str, Any]:
     return table
 
 
-def finite_mean(values: Sequence[float]) -> float:
-    """Return the mean of the known values, NaN if there is none."""
-    known = [value for value in values if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else math.nan
-
-
-class Format(Protocol):
-    """How tables become files."""
-
-    suffix: str
-
-    def write(self, path: Path, table: dict[str, Any]) -> None:
-        """Write one part."""
-        ...
-
-    def join(self, parts: Sequence[Path], path: Path) -> int:
-        """Write all parts into one file and return how many rows it has."""
-        ...
-
-
-def choose_format(path: Path, *, single_precision: bool = False) -> Format:
+def choose_format(path: Path, *, single_precision: bool = False) -> CsvFormat | ParquetFormat:
     """Return the format that the file's name asks for."""
     if path.suffix == ".csv":
         return CsvFormat()
@@ -371,7 +351,8 @@ def record(
         state.rows, state.parts = recorder.rows, recorder.parts
         state.metrics = len(samples[0].metrics) if samples else state.metrics
         state.seconds = time.monotonic() - begun
-        state.ready = finite_mean([sample.ready for sample in samples])
+        known = [sample.ready for sample in samples if not math.isnan(sample.ready)]
+        state.ready = math.fsum(known) / len(known) if known else math.nan
         progress(state)
     return state
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -35,8 +35,10 @@ EXCLUDED = ("go_*", "promhttp_*", "python_*", "*_info", "*_created", "*_boot_tim
 METRICS_LIMIT = 10_000
 IDLE_MODES = ('mode="idle"', 'mode="iowait"')
 STEAL_MODE = 'mode="steal"'
-SCHEDSTAT_NOTE = ("ready from node_schedstat_waiting_seconds_total", MIXED_NOTE)
-PRESSURE_NOTE = ("ready from node_pressure_cpu_waiting_seconds_total, a lower bound", MIXED_NOTE)
+SCHEDSTAT = "node_schedstat_waiting_seconds_total"
+PRESSURE = "node_pressure_cpu_waiting_seconds_total"
+SCHEDSTAT_NOTE = (f"ready from {SCHEDSTAT}", MIXED_NOTE)
+PRESSURE_NOTE = (f"ready from {PRESSURE}, a lower bound", MIXED_NOTE)
 NO_NOTE = ("ready unknown: the target exposes neither schedstat nor pressure",)
 
 
@@ -198,17 +200,7 @@ class _Target:
                 # The connection may be in the middle of an answer: start afresh next time.
                 self._connection.close()
                 raise
-            timestamp, now = time.time(), time.monotonic()
-            reading = self._page.read(text, now=now)
-        return Sample(
-            self.node,
-            self._page.metrics,
-            reading.vector,
-            timestamp,
-            reading.ready,
-            reading.utilisation,
-            reading.notes,
-        )
+            return self._page.read(text, now=time.monotonic(), node=self.node, timestamp=time.time())
 
     def close(self) -> None:
         self._connection.close()
@@ -242,15 +234,6 @@ class _Target:
         return self._connection.getresponse()
 
 
-class Reading(NamedTuple):
-    """What a page says: the vector of metrics, CPU Ready and utilisation in percent, and notes."""
-
-    vector: Array
-    ready: float
-    utilisation: float
-    notes: tuple[str, ...]
-
-
 def parse_page(text: str, excluded: Sequence[str] = EXCLUDED) -> tuple[list[str], list[bool], list[float]]:
     """Return names, whether each is a counter, and values.
 
@@ -282,10 +265,8 @@ def parse_page(text: str, excluded: Sequence[str] = EXCLUDED) -> tuple[list[str]
 
 
 def _full_name(name: str, labels: dict[str, str]) -> str:
-    if not labels:
-        return name
     inner = ",".join(f'{label}="{labels[label]}"' for label in sorted(labels))
-    return f"{name}{{{inner}}}"
+    return f"{name}{{{inner}}}" if labels else name
 
 
 class Page:
@@ -315,14 +296,8 @@ class Page:
         self._groups: dict[str, Any] = {}
         self._seconds = math.nan
 
-    def read(self, text: str, *, now: float) -> Reading:
-        """Take in a page.
-
-        Parameters
-        ----------
-        now
-            When it came, on a clock that never jumps.
-        """
+    def read(self, text: str, *, now: float, node: str = "", timestamp: float = math.nan) -> Sample:
+        """Take in a page that came at `now` on a clock that never jumps, `timestamp` on one that people read."""
         names, counters, values = parse_page(text, self._excluded)
         if names != self._names:
             self._describe(names, counters)
@@ -333,7 +308,7 @@ class Page:
         numbers[np.isinf(numbers)] = np.nan
         busy = self._busy(numbers)
         ready, notes = self._ready(numbers, busy)
-        return Reading(numbers[self._kept], ready, 100.0 * busy, notes)
+        return Sample(node, self.metrics, numbers[self._kept], timestamp, ready, 100.0 * busy, notes)
 
     def _describe(self, names: list[str], counters: list[bool]) -> None:
         self._names = names
@@ -342,7 +317,7 @@ class Page:
         self._rates.relabel([self._counters.get(names[place], -1) for place in places])
         self._counters = {names[place]: order for order, place in enumerate(places)}
         # What becomes `ready` must not be among the metrics as well.
-        kept = [p for p, n in enumerate(names) if not self._is_ready(n)]
+        kept = [p for p, n in enumerate(names) if not n.startswith(SCHEDSTAT) and n != self._ready_name]
         self._kept = np.array(kept, dtype=np.intp)
         self.metrics = tuple(f"{names[place]}:rate" if counters[place] else names[place] for place in kept)
         cpu = [p for p, n in enumerate(names) if n.startswith("node_cpu_seconds_total{")]
@@ -350,15 +325,10 @@ class Page:
             "cpu": cpu,
             "idle": [p for p in cpu if any(mode in names[p] for mode in IDLE_MODES)],
             "steal": [p for p in cpu if STEAL_MODE in names[p]],
-            "waiting": [
-                p for p, n in enumerate(names) if n.startswith("node_schedstat_waiting_seconds_total")
-            ],
-            "pressure": [p for p, n in enumerate(names) if n == "node_pressure_cpu_waiting_seconds_total"],
+            "waiting": [p for p, n in enumerate(names) if n.startswith(SCHEDSTAT)],
+            "pressure": [p for p, n in enumerate(names) if n == PRESSURE],
             "ready": [p for p, n in enumerate(names) if n == self._ready_name],
         }
-
-    def _is_ready(self, name: str) -> bool:
-        return name.startswith("node_schedstat_waiting_seconds_total") or name == self._ready_name
 
     def _busy(self, rates: Array) -> float:
         total = float(rates[self._groups["cpu"]].sum()) if self._groups["cpu"] else math.nan

@@ -9,6 +9,7 @@ import math
 import os
 import ssl
 import stat
+from collections import Counter as Counts
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,8 +30,6 @@ QUERY_ENTITIES = 64
 # Readings after which machines that came or went are looked for.
 REFRESH_READINGS = 15
 TIMEOUT_SECONDS = 15.0
-# Only the newest: older ones were read before.
-QUERY_SAMPLES = 1
 NOTE = ("ready from cpu.ready.summation", SEPARATION["vsphere"])
 INTERVAL_SECONDS = 20.0
 READY = "cpu.ready.summation"
@@ -42,14 +41,7 @@ NOT_METRICS = (*READY_ALIASES, "sys.uptime.latest", "sys.osUptime.latest")
 UNKNOWN = -1
 
 
-class Credentials(NamedTuple):
-    """Who asks."""
-
-    user: str
-    password: str
-
-
-def find_credentials(file: str | os.PathLike[str] | None = None) -> Credentials:
+def find_credentials(file: str | os.PathLike[str] | None = None) -> tuple[str, str]:
     """Return user and password from the file named, or the environment.
 
     The file has the user on its first line and the password on its second, and must be private. Without
@@ -66,14 +58,14 @@ def find_credentials(file: str | os.PathLike[str] | None = None) -> Credentials:
             raise TelemetryError(f"{path}: cannot be read ({error.strerror})") from error
         if len(lines) < 2:
             raise TelemetryError(f"{path}: must hold a user and a password on two lines, got {len(lines)}")
-        return Credentials(lines[0].strip(), lines[1].strip())
+        return lines[0].strip(), lines[1].strip()
     user, password = os.environ.get(USER_VARIABLE), os.environ.get(PASSWORD_VARIABLE)
     if not user or not password:
         raise TelemetryError(
             f"source vsphere needs a user and a password: set {USER_VARIABLE} and {PASSWORD_VARIABLE}, "
             f"or {FILE_VARIABLE} to a private file with both"
         )
-    return Credentials(user, password)
+    return user, password
 
 
 class VSphereSource:
@@ -141,7 +133,7 @@ class VSphereSource:
         """Read every entity that runs; the newest values that the vCenter has."""
         if self._closed:
             raise ValueError("read from a closed source")
-        from pyVmomi import vim, vmodl
+        from pyVmomi import vmodl
 
         try:
             if self._service is None:
@@ -149,12 +141,16 @@ class VSphereSource:
             if self._readings % REFRESH_READINGS == 0:
                 self._refresh()
             self._readings += 1
-            samples = [sample for group in _groups(self._entities) for sample in self._query(group)]
-        except (vim.fault.NotAuthenticated, vmodl.fault.ManagedObjectNotFound) as error:
-            # The session ended, or a machine is gone: log in and look again next time.
-            return self._fail(error)
+            samples: list[Sample] = []
+            for start in range(0, len(self._entities), QUERY_ENTITIES):
+                samples += self._query(self._entities[start : start + QUERY_ENTITIES])
         except (OSError, vmodl.MethodFault, TelemetryError) as error:
-            return self._fail(error)
+            # The session ended, or a machine is gone: log in and look again next time.
+            self.failures += 1
+            self.trouble = _explain(error)
+            self._disconnect()
+            self._readings = 0
+            return []
         self.trouble = ""
         return samples
 
@@ -167,20 +163,13 @@ class VSphereSource:
         self._closed = True
         self._disconnect()
 
-    def _fail(self, error: BaseException) -> list[Sample]:
-        self.failures += 1
-        self.trouble = _explain(error)
-        self._disconnect()
-        self._readings = 0
-        return []
-
     def _connect(self) -> None:
         try:
             from pyVim.connect import SmartConnect
             from pyVmomi import vim, vmodl
         except ImportError as error:
             raise TelemetryError(missing_extra("source vsphere", "vsphere")) from error
-        who = find_credentials(self._credentials_file)
+        user, password = find_credentials(self._credentials_file)
         context = ssl.create_default_context(cafile=self._certificates)
         if self._insecure:
             context.check_hostname = False
@@ -189,13 +178,13 @@ class VSphereSource:
             self._service = SmartConnect(
                 host=self._host,
                 port=self._port,
-                user=who.user,
-                pwd=who.password,
+                user=user,
+                pwd=password,
                 sslContext=context,
                 httpConnectionTimeout=TIMEOUT_SECONDS,
             )
         except vim.fault.InvalidLogin as error:
-            raise TelemetryError(f"{self._host}: refused user '{who.user}': check the password") from error
+            raise TelemetryError(f"{self._host}: refused user '{user}': check the password") from error
         except (OSError, vmodl.MethodFault) as error:
             raise TelemetryError(
                 f"{self._host}:{self._port}: cannot be reached ({_explain(error)})"
@@ -235,11 +224,16 @@ class VSphereSource:
             found = list(view.view)
         finally:
             view.Destroy()
-        self._entities = [
+        entities = [
             Entity(facts["name"], place, int(facts.get(size) or 1))
-            for place, facts in properties_of(content, kind, found, ["name", size])
+            for place, facts in _properties(content, kind, found, ["name", size])
         ]
-        tell_apart(self._entities)
+        # Machines in different folders may have one name: their identity tells them apart.
+        count = Counts(entity.name for entity in entities)
+        self._entities = [
+            one._replace(name=f"{one.name} ({one.place._moId})") if count[one.name] > 1 else one
+            for one in entities
+        ]
         if not self._entities:
             return
         available = content.perfManager.QueryAvailablePerfMetric(
@@ -267,7 +261,7 @@ class VSphereSource:
                 entity=entity.place,
                 metricId=metrics,
                 intervalId=int(INTERVAL_SECONDS),
-                maxSample=QUERY_SAMPLES,
+                maxSample=1,  # the newest: older ones were read before
             )
             for entity in entities
         ]
@@ -284,20 +278,7 @@ class VSphereSource:
                 for series in answer.value
             }
             got = to_values(self._asked, values, cpus=entity.cpus)
-            yield Sample(
-                entity.name,
-                self._metrics,
-                got.vector,
-                max(times),
-                got.ready,
-                got.utilisation,
-                NOTE,
-            )
-
-
-def _groups(entities: list[Entity]) -> Iterator[list[Entity]]:
-    for start in range(0, len(entities), QUERY_ENTITIES):
-        yield entities[start : start + QUERY_ENTITIES]
+            yield Sample(entity.name, self._metrics, got.vector, max(times), got.ready, got.utilisation, NOTE)
 
 
 def _explain(error: BaseException) -> str:
@@ -324,7 +305,7 @@ def in_units(value: float, unit: str) -> float:
     return value / 100.0 if unit == "percent" else float(value)
 
 
-def ready_percent(milliseconds: float, *, cpus: int, interval_seconds: float = INTERVAL_SECONDS) -> float:
+def ready_percent(milliseconds: float, *, cpus: int) -> float:
     """Return CPU Ready in percent of the interval and per vCPU.
 
     Examples
@@ -334,7 +315,7 @@ def ready_percent(milliseconds: float, *, cpus: int, interval_seconds: float = I
     """
     if milliseconds == UNKNOWN or cpus < 1:
         return math.nan
-    return 100.0 * milliseconds / (1000.0 * interval_seconds) / cpus
+    return 100.0 * milliseconds / (1000.0 * INTERVAL_SECONDS) / cpus
 
 
 class Values(NamedTuple):
@@ -350,7 +331,6 @@ def to_values(
     values: Mapping[str, float],
     *,
     cpus: int,
-    interval_seconds: float = INTERVAL_SECONDS,
 ) -> Values:
     """Turn what vSphere says of an entity into metrics.
 
@@ -368,7 +348,7 @@ def to_values(
             if counter.name not in NOT_METRICS
         ]
     )
-    ready = ready_percent(values.get(READY, UNKNOWN), cpus=cpus, interval_seconds=interval_seconds)
+    ready = ready_percent(values.get(READY, UNKNOWN), cpus=cpus)
     return Values(vector, ready, in_units(values.get(USAGE, UNKNOWN), "percent"))
 
 
@@ -387,26 +367,15 @@ def newest(times: Sequence[float], values: Sequence[float]) -> float:
     return values[max(range(len(times)), key=times.__getitem__)]
 
 
-class Entity:
+class Entity(NamedTuple):
     """A machine of the vCenter: its name, its handle and its CPUs."""
 
-    __slots__ = ("cpus", "name", "place")
-
-    def __init__(self, name: str, place: Any, cpus: int) -> None:
-        self.name = name
-        self.place = place
-        self.cpus = cpus
+    name: str
+    place: Any
+    cpus: int
 
 
-def tell_apart(entities: list[Entity]) -> None:
-    """Give machines of one name, which vSphere allows in different folders, their identity as well."""
-    names = [entity.name for entity in entities]
-    for entity in entities:
-        if names.count(entity.name) > 1:
-            entity.name = f"{entity.name} ({entity.place._moId})"
-
-
-def properties_of(
+def _properties(
     content: Any, kind: Any, found: list[Any], paths: list[str]
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Yield the properties of many objects in few round trips."""

@@ -318,11 +318,6 @@ class ReadyReader:
         except (OSError, ValueError):
             return
 
-    @property
-    def consumers(self) -> tuple[Consumer, ...]:
-        """Who uses CPUs and who waits for them."""
-        return self.sorter.consumers
-
     def _read(
         self, seconds: float, cpus: int, busy: float, threads: float, steal: float, nice: float
     ) -> Ready:

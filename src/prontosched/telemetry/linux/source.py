@@ -147,7 +147,7 @@ class LinuxSource:
     @property
     def consumers(self) -> tuple[Consumer, ...]:
         """Who used CPUs and who waited for them over the last seconds."""
-        return self._ready.consumers
+        return self._ready.sorter.consumers
 
     def exclude_thread(self) -> None:
         """Leave the calling thread out of CPU Ready from now on."""
