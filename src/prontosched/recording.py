@@ -279,7 +279,7 @@ class ParquetFormat:
 
 
 @dataclass(slots=True)
-class Progress:
+class RecordingProgress:
     """How far a recording is.
 
     Attributes
@@ -315,14 +315,14 @@ def record(
     seconds: float = math.inf,
     probe: Probe | None = None,
     stopped: Callable[[], bool] = lambda: False,
-    progress: Callable[[Progress], None] = lambda now: None,
-) -> Progress:
+    progress: Callable[[RecordingProgress], None] = lambda now: None,
+) -> RecordingProgress:
     """Record until the time is over, the source ends, or `stopped`; the recorder is left to be finished.
 
     Readings keep to a grid: a late one does not shift those after it. The first reading only sets the
     counters and is not recorded. With a `probe`, what it finds goes to the reading after it.
     """
-    state = Progress()
+    state = RecordingProgress()
     begun = time.monotonic()
     source.read()
     grid = 0

@@ -13,7 +13,7 @@ import pytest
 from prontosched.pipeline.presets import make_node
 from prontosched.telemetry.linux import LinuxSource
 from prontosched.telemetry.linux.cgroup import cgroup_name, plain_name
-from prontosched.telemetry.linux.ready import Consumer, Ready
+from prontosched.telemetry.linux.ready import Consumer, CpuReady
 from prontosched.telemetry.source import Sample
 from tests.telemetry.cgroups import quota, spinning, view_of
 from tests.telemetry.machines import value
@@ -25,7 +25,7 @@ CPUS = os.cpu_count() or 1
 
 def watch(
     root: Path, steps: int, *, between: Callable[[], None] = lambda: None
-) -> tuple[list[Sample], list[Ready]]:
+) -> tuple[list[Sample], list[CpuReady]]:
     """Read a machine a few times; return all readings but the first two."""
     source = LinuxSource(root, INTERVAL, "n")
     samples, parts = [], []
@@ -43,7 +43,7 @@ def watch(
     return samples, parts
 
 
-def mean(parts: list[Ready], name: str) -> float:
+def mean(parts: list[CpuReady], name: str) -> float:
     return float(np.mean([getattr(part, name) for part in parts]))
 
 
@@ -166,7 +166,7 @@ class Box:
                 f"sys/fs/cgroup/box/{name}", f"nr_throttled 1\nthrottled_usec {int(throttled * 1e6)}\n"
             )
 
-    def read(self, seconds: float = 1.0) -> Ready:
+    def read(self, seconds: float = 1.0) -> CpuReady:
         self.now += seconds
         self.source.read()
         return self.source.ready

@@ -13,7 +13,7 @@ import pytest
 from prontosched.errors import TelemetryError
 from prontosched.telemetry.source import SEPARATION
 from prontosched.telemetry.vsphere import (
-    Counter,
+    PerfCounter,
     VSphereSource,
     find_credentials,
     metric_names,
@@ -27,11 +27,11 @@ from tests.telemetry.vcenter import NEEDS_VCSIM, VCenter, find_vcsim
 pytest.importorskip("pyVmomi", reason="pyVmomi is not installed")
 
 
-def recorded(folder: Path, flavour: str, entity: str) -> tuple[list[Counter], list[dict[str, float]]]:
+def recorded(folder: Path, flavour: str, entity: str) -> tuple[list[PerfCounter], list[dict[str, float]]]:
     pq = pytest.importorskip("pyarrow.parquet")
     path = folder / "data" / "vmware_govmomi" / "counters_long.parquet"
     table = pq.read_table(path, filters=[("flavour", "=", flavour), ("entity", "=", entity)]).to_pylist()
-    counters = sorted({Counter(row["counter"], row["unit"]) for row in table})
+    counters = sorted({PerfCounter(row["counter"], row["unit"]) for row in table})
     samples: list[dict[str, float]] = [{} for _ in range(100)]
     for row in table:
         samples[row["sample"]][row["counter"]] = row["value"]
@@ -70,7 +70,7 @@ def test_utilisation_comes_in_whole_percent(shared_data: Path) -> None:
 
 def test_neither_ready_nor_uptime_is_a_metric() -> None:
     counters = [
-        Counter(name, "millisecond")
+        PerfCounter(name, "millisecond")
         for name in (
             "cpu.ready.summation",
             "cpu.readiness.average",
@@ -83,7 +83,7 @@ def test_neither_ready_nor_uptime_is_a_metric() -> None:
 
 
 def test_minus_one_is_unknown() -> None:
-    values = to_values([Counter("a.b.c", "number")], {"a.b.c": -1, "cpu.ready.summation": -1}, cpus=1)
+    values = to_values([PerfCounter("a.b.c", "number")], {"a.b.c": -1, "cpu.ready.summation": -1}, cpus=1)
 
     assert np.isnan(values.vector).all()
     assert math.isnan(values.ready)

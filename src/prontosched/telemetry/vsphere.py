@@ -9,7 +9,7 @@ import math
 import os
 import ssl
 import stat
-from collections import Counter as Counts
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -121,8 +121,8 @@ class VSphereSource:
         self.trouble = ""
         self.failures = 0
         self._service: Any = None
-        self._counters: dict[int, Counter] = {}
-        self._asked: list[Counter] = []
+        self._counters: dict[int, PerfCounter] = {}
+        self._asked: list[PerfCounter] = []
         self._metrics: tuple[str, ...] = ()
         self._entities: list[Entity] = []
         self._readings = 0
@@ -191,7 +191,7 @@ class VSphereSource:
             ) from error
         manager = self._service.RetrieveContent().perfManager
         self._counters = {
-            counter.key: Counter(
+            counter.key: PerfCounter(
                 f"{counter.groupInfo.key}.{counter.nameInfo.key}.{counter.rollupType}",
                 str(counter.unitInfo.key),
             )
@@ -229,7 +229,7 @@ class VSphereSource:
             for place, facts in _properties(content, kind, found, ["name", size])
         ]
         # Machines in different folders may have one name: their identity tells them apart.
-        count = Counts(entity.name for entity in entities)
+        count = Counter(entity.name for entity in entities)
         self._entities = [
             one._replace(name=f"{one.name} ({one.place._moId})") if count[one.name] > 1 else one
             for one in entities
@@ -286,14 +286,14 @@ def _explain(error: BaseException) -> str:
     return str(message).splitlines()[0] if message else type(error).__name__
 
 
-class Counter(NamedTuple):
+class PerfCounter(NamedTuple):
     """A counter's name, as group.name.rollup, and its unit in vSphere's words."""
 
     name: str
     unit: str
 
 
-def metric_names(counters: Sequence[Counter]) -> tuple[str, ...]:
+def metric_names(counters: Sequence[PerfCounter]) -> tuple[str, ...]:
     """Return the names of the metrics: all counters but uptimes and those that say CPU Ready."""
     return tuple(counter.name for counter in counters if counter.name not in NOT_METRICS)
 
@@ -327,7 +327,7 @@ class Values(NamedTuple):
 
 
 def to_values(
-    counters: Sequence[Counter],
+    counters: Sequence[PerfCounter],
     values: Mapping[str, float],
     *,
     cpus: int,

@@ -174,7 +174,7 @@ def _padded(words: list[bytes], length: int) -> list[float]:
 Describe = Callable[[list[bytes]], Iterable[tuple[int, Metric]]]
 
 
-class Table:
+class WordTable:
     """A file whose numbers keep their places among its words until its layout changes.
 
     Parameters
@@ -227,12 +227,12 @@ class Table:
         return [float(word) for word in self._pick(words)]
 
 
-def _fixed(path: str, *metrics: Metric, separators: bytes = b"") -> Table:
+def _fixed(path: str, *metrics: Metric, separators: bytes = b"") -> WordTable:
     """Return a file that begins with these numbers, e.g. /proc/loadavg."""
-    return Table(path, lambda words: enumerate(metrics), separators=separators)
+    return WordTable(path, lambda words: enumerate(metrics), separators=separators)
 
 
-def _keyed(path: str, wanted: Callable[[str], Metric | None], *, unit: bytes = b"") -> Table:
+def _keyed(path: str, wanted: Callable[[str], Metric | None], *, unit: bytes = b"") -> WordTable:
     """Return a file of lines `name value`, of which some are wanted, e.g. /proc/vmstat."""
 
     def describe(words: list[bytes]) -> Iterable[tuple[int, Metric]]:
@@ -241,10 +241,10 @@ def _keyed(path: str, wanted: Callable[[str], Metric | None], *, unit: bytes = b
             if metric is not None:
                 yield place + 1, metric
 
-    return Table(path, describe, layout=lambda data, words: words[::2], unit=unit)
+    return WordTable(path, describe, layout=lambda data, words: words[::2], unit=unit)
 
 
-def _pressure(kind: str) -> Table:
+def _pressure(kind: str) -> WordTable:
     """Return /proc/pressure/KIND: share of time in which some, or all, tasks stood still for a resource."""
 
     def describe(words: list[bytes]) -> Iterable[tuple[int, Metric]]:
@@ -254,10 +254,10 @@ def _pressure(kind: str) -> Table:
                 yield words.index(b"total", place) + 1, Metric(f"{name}_percent", 1e-4, counter=True)
                 yield words.index(b"avg10", place) + 1, Metric(f"{name}_10s_percent")
 
-    return Table(f"proc/pressure/{kind}", describe, separators=b"=")
+    return WordTable(f"proc/pressure/{kind}", describe, separators=b"=")
 
 
-def _protocols(path: str) -> Table:
+def _protocols(path: str) -> WordTable:
     """Return /proc/net/snmp or netstat: pairs of lines, names over numbers."""
 
     def describe(words: list[bytes]) -> Iterable[tuple[int, Metric]]:
@@ -272,10 +272,10 @@ def _protocols(path: str) -> Table:
                     name = f"{protocol.lower()}_{name}" + ("" if gauge else "_per_second")
                     yield values + place - start, Metric(name, counter=not gauge)
 
-    return Table(path, describe, layout=lambda data, words: data.splitlines()[::2])
+    return WordTable(path, describe, layout=lambda data, words: data.splitlines()[::2])
 
 
-def _sockets(path: str) -> Table:
+def _sockets(path: str) -> WordTable:
     """Return /proc/net/sockstat: lines of a protocol and pairs of name and number."""
 
     def describe(words: list[bytes]) -> Iterable[tuple[int, Metric]]:
@@ -287,7 +287,7 @@ def _sockets(path: str) -> Table:
                 name = f"{protocol.decode()}_{word.decode()}".lower().removeprefix("sockets_")
                 yield place + 1, Metric(f"sockets_{name}")
 
-    return Table(path, describe)
+    return WordTable(path, describe)
 
 
 class Devices:

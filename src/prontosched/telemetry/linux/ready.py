@@ -37,7 +37,7 @@ NO_CGROUPS_NOTE = "waiting at normal priority and steal; no cgroups to tell quot
 PART_NAMES = ("normal", "unseen", "steal", "throttled", "background")
 
 
-class Parts(NamedTuple):
+class WaitingParts(NamedTuple):
     """Waiting since the last scan, in seconds summed over threads.
 
     Attributes
@@ -92,11 +92,11 @@ class WaitingSorter:
         self._now = 0.0
         self._consumers: dict[str, list[float]] = {}
 
-    def sort(self, waiting: Waiting, *, seconds: float, cpus: int) -> Parts:
+    def sort(self, waiting: Waiting, *, seconds: float, cpus: int) -> WaitingParts:
         """Return the parts of the waiting that a scan saw."""
         started = time.thread_time()
         self.cgroups.advance(seconds, cpus)
-        parts = Parts()
+        parts = WaitingParts()
         if seconds > 0.0:
             self._now += seconds
             self._look_up(waiting.active, seconds, cpus)
@@ -132,7 +132,7 @@ class WaitingSorter:
         if not process.name:
             process.name = plain_name(os.fsdecode(read_small(f"{process.folder}/comm") or b"").strip())
 
-    def _sort(self, active: list[Active], seconds: float, cpus: int) -> Parts:
+    def _sort(self, active: list[Active], seconds: float, cpus: int) -> WaitingParts:
         held = self._held_back(active, cpus)
         normal = throttled = background = 0.0
         amounts: dict[str, list[float]] = {}
@@ -157,7 +157,7 @@ class WaitingSorter:
             found[2] += off
         self._smooth(amounts, seconds)
         unanswered = sum([cgroup.carried for cgroup in self.cgroups.limited()])
-        return Parts(normal, throttled, background, unanswered)
+        return WaitingParts(normal, throttled, background, unanswered)
 
     def _held_back(self, active: list[Active], cpus: int) -> dict[int, float]:
         """Return by thread the seconds for which a quota held it back."""
@@ -217,7 +217,7 @@ def _of_low_priority(thread: Thread) -> bool:
         return False
 
 
-class Ready(NamedTuple):
+class CpuReady(NamedTuple):
     """CPU Ready in percent per CPU, its parts, and notes on where it came from.
 
     Attributes
@@ -273,7 +273,7 @@ class ReadyReader:
         self.scanner = ThreadScanner(files.path("proc"), interval_seconds=interval_seconds)
         self.sorter = WaitingSorter(files)
         self.waiting = Waiting()
-        self.last = Ready(math.nan, ())
+        self.last = CpuReady(math.nan, ())
         self._pressure_total = math.nan
         self._schedstat_total = math.nan
         self._schedstat = True
@@ -288,7 +288,7 @@ class ReadyReader:
         threads: float = math.nan,
         steal: float = math.nan,
         nice: float = math.nan,
-    ) -> Ready:
+    ) -> CpuReady:
         """Return CPU Ready since the last reading.
 
         Parameters
@@ -320,7 +320,7 @@ class ReadyReader:
 
     def _read(
         self, seconds: float, cpus: int, busy: float, threads: float, steal: float, nice: float
-    ) -> Ready:
+    ) -> CpuReady:
         pressure = self._pressure_percent(seconds, busy)
         stolen = steal if steal == steal else 0.0
         if self._threads:
@@ -333,17 +333,19 @@ class ReadyReader:
             if waited is not None:
                 percent = 100.0 * waited / seconds / cpus
                 notes = self._noted(f"ready from /proc/schedstat: {why}", MIXED_NOTE)
-                return Ready(percent + stolen, notes, percent, 0.0, steal)
+                return CpuReady(percent + stolen, notes, percent, 0.0, steal)
             self._schedstat = False
         state = self._files.trouble.get("proc/pressure/cpu")
         if state is None:
             notes = self._noted(f"ready from PSI, a lower bound: {why}, /proc/schedstat absent", MIXED_NOTE)
-            return Ready(pressure + stolen, notes, math.nan, pressure, steal)
-        return Ready(math.nan, (f"ready unknown: {why}, /proc/schedstat absent, PSI {state}",), steal=steal)
+            return CpuReady(pressure + stolen, notes, math.nan, pressure, steal)
+        return CpuReady(
+            math.nan, (f"ready unknown: {why}, /proc/schedstat absent, PSI {state}",), steal=steal
+        )
 
     def _from_threads(
         self, seconds: float, cpus: int, pressure: float, stolen: float, threads: float, nice: float
-    ) -> Ready:
+    ) -> CpuReady:
         parts = self.sorter.sort(self.waiting, seconds=seconds, cpus=cpus)
         self.scanner.beside_seconds = self.sorter.cost_seconds
         scale = 100.0 / seconds / cpus if seconds > 0.0 else math.nan
@@ -364,7 +366,7 @@ class ReadyReader:
             words = "ready from run_delay of all threads"
         notes = self._noted(words, PARTS_NOTE if self.sorter.cgroups.told_apart else NO_CGROUPS_NOTE)
         percent = normal + unseen + stolen
-        return Ready(percent, notes, normal, unseen, stolen, throttled, background + beyond - unseen)
+        return CpuReady(percent, notes, normal, unseen, stolen, throttled, background + beyond - unseen)
 
     def close(self) -> None:
         """Let go of the threads' files."""

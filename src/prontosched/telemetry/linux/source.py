@@ -19,7 +19,7 @@ from prontosched.subspace import Array
 from prontosched.telemetry.counters import Rates
 from prontosched.telemetry.linux.files import Files
 from prontosched.telemetry.linux.metrics import Metric, Section, Stat, sections
-from prontosched.telemetry.linux.ready import Consumer, Ready, ReadyReader
+from prontosched.telemetry.linux.ready import Consumer, CpuReady, ReadyReader
 from prontosched.telemetry.source import Sample
 
 NOT_UNDERSTOOD = "not understood"
@@ -140,7 +140,7 @@ class LinuxSource:
         return self._ready
 
     @property
-    def ready(self) -> Ready:
+    def ready(self) -> CpuReady:
         """CPU Ready as of the last reading, with its parts."""
         return self._ready.last
 

@@ -68,7 +68,7 @@ class Chunk:
         return len(self.timestamps)
 
 
-class Rows(NamedTuple):
+class TraceRows(NamedTuple):
     """Rows in file order; `nodes` is None where all belong to the stream's own node."""
 
     nodes: list[str] | None
@@ -77,10 +77,10 @@ class Rows(NamedTuple):
     utilisation: Array
     vectors: Array
 
-    def take(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> Rows:
+    def take(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> TraceRows:
         """Return some of the rows."""
         nodes = None if self.nodes is None else list(np.asarray(self.nodes, dtype=object)[kept])
-        return Rows(
+        return TraceRows(
             nodes, self.timestamps[kept], self.ready[kept], self.utilisation[kept], self.vectors[kept]
         )
 
@@ -93,7 +93,7 @@ class Stream:
     files: list[TraceFile]
     _last: dict[str, float] = field(default_factory=dict)
 
-    def rows(self, layout: Layout, counts: TraceCounts, interval_seconds: float) -> Iterator[Rows]:
+    def rows(self, layout: Layout, counts: TraceCounts, interval_seconds: float) -> Iterator[TraceRows]:
         """Yield all rows that can be used, in file order."""
         self._last = {}
         size = max(16, min(BATCH_ROWS, BATCH_CELLS // max(1, len(layout.metrics))))
@@ -133,7 +133,7 @@ class Stream:
             yield from [rest] if together else [[chunk] for chunk in rest]
 
     def _check(
-        self, file: TraceFile, rows: Rows, timed: bool, counts: TraceCounts, interval_seconds: float
+        self, file: TraceFile, rows: TraceRows, timed: bool, counts: TraceCounts, interval_seconds: float
     ) -> NDArray[np.bool_]:
         """Tell which rows can be used: those that go forward in time."""
         kept = np.ones(len(rows.timestamps), dtype=bool)
@@ -176,7 +176,7 @@ class Head:
     def __init__(self, stream: Stream, layout: Layout, counts: TraceCounts, interval_seconds: float) -> None:
         self._name = stream.name
         self._batches = stream.rows(layout, counts, interval_seconds)
-        self._rows: Rows | None = None
+        self._rows: TraceRows | None = None
         self._place = 0
         self._load()
 
@@ -223,9 +223,9 @@ class _Buffer:
         self.node = node
         self.size = 0
         self._start = 0
-        self._parts: list[Rows] = []
+        self._parts: list[TraceRows] = []
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: TraceRows) -> None:
         self._parts.append(rows)
         self.size += len(rows.timestamps)
 
@@ -236,7 +236,7 @@ class _Buffer:
         utilisation = _join([part.utilisation for part in self._parts])
         vectors = _join([part.vectors for part in self._parts])
         chunk = Chunk(self.node, self._start, times[:rows], ready[:rows], utilisation[:rows], vectors[:rows])
-        rest = Rows(None, times[rows:], ready[rows:], utilisation[rows:], vectors[rows:])
+        rest = TraceRows(None, times[rows:], ready[rows:], utilisation[rows:], vectors[rows:])
         self._start += len(chunk)
         self.size -= len(chunk)
         self._parts = [rest] if self.size else []
@@ -249,7 +249,7 @@ def _join(parts: list[Array]) -> Array:
 
 def _arrange(
     batch: Batch, features: int, present: list[int], ready: str | None, utilisation: str | None
-) -> Rows:
+) -> TraceRows:
     numbers, n, d = batch.numbers, len(batch.numbers), len(present)
     unknown = np.full(n, np.nan)
     if d == features:
@@ -260,7 +260,7 @@ def _arrange(
     times = unknown if batch.timestamps is None else batch.timestamps
     if np.isinf(times).any():
         times = np.where(np.isinf(times), np.nan, times)  # no row could come after an infinite time
-    return Rows(
+    return TraceRows(
         batch.nodes,
         times,
         unknown if ready is None else numbers[:, d],
@@ -269,7 +269,7 @@ def _arrange(
     )
 
 
-def _places_by_node(rows: Rows, name: str) -> Iterator[tuple[str, NDArray[np.intp]]]:
+def _places_by_node(rows: TraceRows, name: str) -> Iterator[tuple[str, NDArray[np.intp]]]:
     if rows.nodes is None:
         yield name, np.arange(len(rows.timestamps))
         return
@@ -280,7 +280,7 @@ def _places_by_node(rows: Rows, name: str) -> Iterator[tuple[str, NDArray[np.int
         yield node, np.array(found, dtype=np.intp)
 
 
-def _by_node(rows: Rows, name: str) -> Iterator[tuple[str, Rows]]:
+def _by_node(rows: TraceRows, name: str) -> Iterator[tuple[str, TraceRows]]:
     if rows.nodes is None:
         yield name, rows
         return
