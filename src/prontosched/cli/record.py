@@ -56,7 +56,7 @@ def command(
     join: bool,
     as_json: bool,
 ) -> None:
-    """Record what a source sees to OUT, a .csv file or, with the extra `trace`, a smaller .parquet file.
+    """Record what a source sees to OUT, a .csv file or, with the extra `trace`, a .parquet file of two fifths the size.
 
     While recording, closed part files lie in the folder OUT.parts, and a kill loses at most the open one;
     `pronto replay` and `pronto evaluate` read that folder as well. Stop with Ctrl-C.
