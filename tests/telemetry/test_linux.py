@@ -320,6 +320,10 @@ class TestReady:
         thread = machine.root / "proc/4242/task/4299"
         thread.mkdir()
         (thread / "schedstat").write_text("1 300000000 1\n")
+        # The thread that started it ran.
+        parent = machine.root / "proc/4242/task/4242/schedstat"
+        used, waited, times = map(int, parent.read_text().split())
+        parent.write_text(f"{used + 1} {waited} {times + 1}\n")
 
         assert read(source).ready == pytest.approx(100 * 0.3 / 2)
 
