@@ -26,7 +26,7 @@ from prontosched.agent.loop import STATES, Agent
 from prontosched.agent.nodes import LiveNode
 from prontosched.agent.record import BOUNDS
 from prontosched.agent.status import record_figures
-from prontosched.telemetry.linux.ready import Ready
+from prontosched.telemetry.linux.ready import CpuReady
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _PROCESS = CollectorRegistry()
@@ -129,7 +129,7 @@ def _nodes(agent: Agent) -> Iterator[Metric]:
 def _waiting(agent: Agent) -> Iterator[Metric]:
     """Yield the parts of CPU Ready and what is not in it; only this machine itself can be told apart."""
     ready = getattr(agent.reader.source, "ready", None)
-    if isinstance(ready, Ready):
+    if isinstance(ready, CpuReady):
         text = "Waiting for CPUs, percent per CPU. CPU Ready is normal, unseen and steal."
         family = GaugeMetricFamily("pronto_waiting_percent", text, labels=["part"])
         for part, value in ready.parts().items():
