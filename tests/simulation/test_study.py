@@ -103,7 +103,7 @@ def test_tables_and_words_say_every_rule_that_was_run() -> None:
 
     for rule in ("nothing", "ready", "pronto", "oracle"):
         assert f"  {rule}" in text
-    assert "the default removes" in text
+    assert "preference and veto remove" in text
     assert goals(study)
 
 
