@@ -7,27 +7,36 @@ the entry-point group `prontosched.signals` and are found by `find_signal`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from prontosched.decision import FleetSignal, Signal
 from prontosched.errors import SettingsError, suggestion
 from prontosched.signals.learned import LearnedFleet, LearnedSignal
 from prontosched.signals.reject_job import RejectJob, RejectJobFleet
+from prontosched.signals.separate import SeparateSignals
 
 
-class SignalKind(NamedTuple):
+@dataclass(frozen=True)
+class SignalKind:
     """A signal in both forms; both take the same options.
 
     Attributes
     ----------
     one
         `one(**options)` makes the signal of one node.
-    fleet
-        `fleet(nodes, **options)` makes that of many nodes at once.
+    many
+        `many(nodes, **options)` makes that of many nodes at once; without it there is one for each.
     """
 
     one: Callable[..., Signal]
-    fleet: Callable[..., FleetSignal]
+    many: Callable[..., FleetSignal] | None = None
+
+    def fleet(self, nodes: int, **options: Any) -> FleetSignal:
+        """Return the signal of `nodes` nodes."""
+        if self.many is not None:
+            return self.many(nodes, **options)
+        return SeparateSignals(lambda: self.one(**options), nodes)
 
 
 SIGNALS: dict[str, SignalKind] = {
