@@ -338,7 +338,7 @@ def test_a_rejection_while_warming_up_is_remembered_with_its_reason():
     async def ask(client):
         known = client.agent.known()
         known.decision = known.decision._replace(raised=True, reason="CPU Ready is high now")
-        client.agent.memory.follow(client.agent)
+        known.note_rejection(time.time(), "")
         return await get(client, "/v1/explain")
 
     _, found = asking(ask, ticks=2)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 
@@ -195,3 +197,31 @@ def test_a_thousand_made_up_nodes_are_decided_every_second(start):
     assert found["nodes"] == 1000
     assert found["tally"]["decisions"] >= 2000
     assert not found["faults"]
+
+
+def test_a_log_that_nobody_reads_stops_no_decision(tmp_path):
+    """Standard error is a pipe that is full before the agent writes its first line."""
+    unread, full = os.pipe()
+    os.set_blocking(full, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(full, b"x" * 4096)
+    os.set_blocking(full, True)
+    options = ("--source", "generated", "--interval", "0.05", "--state", str(tmp_path))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "prontosched", "agent", *listen(), *options],
+        stdout=subprocess.DEVNULL,
+        stderr=full,
+    )
+    try:
+        url = wait_for(lambda: json.loads((tmp_path / "address.json").read_text()))["url"]
+        wait_for(lambda: ask(url)["loop"]["ticks"] > 20)
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(60) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(60)
+        os.close(unread)
+        os.close(full)

@@ -5,9 +5,14 @@ Covers: lines for people (`pronto: …`) and for collectors, one JSON object eac
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
+import queue
 import sys
+import threading
+import time
 from datetime import UTC, datetime
 from io import TextIOBase
 from typing import Any, Literal, NamedTuple, TextIO
@@ -123,6 +128,65 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(found)
 
 
+class StreamThread(logging.Handler):
+    """Write lines in a thread of its own: a pipe that nobody reads must not stop the loop.
+
+    Notes
+    -----
+    Memory: at most `MOST_WAITING` lines; further ones are dropped, and counted in `dropped`.
+    """
+
+    MOST_WAITING = 1000
+
+    def __init__(self, stream: TextIO | TextIOBase) -> None:
+        super().__init__()
+        self.dropped = 0
+        self._stream = stream
+        self._descriptor: int | None = None
+        with contextlib.suppress(OSError, ValueError):  # a stream in memory has none
+            self._descriptor = stream.fileno()
+        self._lines: queue.Queue[str | None] = queue.Queue(self.MOST_WAITING)
+        threading.Thread(target=self._run, name="pronto-log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand the line over."""
+        try:
+            self._lines.put_nowait(self.format(record) + "\n")
+        except queue.Full:
+            self.dropped += 1
+        except Exception:
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Wait until all is written, for a second at most."""
+        end = time.monotonic() + 1.0
+        while self._lines.unfinished_tasks and time.monotonic() < end:
+            time.sleep(0.001)
+
+    def close(self) -> None:
+        """Write what waits and end the thread, unless the stream hangs."""
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(None)
+        self.flush()
+        super().close()
+
+    def _run(self) -> None:
+        while (line := self._lines.get()) is not None:
+            with contextlib.suppress(OSError, ValueError):  # closed at the other end, or here
+                if self._descriptor is None:
+                    self._stream.write(line)
+                    self._stream.flush()
+                else:  # past the stream, whose lock a write that hangs would hold until after the end
+                    _write_all(self._descriptor, line.encode(errors="backslashreplace"))
+            self._lines.task_done()
+        self._lines.task_done()
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
 def log_to_stderr(
     *, verbose: bool, form: LogFormat = "text", stream: TextIO | TextIOBase | None = None
 ) -> None:
@@ -136,9 +200,12 @@ def log_to_stderr(
     text = logging.Formatter("pronto: %(message)s")
     if stream is not None:
         text = logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
-    handler: logging.StreamHandler[Any] = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler: logging.Handler = StreamThread(sys.stderr) if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if form == "json" else text)
     logger = logging.getLogger("prontosched")
-    logger.handlers[:] = [handler]
+    for old in logger.handlers[:]:
+        logger.removeHandler(old)
+        old.close()
+    logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbose else logging.INFO)
     logger.propagate = False

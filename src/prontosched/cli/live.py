@@ -72,6 +72,8 @@ def go(
         extra=_extra if pages else None,
         started=started,
     )
+    for handler in logging.getLogger("prontosched").handlers:
+        handler.flush()
     if as_json:
         click.echo(json.dumps(status(agent)))
     elif form == "json":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from prontosched.cli.asking import asking_options, find
+from prontosched.cli.asking import asking_options, find, node_option
 from prontosched.cli.shared_options import Duration, lasting
 from prontosched.errors import ProntoError
 from prontosched.threads import given_environment
@@ -63,6 +63,7 @@ REMIND_SECONDS = 30.0
     metavar="TIME",
     help="How long to count the command before telemetry shows it.",
 )
+@node_option
 @asking_options
 @click.option("--quiet", is_flag=True, help="Say nothing about the waiting.")
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
@@ -73,6 +74,7 @@ def command(
     length: float | None,
     considerate: bool,
     ttl: float,
+    node: str | None,
     url: str | None,
     token_file: Path | None,
     ca: Path | None,
@@ -103,7 +105,7 @@ def command(
     if client is None:
         _run_alone(waiting, folder, cpus)
     else:
-        _run_with(waiting, client, cpus, ttl)
+        _run_with(waiting, client, cpus, ttl, node)
 
 
 class _Waiting:
@@ -187,7 +189,7 @@ class _Waiting:
             self.say(f"running after {self.waited:.0f} s: {reason}")
 
 
-def _run_with(waiting: _Waiting, client: Client, cpus: float, ttl: float) -> NoReturn:
+def _run_with(waiting: _Waiting, client: Client, cpus: float, ttl: float, node: str | None) -> NoReturn:
     from prontosched.agent.http.auth import loopback
     from prontosched.agent.http.client import UnreachableError, job_name
 
@@ -196,7 +198,7 @@ def _run_with(waiting: _Waiting, client: Client, cpus: float, ttl: float) -> NoR
     calm = True
     while True:
         try:
-            counted, met = client.announce(name, cpus=cpus, ttl=ttl, if_uncontended=calm, pid=pid)
+            counted, met = client.announce(name, cpus=cpus, ttl=ttl, if_uncontended=calm, pid=pid, node=node)
         except UnreachableError as error:
             # It may be restarting; what it last said has run out by the time it is missed for long.
             if waiting.over(str(error), {}):

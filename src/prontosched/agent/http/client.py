@@ -65,12 +65,21 @@ class Client:
         return self._ask("GET", "/healthz", allowed=(503,))[1]
 
     def announce(
-        self, job: str, *, cpus: float, ttl: float, if_uncontended: bool, pid: int | None = None
+        self,
+        job: str,
+        *,
+        cpus: float,
+        ttl: float,
+        if_uncontended: bool,
+        pid: int | None = None,
+        node: str | None = None,
     ) -> tuple[bool, dict[str, Any]]:
-        """Announce a job; return whether it counts, and the answer it met."""
+        """Announce a job, on the only node or the one named; return whether it counts, and the answer it met."""
         body: dict[str, Any] = {"id": job, "cpus": cpus, "ttl": ttl, "if_uncontended": if_uncontended}
         if pid is not None:
             body["pid"] = pid
+        if node is not None:
+            body["node"] = node
         status, answer = self._ask("POST", "/v1/jobs", body, allowed=(409,))
         return status == 200, answer
 
