@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from benchmarks.row import Row
-from prontosched.cli.shared_options import Duration
+from prontosched.cli.options import Duration
 from prontosched.errors import FederationError, ProntoError
 from prontosched.threads import ONE_THREAD
 

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from prontosched.agent.config import signal_options
 from prontosched.cli import cli
 from prontosched.cli.agent import command as agent_command
-from prontosched.cli.shared_options import Duration
-from prontosched.cli.signal_options import signal_default
+from prontosched.cli.options import Duration, signal_default
 from prontosched.cli.up import command as up_command
 from prontosched.errors import ProntoError, SettingsError
 from prontosched.settings import (

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from prontosched import codec
+from prontosched.agent import store
 from prontosched.agent.store import state
 from prontosched.errors import NewerStateError, StateError
 
@@ -116,11 +117,11 @@ def test_a_killed_writer_leaves_the_old_file_whole(tmp_path):
 
 
 def test_the_folder_follows_the_standard():
-    assert str(state.default_folder({"HOME": "/home/me"})) == "/home/me/.local/state/pronto"
-    assert str(state.default_folder({"HOME": "/home/me", "XDG_STATE_HOME": "not/absolute"})).startswith(
+    assert str(store.default_folder({"HOME": "/home/me"})) == "/home/me/.local/state/pronto"
+    assert str(store.default_folder({"HOME": "/home/me", "XDG_STATE_HOME": "not/absolute"})).startswith(
         "/home/me"
     )
-    assert str(state.default_folder({"STATE_DIRECTORY": "/var/lib/pronto"})) == "/var/lib/pronto"
+    assert str(store.default_folder({"STATE_DIRECTORY": "/var/lib/pronto"})) == "/var/lib/pronto"
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_a_user_can_act_on(tmp_path):
@@ -130,11 +131,11 @@ def test_a_folder_that_cannot_be_made_is_an_error_a_user_can_act_on(tmp_path):
 
 
 def test_an_address_is_found_while_its_agent_lives(tmp_path):
-    state.write_address(tmp_path, "http://127.0.0.1:1234")
-    assert state.read_address(tmp_path) == "http://127.0.0.1:1234"
-    state.remove_address(tmp_path)
+    store.write_address(tmp_path, "http://127.0.0.1:1234")
+    assert store.read_address(tmp_path) == "http://127.0.0.1:1234"
+    store.remove_address(tmp_path)
 
-    assert state.read_address(tmp_path) is None
+    assert store.read_address(tmp_path) is None
 
 
 def test_the_address_of_a_dead_agent_is_not_used(tmp_path):
@@ -142,7 +143,7 @@ def test_the_address_of_a_dead_agent_is_not_used(tmp_path):
         process.wait(60)
     (tmp_path / "address.json").write_text(f'{{"url": "http://127.0.0.1:1", "pid": {process.pid}}}')
 
-    assert state.read_address(tmp_path) is None
+    assert store.read_address(tmp_path) is None
 
 
 def test_the_files_of_groups_that_are_no_more_are_removed(tmp_path):

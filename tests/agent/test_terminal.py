@@ -20,7 +20,7 @@ import pytest
 from prontosched.agent.http.auth import Access
 from prontosched.agent.http.server import summary
 from prontosched.agent.logs import ChangeLog
-from prontosched.cli.terminal import Screen, fitting
+from prontosched.cli.live import Screen, fitting
 from tests.agent.machine import Clock, Machine, make_agent, sample
 from tests.agent.test_api import asking
 from tests.agent.test_health import ticked

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from prontosched.cli.shared_options import Duration
+from prontosched.cli.options import Duration
 from tools.load.run import run_load
 from tools.load.schedule import plan_load
 

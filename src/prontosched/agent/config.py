@@ -18,7 +18,8 @@ from prontosched.agent.http.auth import Access, read_token, split_address, tls_c
 from prontosched.agent.loop import Agent, Follower, Pace
 from prontosched.agent.nodes import LiveNode, NodeTable
 from prontosched.agent.reader import Reader
-from prontosched.agent.store.state import Disk, default_folder, restore
+from prontosched.agent.store import default_folder
+from prontosched.agent.store.state import Disk, restore
 from prontosched.agent.systemd import ServiceManager
 from prontosched.errors import IntegrationError, SettingsError, TelemetryError, suggestion
 from prontosched.gates.gate import Gate

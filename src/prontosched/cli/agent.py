@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from prontosched.cli.agent_options import agent_options, settings_of
-from prontosched.cli.shared_options import SectionedCommand
+from prontosched.cli.options import SectionedCommand, agent_options, settings_of
 
 if TYPE_CHECKING:
     from prontosched.agent.logs import LogFormat

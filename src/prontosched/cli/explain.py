@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import click
 
-from prontosched.cli.asking import asking_options, find, node_option
+from prontosched.cli.options import asking_options, find, node_option
 from prontosched.cli.status import beside, styled
 from prontosched.errors import IntegrationError, ProntoError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from prontosched.cli.shared_options import FILE, Duration
+from prontosched.cli.options import FILE, Duration
 from prontosched.errors import IntegrationError
 
 if TYPE_CHECKING:

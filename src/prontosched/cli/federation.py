@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 
-from prontosched.cli.asking import asking_options, find
 from prontosched.cli.federation_words import from_bus, words
-from prontosched.cli.shared_options import Duration
+from prontosched.cli.options import Duration, asking_options, find
 
 
 @click.command()

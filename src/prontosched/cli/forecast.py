@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from prontosched.cli.shared_options import Duration
+from prontosched.cli.options import Duration
 from prontosched.extras import require_extra
 
 if TYPE_CHECKING:

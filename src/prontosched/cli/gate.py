@@ -18,8 +18,7 @@ from urllib.parse import urlencode
 
 import click
 
-from prontosched.cli.asking import asking_options, node_option
-from prontosched.cli.shared_options import Duration, together
+from prontosched.cli.options import Duration, asking_options, node_option, together
 from prontosched.errors import IntegrationError, ProntoError, SettingsError
 from prontosched.settings import pairs, with_durations
 
@@ -204,7 +203,7 @@ def elim(
     Example:
         pronto gate elim --once
     """
-    from prontosched.cli.asking import find
+    from prontosched.cli.options import find
     from prontosched.gates.lsf import ABORT, report, wanted
 
     if not wanted():

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from prontosched.cli.shared_options import Duration
+from prontosched.cli.options import Duration
 
 STEPS_PER_DAY = 4320
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from prontosched.cli.shared_options import Duration
+from prontosched.cli.options import Duration
 
 
 @click.command()

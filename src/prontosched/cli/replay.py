@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from prontosched.cli.signal_options import policy, policy_options
+from prontosched.cli.options import policy, policy_options
 from prontosched.decision import Decision
 from prontosched.pipeline.node import Node
 from prontosched.settings import SIGNAL_SETTINGS

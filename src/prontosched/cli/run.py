@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from prontosched.cli.asking import asking_options, find, node_option
-from prontosched.cli.shared_options import Duration, lasting
+from prontosched.cli.options import Duration, asking_options, find, lasting, node_option
 from prontosched.errors import ProntoError
 from prontosched.threads import given_environment
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from prontosched.cli.agent_options import agent_options, settings_of
-from prontosched.cli.shared_options import SectionedCommand
+from prontosched.cli.options import SectionedCommand, agent_options, settings_of
 
 if TYPE_CHECKING:
     from prontosched.agent.logs import LogFormat
@@ -32,8 +31,7 @@ def command(
     """
     from prontosched.agent.config import local_source, make_access
     from prontosched.agent.logs import log_to_stderr
-    from prontosched.cli.live import LOG, go
-    from prontosched.cli.terminal import Screen, is_live
+    from prontosched.cli.live import LOG, Screen, go, is_live
 
     screen = Screen(sys.stderr) if log_format == "text" and is_live(sys.stderr) else None
     log_to_stderr(verbose=verbose, form=log_format, stream=screen)

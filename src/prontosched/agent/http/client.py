@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from prontosched.agent.store.state import read_address
+from prontosched.agent.store import read_address
 from prontosched.errors import ProntoError, SettingsError
 
 DEFAULT_URL = "http://127.0.0.1:7077"

@@ -21,7 +21,7 @@ from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import LiveNode
 from prontosched.agent.record import Tally
 from prontosched.agent.status import record_figures
-from prontosched.agent.store.state import remove_address, write_address
+from prontosched.agent.store import remove_address, write_address
 from prontosched.errors import ProntoError
 
 LOG = logging.getLogger("prontosched.agent")

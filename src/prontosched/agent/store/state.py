@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -23,6 +21,7 @@ from typing import Any
 from prontosched import codec
 from prontosched.agent.nodes import NodeTable
 from prontosched.agent.reader import Background
+from prontosched.agent.store import write_whole
 from prontosched.agent.store.decision_log import DecisionLog, Row
 from prontosched.errors import NewerStateError, StateError
 
@@ -31,24 +30,6 @@ VERSION = 1
 MAX_STATE_BYTES = 16 * codec.MAX_BYTES
 
 LOG = logging.getLogger("prontosched.agent")
-
-
-def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder for state: `$XDG_STATE_HOME/pronto`, else `~/.local/state/pronto`.
-
-    A service manager's `$STATE_DIRECTORY` comes first.
-
-    Examples
-    --------
-    >>> default_folder({"XDG_STATE_HOME": "/var/lib/me"}).as_posix()
-    '/var/lib/me/pronto'
-    """
-    if given := environment.get("STATE_DIRECTORY", "").split(":")[0]:
-        return Path(given)
-    home = environment.get("XDG_STATE_HOME", "")
-    # The standard says that a relative path is to be ignored.
-    base = Path(home) if os.path.isabs(home) else Path(environment.get("HOME", "/tmp")) / ".local" / "state"
-    return base / "pronto"
 
 
 class StateFiles:
@@ -172,29 +153,6 @@ def read_state(path: Path) -> dict[str, Any]:
     return codec.decode(data, kind=KIND, version=VERSION, limit=MAX_STATE_BYTES)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace `path` so that any reader, at any moment, sees the old or the new bytes whole.
-
-    On failure (disk full, killed) the old file stays and no scrap is left by later saves.
-    """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def set_aside(path: Path, error: Exception) -> str:
     """Move a file that cannot be used out of the way, and say so; one from a newer version stays.
 
@@ -215,32 +173,6 @@ def sweep(path: Path) -> None:
     """Remove what killed agents left half-written beside `path`; call with the lock held."""
     for scrap in path.parent.glob(f".{path.name}.*"):
         scrap.unlink(missing_ok=True)
-
-
-def write_address(folder: Path, url: str) -> None:
-    """Leave a note where `pronto run` and `pronto status` find the agent of this folder."""
-    write_whole(folder / "address.json", json.dumps({"url": url, "pid": os.getpid()}).encode())
-
-
-def remove_address(folder: Path) -> None:
-    """Take the note away again, unless another agent has left its own."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        path = folder / "address.json"
-        if int(json.loads(path.read_bytes()[:4096])["pid"]) == os.getpid():
-            path.unlink()
-
-
-def read_address(folder: Path) -> str | None:
-    """Return the address noted by a running agent, or None."""
-    try:
-        note = json.loads((folder / "address.json").read_bytes()[:4096])
-        url, pid = str(note["url"]), int(note["pid"])
-        os.kill(pid, 0)
-    except PermissionError:
-        return url  # it runs, as someone else
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return url
 
 
 def _beside(path: Path, suffix: str) -> Path:
