@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -29,6 +31,7 @@ from prontosched.errors import ProntoError
 CONNECTIONS = 200
 STRETCHES = 9
 STRETCH_SECONDS = 1.5
+MANY, MANY_SECONDS = 1000, 20.0
 EMPTY, DECISION = "/v1/ping", "/v1/decision"
 
 
@@ -54,6 +57,64 @@ def agent_rows() -> Iterator[Row]:
     yield Row(f"p99 of {DECISION} / p99 of the empty endpoint", decision / empty, "ratio", 2.0)
     yield Row("latest tick of the loop meanwhile", lag * 1000, "ms", 200.0)
     yield Row("memory of the agent (RSS)", resident / 2**20, "MB", 70.0)
+    yield from many_rows()
+
+
+def many_rows() -> Iterator[Row]:
+    """Measure one agent for a thousand made-up nodes at a second each: ticks, answers meanwhile, a restart."""
+    with tempfile.TemporaryDirectory() as folder:
+        process, url, _ = _start_many(folder)
+        try:
+            node = quote(_ask(url, "/v1/nodes")["nodes"][MANY // 2]["node"], safe="")
+            before, cpu = _ask(url, "/v1/status")["loop"], _cpu_seconds(process.pid)
+            spent, end = [], time.monotonic() + MANY_SECONDS
+            while time.monotonic() < end:
+                begin = time.perf_counter()
+                _ask(url, f"{DECISION}?node={node}")
+                spent.append(time.perf_counter() - begin)
+                time.sleep(0.005)
+            after = _ask(url, "/v1/status")["loop"]
+            ticks = after["ticks"] - before["ticks"]
+            cpu = _cpu_seconds(process.pid) - cpu
+            resident = _resident_bytes(process.pid)
+        finally:
+            process.terminate()
+            process.wait(timeout=120)
+        process, _, warm = _start_many(folder)
+        process.terminate()
+        process.wait(timeout=120)
+    name = f"{MANY} nodes at 1 s"
+    yield Row(f"{name}: processor time of a tick", cpu / max(ticks, 1) * 1000, "ms", 1000.0)
+    yield Row(f"{name}: p99 of {DECISION} meanwhile", float(np.percentile(spent, 99)) * 1000, "ms", 50.0)
+    yield Row(f"{name}: a restart until all are warm", warm, "s", 5.0)
+    yield Row(f"{name}: memory of the agent (RSS)", resident / 2**20, "MB", 400.0)
+
+
+def _start_many(folder: str) -> tuple[subprocess.Popen[bytes], str, float]:
+    """Start an agent for many nodes; return it once all have decided, where it answers, and how long that took."""
+    begin = time.monotonic()
+    (Path(folder) / "address.json").unlink(missing_ok=True)
+    options = ("--listen", "127.0.0.1:0", "--state", folder, "--synthetic", str(MANY))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "prontosched", "agent", *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    url = _address(process, folder)
+    while _ask(url, "/v1/status")["tally"]["decisions"] < MANY:
+        time.sleep(0.02)
+    return process, url, time.monotonic() - begin
+
+
+def _ask(url: str, path: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{url}{path}", timeout=30) as response:
+        found: dict[str, Any] = json.load(response)
+    return found
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _measure(port: int) -> tuple[float, float, dict[str, list[float]]]:
@@ -83,8 +144,7 @@ def _address(process: subprocess.Popen[bytes], folder: str) -> str:
 
 
 def _events(url: str) -> list[dict[str, Any]]:
-    with urllib.request.urlopen(f"{url}/v1/recent", timeout=10) as response:
-        found: list[dict[str, Any]] = json.load(response)["events"]
+    found: list[dict[str, Any]] = _ask(url, "/v1/recent")["events"]
     return found
 
 

@@ -253,3 +253,17 @@ def announce(url, body):
     )
     with urllib.request.urlopen(request, timeout=5) as response:
         return json.load(response)
+
+
+def test_where_an_agent_has_several_nodes_the_command_runs_on_the_one_named(start, tmp_path):
+    start("agent", *listen(), "--synthetic", "3", "--interval", "0.1", "--preset", "paper")
+    url = address(tmp_path)
+    wait_for(lambda: ask(url)["nodes"] == 3)
+    unnamed = start("run", "--patience", "0s", "--", "true")
+    _, told = unnamed.communicate(timeout=60)
+    named = start("run", "--node", "generated-1", "--patience", "1s", "--", "echo", "ran")
+    out, err = named.communicate(timeout=60)
+
+    assert unnamed.returncode == 1
+    assert "name one of the 3 nodes: --node NAME" in told
+    assert (out, named.returncode) == ("ran\n", 0), err
