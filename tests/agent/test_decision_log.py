@@ -10,11 +10,13 @@ from contextlib import closing
 
 import pytest
 
-from prontosched.agent.store.decision_log import DecisionLog, Row
+from prontosched.agent.store.decision_log import DecisionLog, DecisionRow
 
 
 def row(time, *, ready=1.0, raised=False, node="n1"):
-    return Row(time, node, raised, not raised, 0.5, 1.0, ready, 20.0, math.nan, "busy" if raised else None)
+    return DecisionRow(
+        time, node, raised, not raised, 0.5, 1.0, ready, 20.0, math.nan, "busy" if raised else None
+    )
 
 
 def test_history_comes_back_in_buckets(tmp_path):
@@ -99,9 +101,9 @@ def test_a_log_of_a_newer_version_is_left_alone(tmp_path):
 FILL = """
 import math, sys
 from pathlib import Path
-from prontosched.agent.store.decision_log import MAX_WAITING_ROWS, DecisionLog, Row
+from prontosched.agent.store.decision_log import MAX_WAITING_ROWS, DecisionLog, DecisionRow
 log = DecisionLog(Path(sys.argv[1]) / "d.sqlite")
-def row(t): return Row(float(t), "n1", True, False, 0.5, 1.0, 1.0, 20.0, math.nan, "x" * 100)
+def row(t): return DecisionRow(float(t), "n1", True, False, 0.5, 1.0, 1.0, 20.0, math.nan, "x" * 100)
 first_failure = None
 for begin in range(0, 60_000, 500):
     if not log.write([row(t) for t in range(begin, begin + 500)]) and first_failure is None:

@@ -14,7 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prontosched.agent.store.decision_log import Bands, DecisionLog, Lineages, Row, compress, expanded, pack
+from prontosched.agent.store.decision_log import (
+    Bands,
+    DecisionLog,
+    DecisionRow,
+    Lineages,
+    compress,
+    expanded,
+    pack,
+)
 from prontosched.agent.store.state import Disk
 from prontosched.decision import Evidence
 from prontosched.subspace import Subspace
@@ -28,12 +36,12 @@ METRICS = ("a", "b", "c")
 
 def row(time, *, directions=None, ready=1.0, raised=False, node="n1"):
     reason = "busy" if raised else None
-    return Row(time, node, raised, not raised, 0.5, 1.0, ready, 20.0, math.nan, reason, directions)
+    return DecisionRow(time, node, raised, not raised, 0.5, 1.0, ready, 20.0, math.nan, reason, directions)
 
 
 def many(time, names, *, ready, raised=False):
     return [
-        Row(time, name, raised, not raised, 0.25, math.nan, float(ready), math.nan, math.nan, None)
+        DecisionRow(time, name, raised, not raised, 0.25, math.nan, float(ready), math.nan, math.nan, None)
         for name in names
     ]
 

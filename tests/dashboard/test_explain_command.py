@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from prontosched.agent.http.events import Events
-from prontosched.agent.store.decision_log import DecisionLog, Row
+from prontosched.agent.store.decision_log import DecisionLog, DecisionRow
 from prontosched.cli import main
 from tests.dashboard.conftest import Start, fetch
 from tests.processes import wait_for
@@ -97,7 +97,7 @@ def test_of_many_nodes_the_minute_or_the_ten_minutes_are_told(start: Start, tmp_
         for t in range(0, 600, 30):
             raised = t < 300
             rest = (raised, not raised, 7.0, math.nan, 7.0, math.nan, math.nan, None)
-            log.write((), [Row(begin + t, name, *rest) for name in names])
+            log.write((), [DecisionRow(begin + t, name, *rest) for name in names])
     log.close()
     url = start("--synthetic", "20", "--state", str(tmp_path))
     old = explain("--agent", url, "--node", names[4], "--at", str(now - 3 * 86400 + 350))

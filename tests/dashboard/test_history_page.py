@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prontosched.agent.store.decision_log import DecisionLog, Row, pack
+from prontosched.agent.store.decision_log import DecisionLog, DecisionRow, pack
 from tests.dashboard.conftest import Start, Watched, fetch, planted, until
 
 DAY = 86400
@@ -41,11 +41,11 @@ def week(start: Start, tmp_path_factory: pytest.TempPathFactory) -> str:
     now = time.time()
     log = DecisionLog(folder / "trace.decisions.sqlite")
 
-    def row(t: int) -> Row:
+    def row(t: int) -> DecisionRow:
         turned = int(t == -3 * DAY)
         spikes = [int(t % 600 == 0), -int(t % 1200 == 0), 0]
         packed = pack([np.sin(t / 9000), 5.0 if t >= -3 * DAY else -5.0, 1.0], spikes, [0, turned, 0])
-        return Row(now + t, "week", False, True, 0.1, 1.0, 1.0, 20.0, 1.0, None, packed)
+        return DecisionRow(now + t, "week", False, True, 0.1, 1.0, 1.0, 20.0, 1.0, None, packed)
 
     for begin in range(-7 * DAY, 0, DAY // 4):
         log.write(row(t) for t in range(begin, begin + DAY // 4, 120))
@@ -162,7 +162,7 @@ def test_a_node_of_many_has_a_week_that_survives_a_kill(
     now = time.time()
     log = DecisionLog(tmp_path / "generated.decisions.sqlite")
     steps = [
-        Row(now + t, name, k == 3, k != 3, 0.0, math.nan, 2.0 + k, math.nan, math.nan, None)
+        DecisionRow(now + t, name, k == 3, k != 3, 0.0, math.nan, 2.0 + k, math.nan, math.nan, None)
         for t in range(-7 * DAY, 0, 120)
         for k, name in enumerate(names)
     ]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from prontosched.agent.store.decision_log import DecisionLog, Row
+from prontosched.agent.store.decision_log import DecisionLog, DecisionRow
 from tests.dashboard.conftest import NASTY, Start, Watched, fetch, planted, until
 
 AXE = (Path(__file__).parent.parent / "data" / "axe" / "axe.min.js").read_text()
@@ -222,7 +222,7 @@ def test_half_a_day_comes_from_the_decision_log(browser: Any, start: Start, tmp_
     log = DecisionLog(state / "trace.decisions.sqlite")
     for begin in range(-43200, 0, 10800):
         log.write(
-            Row(
+            DecisionRow(
                 now + t,
                 "day",
                 t % 3600 < 600,

@@ -22,7 +22,7 @@ from prontosched.agent.nodes import NAN, LiveNode, NodeTable, expects
 from prontosched.agent.offenders import Naming, Offenders
 from prontosched.agent.reader import Reader, unanswered
 from prontosched.agent.record import plain
-from prontosched.agent.store.decision_log import Lineages, Row, pack
+from prontosched.agent.store.decision_log import DecisionRow, Lineages, pack
 from prontosched.agent.store.state import Disk
 from prontosched.decision import Evidence, State
 from prontosched.telemetry.source import Sample
@@ -443,9 +443,9 @@ class Agent:
                 self.fault("state", error)
 
 
-def _row(met: Answer, time: float, evidence: Evidence | None, begun: list[int]) -> Row:
+def _row(met: Answer, time: float, evidence: Evidence | None, begun: list[int]) -> DecisionRow:
     """Return an answer as the decision log keeps it; without `evidence` there was no new telemetry."""
-    return Row(
+    return DecisionRow(
         time=time,
         node=met.node,
         raised=bool(met.raised),
@@ -461,12 +461,12 @@ def _row(met: Answer, time: float, evidence: Evidence | None, begun: list[int]) 
     )
 
 
-def _signal_row(node: LiveNode, time: float) -> Row:
+def _signal_row(node: LiveNode, time: float) -> DecisionRow:
     """Return what the signal of one of many nodes said: jobs on their way and a gate are not looked at."""
     decision, raised = node.decision, node.raised
     assert decision is not None
     contended = not raised and expects(decision)
-    return Row(
+    return DecisionRow(
         time, node.name, raised, not raised, decision.score, NAN, node.ready, NAN, NAN, None, None, contended
     )
 

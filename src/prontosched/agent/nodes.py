@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.agent.record import ProbeRecord, Tally, TrackRecord
+from prontosched.agent.record import DecisionCounts, ProbeRecord, TrackRecord
 from prontosched.codec import decode, encode
 from prontosched.decision import Decision, Evidence
 from prontosched.errors import StateError
@@ -483,7 +483,7 @@ class NodeTable:
         most: int = MOST_NODES,
     ) -> None:
         self.fallback_name = name
-        self.tally = Tally()
+        self.tally = DecisionCounts()
         self.changed: list[LiveNode] = []
         self.left_out = 0
         self.message = ""

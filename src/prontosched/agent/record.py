@@ -48,7 +48,7 @@ def plain(value: Any) -> Any:
 
 
 @dataclass(slots=True)
-class Tally:
+class DecisionCounts:
     """Counts over all nodes since the agent started.
 
     Attributes

@@ -19,7 +19,7 @@ from prontosched.agent.http.api import build_app
 from prontosched.agent.http.auth import Access
 from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import LiveNode
-from prontosched.agent.record import Tally
+from prontosched.agent.record import DecisionCounts
 from prontosched.agent.status import record_figures
 from prontosched.agent.store import remove_address, write_address
 from prontosched.errors import ProntoError
@@ -119,7 +119,7 @@ def summary(agent: Agent) -> str:
     return "\n".join(lines)
 
 
-def _refused(tally: Tally) -> str:
+def _refused(tally: DecisionCounts) -> str:
     """Say how much was refused: a share only where the run was long enough for one."""
     if not tally.raised:
         return "none refused"
@@ -129,7 +129,7 @@ def _refused(tally: Tally) -> str:
     return f"refused {tally.downtime:.1%} of the time, {turns}"
 
 
-def _ready(tally: Tally) -> str:
+def _ready(tally: DecisionCounts) -> str:
     if not tally.ready_count:
         return "CPU Ready: never known"
     told = f"CPU Ready: mean {tally.ready_mean:.2f} %, highest {tally.ready_max:.2f} % per CPU"

@@ -72,7 +72,7 @@ create table if not exists downsampled (
 _ADDED = (("directions", "blob"), ("contended", "integer"))
 
 
-class Row(NamedTuple):
+class DecisionRow(NamedTuple):
     """One decision as it is kept; NaN is kept as null.
 
     Attributes
@@ -238,7 +238,7 @@ class Bucket:
 
     __slots__ = ("bands", "counts", "most", "node", "number", "ready", "seconds", "time", "used")
 
-    def __init__(self, row: Row, seconds: int) -> None:
+    def __init__(self, row: DecisionRow, seconds: int) -> None:
         self.node, self.seconds, self.time = row.node, seconds, row.time
         self.number = int(row.time // seconds)
         self.counts = [0, 0, 0, 0]  # steps, raised, rejecting, contended
@@ -247,7 +247,7 @@ class Bucket:
         self.most = [-math.inf] * 4  # CPU Ready, score, threshold, expected CPU Ready
         self.bands: Bands | None = None
 
-    def add(self, row: Row) -> None:
+    def add(self, row: DecisionRow) -> None:
         """Count one decision."""
         counts = self.counts
         counts[0] += 1
@@ -310,7 +310,7 @@ class DecisionLog:
         self.errors = 0
         self.last_error = ""
         self._connection: sqlite3.Connection | None = None
-        self._waiting: deque[Row] = deque()
+        self._waiting: deque[DecisionRow] = deque()
         self._buckets: dict[tuple[str, int], Bucket] = {}
         self._complete: list[Bucket] = []
         self._touched: dict[tuple[str, int], Bucket] = {}
@@ -326,7 +326,7 @@ class DecisionLog:
                 total += os.stat(f"{self.path}{suffix}").st_size
         return total
 
-    def write(self, rows: Iterable[Row], many: Iterable[Row] = ()) -> bool:
+    def write(self, rows: Iterable[DecisionRow], many: Iterable[DecisionRow] = ()) -> bool:
         """Append rows; return whether they are on disk. Rows that are not wait for the next call.
 
         Of `many` nodes only what they come to in each minute is kept; rows given with them are
@@ -398,7 +398,7 @@ class DecisionLog:
         self.write(())
         self._disconnect()
 
-    def _count(self, row: Row) -> None:
+    def _count(self, row: DecisionRow) -> None:
         for seconds in (MINUTE_SECONDS, TEN_MINUTES_SECONDS):
             key = (row.node, seconds)
             bucket = self._buckets.get(key)

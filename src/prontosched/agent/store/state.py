@@ -22,7 +22,7 @@ from prontosched import codec
 from prontosched.agent.nodes import NodeTable
 from prontosched.agent.reader import Background
 from prontosched.agent.store import write_whole
-from prontosched.agent.store.decision_log import DecisionLog, Row
+from prontosched.agent.store.decision_log import DecisionLog, DecisionRow
 from prontosched.errors import NewerStateError, StateError
 
 KIND = "agent"
@@ -235,15 +235,15 @@ class Disk:
         self.saved_bytes = 0
         self.last_error = ""
         self._clock = clock
-        self._rows: list[Row] = []
-        self._many: list[Row] = []
+        self._rows: list[DecisionRow] = []
+        self._many: list[DecisionRow] = []
         self._steps = 0
         self._began_at = self._saved_at = self._written_at = clock()
         self._under_way: asyncio.Future[None] | None = None
         self._next = 0
         self._thread = Background("pronto-disk")
 
-    def keep(self, rows: list[Row], many: list[Row]) -> None:
+    def keep(self, rows: list[DecisionRow], many: list[DecisionRow]) -> None:
         """Take the decisions of one timestep for the decision log; of `many` nodes only minutes are kept."""
         self._rows += rows
         self._many += many
@@ -326,12 +326,14 @@ class Disk:
             self._steps, self._saved_at = 0, self._written_at
         self._under_way = self._thread.submit(partial(self._write, rows, many, parts, groups))
 
-    def _taken(self) -> tuple[list[Row], list[Row]]:
+    def _taken(self) -> tuple[list[DecisionRow], list[DecisionRow]]:
         rows, many = self._rows, self._many
         self._rows, self._many = [], []
         return rows, many
 
-    def _write(self, rows: list[Row], many: list[Row], parts: dict[int, dict[str, Any]], groups: int) -> None:
+    def _write(
+        self, rows: list[DecisionRow], many: list[DecisionRow], parts: dict[int, dict[str, Any]], groups: int
+    ) -> None:
         failing = bool(self.last_error)
         error = ""
         try:
