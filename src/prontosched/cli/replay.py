@@ -23,7 +23,7 @@ GENERATED_STEPS = 600
 
 
 @dataclass
-class Tally:
+class ReplayTally:
     """What one node did over the whole replay."""
 
     steps: int = 0
@@ -91,14 +91,14 @@ def command(trace: tuple[Path, ...], as_json: bool, every: bool, **options: Any)
     """
     chosen = policy(options["signal"], **{name: options[name] for name in SIGNAL_SETTINGS})
     source = _source(trace, options)
-    tallies: dict[str, Tally] = {}
+    tallies: dict[str, ReplayTally] = {}
     if trace and getattr(source, "ready_column", "") is None and _needs_ready(options["signal"]):
         from prontosched.telemetry.trace.rows import ready_wanted
 
         wanted = ready_wanted(source.metrics)  # type: ignore[attr-defined]
         click.echo(f"pronto: no column of CPU Ready: nothing can be refused without it: {wanted}", err=True)
     for timestep, sample, decision in decisions(source, options, chosen):
-        changed = tallies.setdefault(sample.node, Tally()).add(decision, sample.ready)
+        changed = tallies.setdefault(sample.node, ReplayTally()).add(decision, sample.ready)
         if as_json:
             click.echo(json.dumps(_row(timestep, sample, decision)))
         elif every or changed:
@@ -191,7 +191,7 @@ def _line(sample: Sample, decision: Decision) -> str:
     return f"{decision.timestep:7d}  {sample.node}  {word}{ready}  score {decision.score:6.2f}  {decision.reason}"
 
 
-def _sum_up(tallies: dict[str, Tally]) -> None:
+def _sum_up(tallies: dict[str, ReplayTally]) -> None:
     steps = sum(tally.steps for tally in tallies.values())
     refused = sum(tally.refused for tally in tallies.values())
     click.echo(

@@ -115,11 +115,6 @@ class Projector:
             self._lineage = None
         return rows
 
-    @property
-    def latest(self) -> Array:
-        """The vectors remembered, oldest first, `(n, d)`."""
-        return np.roll(self._past[: self._held], -self._next if self._held == self.lag else 0, axis=0)
-
     def state(self) -> dict[str, Any]:
         """Return everything held, by name."""
         subspace = self.subspace
