@@ -115,7 +115,7 @@ def traffic(nats: str, agents: int, seconds: float, every: float, prefix: str, a
     """
     from benchmarks.traffic import traffic as send
     from prontosched.federation.address import Address
-    from prontosched.federation.nats_link import NatsLink
+    from prontosched.federation.nats import NatsLink
 
     place = Address.parse(nats)
     link = NatsLink(place, name=f"load-{prefix}", quiet=True)

@@ -7,6 +7,7 @@ socket. Data are made outside the measured part, seeded.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterator
@@ -15,14 +16,13 @@ import numpy as np
 
 from benchmarks.row import Row
 from prontosched.federation.aggregator import Aggregator
-from prontosched.federation.link import Board, LocalLink
+from prontosched.federation.link import LocalBus, LocalLink
 from prontosched.federation.message import Summary
 from prontosched.federation.pooling import pooled_scale, pooled_subspace
-from prontosched.federation.propagation import Propagation
-from prontosched.federation.schema_book import SchemaBook
+from prontosched.federation.publisher import Propagation, SummaryPublisher
+from prontosched.federation.schema import SchemaCache
 from prontosched.federation.service import AggregatorService
 from prontosched.federation.tree import Tree
-from prontosched.federation.voice import Voice
 from prontosched.pipeline import FPCAEdge
 from prontosched.subspace import Array, Subspace, distance, summarise
 
@@ -71,16 +71,18 @@ def one_view(nodes: int, *, features: int = FEATURES, seed: int = 7) -> dict[str
     metrics = tuple(f"metric_{i:03d}" for i in range(features))
     summaries = [summary_of(f"host-{i:05d}", metrics, rng) for i in range(nodes)]
     tree = Tree.balanced(nodes, fan_out=FAN_OUT)
-    board = Board(lambda: 1_000_000.0)
+    board = LocalBus(lambda: 1_000_000.0)
     link = LocalLink(board)
     names = tree.aggregators(summary.node for summary in summaries)
     services = [AggregatorService(LocalLink(board), Aggregator(n, fan_out=1024), tree=tree) for n in names]
-    book = SchemaBook(link)
-    voices = [Voice(link, s.node, tree=tree, book=book, rule=Propagation()) for s in summaries]
+    schemas = SchemaCache(link)
+    publishers = [
+        SummaryPublisher(link, s.node, tree=tree, schemas=schemas, rule=Propagation()) for s in summaries
+    ]
 
     cpu, clock = time.process_time(), time.perf_counter()
-    for voice, summary in zip(voices, summaries, strict=True):
-        voice.offer(summary)
+    for publisher, summary in zip(publishers, summaries, strict=True):
+        publisher.publish(summary)
     for service in services:
         service.turn()
     cpu, clock = time.process_time() - cpu, time.perf_counter() - clock
@@ -89,7 +91,7 @@ def one_view(nodes: int, *, features: int = FEATURES, seed: int = 7) -> dict[str
     assert root.view is not None
     assert root.view.nodes == nodes
     speakers = [service.rule.sent_count for service in services[:-1]]
-    received = sum(service.heard_bytes for service in services)
+    received = sum(service.subscription.received_bytes for service in services)
     exact = pooled_subspace(summaries, metrics, pooled_scale(summaries, metrics).deviation, rank=RANK)
     return {
         "messages": float(nodes + sum(speakers) + 1),
@@ -218,11 +220,19 @@ def _summary(name: str, block: Array, standardised: bool, spare: int) -> Summary
     embedding = FPCAEdge(rank=RANK, block_size=ERROR_BLOCK, forgetting=1.0, spare=spare)
     for y in ((block - mean[:, None]) / deviation[:, None]).T:
         embedding.learn_one(y)
-    subspace = embedding.kept
-    zeros, counts = np.zeros(FEATURES), np.full(FEATURES, float(ERROR_SAMPLES))
-    return Summary(name, 1, 1, metrics, subspace, float(ERROR_SAMPLES), mean, deviation, zeros, counts)
+    return Summary(
+        node=name,
+        incarnation=1,
+        sequence=1,
+        metrics=metrics,
+        subspace=embedding.kept,
+        samples=float(ERROR_SAMPLES),
+        mean=mean,
+        deviation=deviation,
+        spread=np.zeros(FEATURES),
+        counts=np.full(FEATURES, float(ERROR_SAMPLES)),
+    )
 
 
 def _numbered(summary: Summary) -> Summary:
-    fields = {name: getattr(summary, name) for name in summary.__slots__}
-    return Summary(**{**fields, "incarnation": 1, "sequence": 1})
+    return dataclasses.replace(summary, incarnation=1, sequence=1)

@@ -15,11 +15,10 @@ import numpy as np
 from benchmarks.federation import FEATURES, summary_of
 from prontosched.federation.link import DECISIONS
 from prontosched.federation.message import DecisionMessage
-from prontosched.federation.nats_link import NatsLink
-from prontosched.federation.propagation import Propagation
-from prontosched.federation.schema_book import SchemaBook
+from prontosched.federation.nats import NatsLink
+from prontosched.federation.publisher import Propagation, SummaryPublisher
+from prontosched.federation.schema import SchemaCache
 from prontosched.federation.tree import Tree, place
-from prontosched.federation.voice import Voice
 
 # Distinct summaries; taken in turn they differ each time, at no cost while measuring.
 VARIANTS = 16
@@ -46,39 +45,39 @@ def traffic(
     rng = np.random.default_rng(len(prefix))
     metrics = tuple(f"metric_{i:03d}" for i in range(FEATURES))
     variants = [summary_of(prefix, metrics, rng) for _ in range(VARIANTS)]
-    book, where = SchemaBook(link), tree or Tree()
-    voices = [
-        Voice(
+    schemas, where = SchemaCache(link), tree or Tree()
+    publishers = [
+        SummaryPublisher(
             link,
             f"{prefix}-{i:04d}",
             tree=where,
-            book=book,
+            schemas=schemas,
             rule=Propagation(epsilon=0.0, max_age_seconds=3600.0),
         )
         for i in range(agents)
     ]
     if not link.wait_until_connected(10.0):
         raise TimeoutError(f"the bus must answer within 10 s, got {link.last_error or 'nothing'}")
-    while not all(voice.ready for voice in voices):
+    while not all(publisher.ready for publisher in publishers):
         time.sleep(0.01)
     started, sent, late = time.monotonic(), 0, 0.0
     rounds = max(1, int(seconds / every))
     for turn in range(rounds):
-        for index, voice in enumerate(voices):
+        for index, publisher in enumerate(publishers):
             due = started + every * (turn + index / agents)
             wait = due - time.monotonic()
             if wait > 0:
                 time.sleep(wait)
             late = max(late, -wait)
-            sent += voice.offer(variants[(turn + index) % VARIANTS])
-            _decide(link, voice.name, turn)
+            sent += publisher.publish(variants[(turn + index) % VARIANTS])
+            _decide(link, publisher.name, turn)
     flushed = link.flush(30.0)
     return {
         "agents": agents,
         "seconds": time.monotonic() - started,
         "summaries": sent,
         "decisions": rounds * agents,
-        "bytes": sum(voice.bytes_sent for voice in voices),
+        "bytes": sum(publisher.bytes_sent for publisher in publishers),
         "arrived": flushed,
         "refused": link.refused,
         "sessions": link.sessions,

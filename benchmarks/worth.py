@@ -23,13 +23,11 @@ from numpy.typing import NDArray
 from benchmarks.row import Row
 from prontosched.errors import TelemetryError
 from prontosched.extras import missing_extra
-from prontosched.federation.adopting import VIEW_KEY
 from prontosched.federation.aggregator import Aggregator
-from prontosched.federation.contribution import shared_by, summary_of
-from prontosched.federation.link import VIEWS, Board, LocalLink
-from prontosched.federation.member import Member
+from prontosched.federation.link import VIEW_KEY, VIEWS, LocalBus, LocalLink
+from prontosched.federation.member import Member, node_summary, signal_statistics
 from prontosched.federation.message import GlobalView, Summary
-from prontosched.federation.schema_book import SchemaBook
+from prontosched.federation.schema import SchemaCache
 from prontosched.pipeline.node import Node
 from prontosched.pipeline.presets import make_node
 from prontosched.subspace import Array
@@ -114,8 +112,8 @@ def _trained(machine: Machine, steps: int, name: str) -> Summary:
             utilisation=machine.utilisation[t],
             time=machine.time(t),
         )
-    found = summary_of(node, f"n{name}", machine.metrics)
-    return replace(found, incarnation=1, sequence=1, statistics=shared_by(node))
+    found = node_summary(node, f"n{name}", machine.metrics)
+    return replace(found, incarnation=1, sequence=1, statistics=signal_statistics(node))
 
 
 def _view(summaries: Sequence[Summary]) -> GlobalView:
@@ -169,8 +167,8 @@ def _node(machine: Machine) -> Node:
 
 
 def _member(view: GlobalView) -> Member:
-    link = LocalLink(Board(lambda: 1_000_000.0))
-    SchemaBook(link).publish(view.metrics)
+    link = LocalLink(LocalBus(lambda: 1_000_000.0))
+    SchemaCache(link).publish(view.metrics)
     link.put(VIEWS, VIEW_KEY, view.to_bytes())
     return Member(link, "newcomer")
 

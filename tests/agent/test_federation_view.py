@@ -17,8 +17,8 @@ from prontosched.agent.federation import MAX_MEMBERS, FederationFollower, TreeVi
 from prontosched.agent.http.api import description
 from prontosched.agent.http.auth import Access
 from prontosched.cli.federation import command
-from prontosched.federation.link import Board, LocalLink
-from prontosched.federation.nats_link import NatsLink
+from prontosched.federation.link import LocalBus, LocalLink
+from prontosched.federation.nats import NatsLink
 from prontosched.federation.tree import Tree
 from prontosched.settings import AgentSettings
 from prontosched.telemetry.source import Sample
@@ -200,7 +200,7 @@ def test_a_name_without_a_place_takes_no_part_and_keeps_no_one_from_it():
 
 
 def test_nobody_watches_the_bus_when_nobody_asks():
-    board = Board()
+    board = LocalBus()
     view = TreeView(lambda: LocalLink(board), Tree, embedded=True, refresh_seconds=0.02, idle_seconds=0.3)
     eventually(view.ask)
     assert board._feeds

@@ -149,7 +149,7 @@ def test_a_bus_that_is_not_there_stops_no_decision():
 def test_a_node_on_the_bus_is_heard_by_others(tmp_path):
     from prontosched.federation.link import DECISIONS
     from prontosched.federation.message import DecisionMessage
-    from prontosched.federation.nats_link import NatsLink
+    from prontosched.federation.nats import NatsLink
     from tests.federation.buses import Bus
 
     bus = Bus(tmp_path).start()

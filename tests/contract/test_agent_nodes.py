@@ -18,7 +18,7 @@ from prontosched.agent.http.api import build_app
 from prontosched.agent.http.auth import Access
 from prontosched.agent.store.decision_log import DecisionLog
 from prontosched.agent.store.state import Disk, restore
-from prontosched.federation.link import DECISIONS, SUMMARIES, Board, LocalLink
+from prontosched.federation.link import DECISIONS, SUMMARIES, LocalBus, LocalLink
 from prontosched.gates.policy import Rules
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS, Clock, Machine, make_agent
@@ -179,7 +179,7 @@ def test_every_node_is_saved_in_its_turn_while_the_agent_runs(nodes, tmp_path):
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_every_node_speaks_in_the_federation(nodes):
-    board = Board()
+    board = LocalBus()
     follower = FederationFollower(LocalLink(board), name_of=lambda name: f"rack/{name}")
     agent = ticked(make_agent(machine(nodes), followers=[follower]), 30, closed=False)
     said = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prontosched.federation.nats_link import NatsLink
+from prontosched.federation.nats import NatsLink
 
 from .buses import Bus
 
@@ -47,7 +47,8 @@ def link_to() -> Iterator[Callable[..., NatsLink]]:
     links: list[NatsLink] = []
 
     def connect(bus: Bus, **options: object) -> NatsLink:
-        link = NatsLink(options.pop("address", bus.url), **{"group": "test", "timeout": 1.0, **options})
+        address = f"{bus.url}/{options.pop('group', 'test')}"
+        link = NatsLink(options.pop("address", address), **{"timeout": 1.0, **options})
         links.append(link)
         return link
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from prontosched.federation.message import Summary
+from prontosched.federation.schema import carry
 from prontosched.subspace import Array, Subspace, summarise
 
 
@@ -68,3 +69,8 @@ def exact(blocks: Sequence[Array], rank: int) -> Subspace:
     """The truncated SVD of all data side by side."""
     directions, strengths, _ = np.linalg.svd(np.hstack(blocks), full_matrices=False)
     return Subspace(directions[:, :rank], strengths[:rank])
+
+
+def align(subspace: Subspace, metrics: tuple[str, ...], onto: tuple[str, ...]) -> Subspace | None:
+    """A subspace over other metrics: those it lacks get 0, those not asked for go."""
+    return summarise(carry(subspace.basis * subspace.singular_values, metrics, onto), rank=subspace.rank)

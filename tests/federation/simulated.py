@@ -6,9 +6,9 @@ import numpy as np
 
 from prontosched.decision import Decision
 from prontosched.federation.aggregator import Aggregator
-from prontosched.federation.link import Board, LocalLink
+from prontosched.federation.link import LocalBus, LocalLink
 from prontosched.federation.member import Member
-from prontosched.federation.propagation import Propagation
+from prontosched.federation.publisher import Propagation
 from prontosched.federation.service import AggregatorService
 from prontosched.federation.tree import Tree
 from prontosched.pipeline.node import Node
@@ -47,7 +47,7 @@ class Simulated:
         preset: str = "paper",
     ) -> None:
         self.time = 1_000_000.0
-        self.board = Board(lambda: self.time)
+        self.board = LocalBus(lambda: self.time)
         self.tree = tree or Tree()
         self.epsilon = epsilon
         self.preset = preset

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from prontosched.errors import FederationError
 from prontosched.federation.aggregator import Aggregator
 from prontosched.federation.message import Summary
-from prontosched.federation.schema import align
 from prontosched.subspace import Array
 
-from .fleets import angle, exact, factor_data, names, summary_of
+from .fleets import align, angle, exact, factor_data, names, summary_of
 
 FEATURES, SAMPLES = 12, 40
 seeds = st.integers(0, 10_000)

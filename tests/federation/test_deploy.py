@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from prontosched.federation.aggregator import Aggregator
-from prontosched.federation.leases import RefusalLeases
+from prontosched.federation.leases import LeaderLease, RefusalLeases
 from prontosched.federation.link import LEASES, SUMMARIES, VIEWS, LinkDownError
-from prontosched.federation.lookout import look
-from prontosched.federation.nats_link import NatsLink
-from prontosched.federation.seat import Seat
+from prontosched.federation.monitor import take_snapshot
+from prontosched.federation.nats import NatsLink
 from prontosched.federation.service import AggregatorService
 from tests.requirements import require_program
 
@@ -61,7 +60,7 @@ def role(secure_bus: tuple[Bus, Path], link_to: Callable[..., NatsLink]) -> Call
 
     def connect(name: str) -> NatsLink:
         address = f"tls://{name}:change-me-{name}@127.0.0.1:{bus.port}/prod?ca={ca}"
-        link = link_to(bus, address=address, group="prod", name=name)
+        link = link_to(bus, address=address, name=name)
         assert link.wait_until_connected(8), link.last_error
         return link
 
@@ -70,7 +69,7 @@ def role(secure_bus: tuple[Bus, Path], link_to: Callable[..., NatsLink]) -> Call
 
 def test_each_role_can_do_its_work(role: Callable[[str], NatsLink]) -> None:
     above = role("aggregator")
-    service = AggregatorService(above, Aggregator(""), seat=Seat(above, "", "a"))
+    service = AggregatorService(above, Aggregator(""), lease=LeaderLease(above, "", "a"))
     node = role("node")
     feed = node.subscribe(VIEWS, "global")
     node.put(SUMMARIES, "n1", b"rubbish")
@@ -81,7 +80,7 @@ def test_each_role_can_do_its_work(role: Callable[[str], NatsLink]) -> None:
     assert service.status()["speaking"]
     leases = RefusalLeases(node, lambda words, nodes: list(words), nodes=2)
     assert leases.tell("n1", refuse=True, score=1.0, valid_until=9.0, now=0.0)
-    assert look(role("viewer")).unreadable == 1
+    assert take_snapshot(role("viewer")).unreadable == 1
 
 
 def test_no_role_can_do_anothers_work(role: Callable[[str], NatsLink]) -> None:
@@ -144,14 +143,14 @@ def test_a_credentials_file_opens_a_bus_that_nothing_else_opens(
     (tmp_path / "server.conf").write_text(config)
     bus = Bus(tmp_path, config=tmp_path / "server.conf").start()
     try:
-        known = link_to(bus, address=f"{bus.url}/prod?creds={creds}", group="prod")
+        known = link_to(bus, address=f"{bus.url}/prod?creds={creds}")
         assert known.wait_until_connected(8), known.last_error
         known.put(SUMMARIES, "n1", b"here")
         assert known.flush()
         stranger = link_to(bus, group="prod")
         damaged = tmp_path / "damaged.creds"
         damaged.write_text("no credentials at all")
-        confused = link_to(bus, address=f"{bus.url}/prod?creds={damaged}", group="prod")
+        confused = link_to(bus, address=f"{bus.url}/prod?creds={damaged}")
 
         eventually(lambda: stranger.last_error and confused.last_error)
         assert not stranger.connected
@@ -165,12 +164,12 @@ def test_a_credentials_file_opens_a_bus_that_nothing_else_opens(
 def test_a_role_that_may_not_read_all_is_told_what_it_sees(role: Callable[[str], NatsLink]) -> None:
     role("aggregator")
     node = role("node")
-    seen = look(node, seconds=20.0)
+    seen = take_snapshot(node, seconds=20.0)
 
     assert seen.denied == "summaries only as they come; decisions not at all"
     assert node.connected
     assert node.sessions == 1
-    assert look(role("viewer")).denied == ""
+    assert take_snapshot(role("viewer")).denied == ""
 
 
 def test_a_node_that_comes_before_any_aggregator_is_told_to_start_one(
@@ -178,7 +177,7 @@ def test_a_node_that_comes_before_any_aggregator_is_told_to_start_one(
 ) -> None:
     bus, ca = secure_bus
     address = f"tls://node:change-me-node@127.0.0.1:{bus.port}/other?ca={ca}"
-    link = link_to(bus, address=address, group="other")
+    link = link_to(bus, address=address)
 
     eventually(lambda: link.last_error)
     assert "start `pronto aggregate`" in link.last_error

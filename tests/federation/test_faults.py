@@ -10,7 +10,7 @@ import nats
 import numpy as np
 import pytest
 
-from prontosched.federation.feed import MESSAGE_LIMIT
+from prontosched.federation.link import MESSAGE_LIMIT
 
 from .buses import eventually
 from .clusters import Cluster

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prontosched.federation.leases import Claim, RefusalLeases, Rule, grant
-from prontosched.federation.link import LEASES, Board, LocalLink
-from prontosched.federation.seat import Seat
+from prontosched.federation.leases import Claim, LeaderLease, RefusalLeases, Rule, grant
+from prontosched.federation.link import LEASES, LocalBus, LocalLink
 
 
 class Clock:
@@ -57,7 +56,7 @@ def test_leave_is_given_by_the_rule_and_to_nobody_whose_word_has_ended(
 
 
 def test_the_calmest_gives_way_first() -> None:
-    leases = RefusalLeases(LocalLink(Board()), shared(0.5), nodes=4)
+    leases = RefusalLeases(LocalLink(LocalBus()), shared(0.5), nodes=4)
     for node, score in [("a", 0.3), ("b", 0.8), ("c", 0.6), ("d", 0.1)]:
         ask(leases, node, score)
 
@@ -72,7 +71,7 @@ def test_the_rule_hears_who_holds_a_lease_and_of_nodes_that_stay_open() -> None:
         heard.append(dict(words))
         return [name for name, (refuse, _, _) in words.items() if refuse]
 
-    leases = RefusalLeases(LocalLink(Board()), rule, nodes=4)
+    leases = RefusalLeases(LocalLink(LocalBus()), rule, nodes=4)
     assert ask(leases, "a", 0.5)
     assert not leases.tell("b", refuse=False, score=0.9, valid_until=60.0, now=0.0)
     assert ask(leases, "a", 0.5)
@@ -82,7 +81,7 @@ def test_the_rule_hears_who_holds_a_lease_and_of_nodes_that_stay_open() -> None:
 
 def test_word_that_says_nothing_new_is_not_written_again() -> None:
     clock = Clock()
-    link = LocalLink(Board(clock))
+    link = LocalLink(LocalBus(clock))
     leases = RefusalLeases(link, shared(0.5), nodes=4)
     ask(leases, "a", 0.5)
     before = link.get(LEASES, leases.key)
@@ -98,7 +97,7 @@ def test_word_that_says_nothing_new_is_not_written_again() -> None:
 
 def test_a_lease_ends_by_itself_and_can_be_given_back() -> None:
     clock = Clock()
-    leases = RefusalLeases(LocalLink(Board(clock)), shared(0.5), nodes=2)
+    leases = RefusalLeases(LocalLink(LocalBus(clock)), shared(0.5), nodes=2)
     ask(leases, "a", 0.9, 10.0)
     clock.time += 11.0
     assert ask(leases, "b", 0.1, 10.0)
@@ -109,7 +108,7 @@ def test_a_lease_ends_by_itself_and_can_be_given_back() -> None:
 
 def test_a_clock_an_hour_ahead_neither_keeps_nor_breaks_leases() -> None:
     clock = Clock()
-    leases = RefusalLeases(LocalLink(Board(clock)), shared(0.5), nodes=2)
+    leases = RefusalLeases(LocalLink(LocalBus(clock)), shared(0.5), nodes=2)
     ask(leases, "right", 0.9, 30.0, now=1000.0)
 
     assert not ask(leases, "ahead", 0.5, 30.0, now=4600.0)
@@ -121,7 +120,7 @@ def test_a_clock_an_hour_ahead_neither_keeps_nor_breaks_leases() -> None:
 
 def test_without_a_bus_no_new_refusal_but_a_held_one_lasts() -> None:
     clock = Clock()
-    link = LocalLink(Board(clock))
+    link = LocalLink(LocalBus(clock))
     leases = RefusalLeases(link, shared(1.0), nodes=2)
     ask(leases, "a", 0.9, 10.0)
     link.close()
@@ -133,7 +132,7 @@ def test_without_a_bus_no_new_refusal_but_a_held_one_lasts() -> None:
 
 
 def test_a_damaged_table_is_begun_anew() -> None:
-    link = LocalLink(Board())
+    link = LocalLink(LocalBus())
     leases = RefusalLeases(link, shared(0.5), nodes=2)
     link.put(LEASES, leases.key, b"not a table")
 
@@ -141,7 +140,7 @@ def test_a_damaged_table_is_begun_anew() -> None:
 
 
 def test_many_threads_never_break_the_floor() -> None:
-    board = Board()
+    board = LocalBus()
 
     def claim(index: int) -> None:
         ask(RefusalLeases(LocalLink(board), shared(0.25), nodes=16), f"n{index:02}", 0.5)
@@ -156,41 +155,41 @@ def test_many_threads_never_break_the_floor() -> None:
     assert sorted(leases.refusing()) == ["n00", "n01", "n02", "n03"]
 
 
-def test_a_standby_is_seated_only_after_silence() -> None:
-    watch, board = Clock(), Board()
-    first = Seat(LocalLink(board), "rack1", "first", seconds=5.0, clock=watch)
-    second = Seat(LocalLink(board), "rack1", "second", seconds=5.0, clock=watch)
-    assert first.claim()
-    assert not second.claim()
+def test_a_standby_leads_only_after_silence() -> None:
+    watch, board = Clock(), LocalBus()
+    first = LeaderLease(LocalLink(board), "rack1", "first", seconds=5.0, clock=watch)
+    second = LeaderLease(LocalLink(board), "rack1", "second", seconds=5.0, clock=watch)
+    assert first.acquire()
+    assert not second.acquire()
 
     for _ in range(20):
         watch.time += 2.0
-        assert first.claim()
-        assert not second.claim()
+        assert first.acquire()
+        assert not second.acquire()
     watch.time += 5.1
 
-    assert second.claim()
-    assert not first.claim()
+    assert second.acquire()
+    assert not first.acquire()
 
 
-def test_a_seat_given_up_is_free_at_once() -> None:
-    watch, board = Clock(), Board()
-    first = Seat(LocalLink(board), "", "first", clock=watch)
-    second = Seat(LocalLink(board), "", "second", clock=watch)
-    first.claim()
-    assert not second.claim()
+def test_a_lease_given_up_is_free_at_once() -> None:
+    watch, board = Clock(), LocalBus()
+    first = LeaderLease(LocalLink(board), "", "first", clock=watch)
+    second = LeaderLease(LocalLink(board), "", "second", clock=watch)
+    first.acquire()
+    assert not second.acquire()
 
-    first.leave()
-    assert second.claim()
+    first.release()
+    assert second.acquire()
 
 
-def test_a_holder_cut_off_for_too_long_no_longer_counts_as_seated() -> None:
-    watch, link = Clock(), LocalLink(Board())
-    seat = Seat(link, "", "first", seconds=5.0, clock=watch)
-    seat.claim()
+def test_a_holder_cut_off_for_too_long_no_longer_leads() -> None:
+    watch, link = Clock(), LocalLink(LocalBus())
+    lease = LeaderLease(link, "", "first", seconds=5.0, clock=watch)
+    lease.acquire()
     link.close()
     watch.time += 3.0
-    assert seat.claim()
+    assert lease.acquire()
 
     watch.time += 3.0
-    assert not seat.claim()
+    assert not lease.acquire()

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from prontosched.decision import Decision
-from prontosched.federation.census import Census
-from prontosched.federation.discovery import Discovery
+from prontosched.federation.leases import LeaderLease, NodeCount
 from prontosched.federation.link import DECISIONS, SUMMARIES, VIEWS, LocalLink
 from prontosched.federation.member import Member
 from prontosched.federation.message import DecisionMessage, GlobalView
 from prontosched.federation.schema import fingerprint
-from prontosched.federation.seat import Seat
+from prontosched.federation.service import AggregatorDiscovery
 from prontosched.federation.tree import Tree
 from prontosched.pipeline.node import Node
 from prontosched.pipeline.presets import make_node
@@ -52,7 +51,7 @@ def test_the_root_counts_every_node_and_sample_once() -> None:
 
     assert fleet.view.nodes == len(TREE_NAMES)
     assert fleet.view.samples == 200 * len(TREE_NAMES)
-    assert Census(LocalLink(fleet.board))() == len(TREE_NAMES)
+    assert NodeCount(LocalLink(fleet.board))() == len(TREE_NAMES)
 
 
 def test_the_view_is_the_subspace_that_all_machines_share() -> None:
@@ -110,9 +109,9 @@ def test_epsilon_saves_messages_and_costs_little() -> None:
     careful, sparing = Simulated(TREE_NAMES, epsilon=0.0), Simulated(TREE_NAMES, epsilon=0.05)
     careful.step(250)
     sparing.step(250)
-    rule = sparing.nodes[TREE_NAMES[0]][1].voice.rule
+    rule = sparing.nodes[TREE_NAMES[0]][1].summaries.rule
 
-    assert rule.sent_count < 0.6 * careful.nodes[TREE_NAMES[0]][1].voice.rule.sent_count
+    assert rule.sent_count < 0.6 * careful.nodes[TREE_NAMES[0]][1].summaries.rule.sent_count
     assert rule.sent_count + rule.skipped_count >= 25
     assert distance(careful.view.subspace.cut(3), sparing.view.subspace.cut(3)) < 0.05
 
@@ -183,7 +182,9 @@ def test_a_seat_that_goes_back_and_forth_loses_no_summary() -> None:
     def pair(holder: str) -> list:
         made = [fleet.service(name) for name in ("east", "")]
         for service in made:
-            seat = Seat(service.link, service.aggregator.name, holder, seconds=5.0, clock=lambda: watch[0])
+            seat = LeaderLease(
+                service.link, service.aggregator.name, holder, seconds=5.0, clock=lambda: watch[0]
+            )
             service.seat = seat
         return made
 
@@ -198,16 +199,16 @@ def test_a_seat_that_goes_back_and_forth_loses_no_summary() -> None:
             watch[0] += 2.0
 
         assert fleet.view.samples == fleet.decisions
-    assert [service.seat.takeovers for service in one + other] == [3, 3, 3, 3]
+    assert [service.lease.takeovers for service in one + other] == [3, 3, 3, 3]
 
 
 def test_aggregators_are_found_from_the_names_of_the_nodes() -> None:
     fleet = Simulated(TREE_NAMES)
-    found = Discovery(LocalLink(fleet.board), fleet.tree, fleet.service)
+    found = AggregatorDiscovery(LocalLink(fleet.board), fleet.tree, fleet.service)
     for index in range(40):
         LocalLink(fleet.board).put(SUMMARIES, f"rubbish{index}.n1", b"rubbish")
     for _ in range(60):
-        fleet.services = found.look()
+        fleet.services = found.services()
         fleet.step(1)
 
     needed = fleet.tree.aggregators(TREE_NAMES)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from prontosched.codec import encode
 from prontosched.errors import FederationError
-from prontosched.federation.arrival import UnknownSchemaError
-from prontosched.federation.message import MESSAGE_LIMIT, DecisionMessage, GlobalView, Summary
+from prontosched.federation.link import MESSAGE_LIMIT
+from prontosched.federation.message import DecisionMessage, GlobalView, Summary, UnknownSchemaError
 from prontosched.federation.schema import (
     checked_metrics,
     fingerprint,

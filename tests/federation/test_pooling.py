@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from prontosched.federation.aggregator import Aggregator
 from prontosched.federation.message import GlobalView, Summary
-from prontosched.federation.pooling import for_node, pooled_scale
+from prontosched.federation.pooling import pooled_scale, view_in_units
 
 from .fleets import angle, exact, factor_data, names, summary_of
 
@@ -94,7 +94,7 @@ def test_a_view_comes_back_in_the_units_and_the_order_of_the_node(rng: np.random
     metrics = tuple(names(FEATURES)[i] for i in order)
     deviation = blocks[0].std(axis=1)[order]
 
-    mine = for_node(view, metrics, deviation, rank=3, samples=view.samples)
+    mine = view_in_units(view, metrics, deviation, rank=3, samples=view.samples)
 
     truth = exact([((b - b.mean(axis=1, keepdims=True))[order]) / deviation[:, None] for b in blocks], 3)
     assert mine is not None
@@ -106,7 +106,7 @@ def test_a_node_without_samples_sees_the_view_in_the_units_of_the_fleet(rng: np.
     _, summaries = fleet(rng, nodes=4, rank=8, ratio=2.0)
     view = view_of(merged_of(summaries, rank=4))
 
-    mine = for_node(view, view.metrics, None, rank=4)
+    mine = view_in_units(view, view.metrics, None, rank=4)
 
     assert mine is not None
     assert view.subspace is not None
@@ -118,7 +118,7 @@ def test_a_node_that_shares_no_metric_gets_no_view(rng: np.random.Generator) -> 
     _, summaries = fleet(rng, nodes=3, rank=4, ratio=2.0)
     view = view_of(merged_of(summaries))
 
-    assert for_node(view, ("other", "metrics"), np.ones(2), rank=2) is None
+    assert view_in_units(view, ("other", "metrics"), np.ones(2), rank=2) is None
 
 
 def test_constant_and_never_seen_metrics_leave_no_trace_in_the_view(rng: np.random.Generator) -> None:

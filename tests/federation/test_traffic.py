@@ -13,9 +13,7 @@ from pathlib import Path
 import nats
 import pytest
 
-from prontosched.federation.arrival import decoded
-from prontosched.federation.feed import MESSAGE_LIMIT
-from prontosched.federation.message import SUMMARY_VERSION
+from prontosched.federation.message import read_fields
 from prontosched.federation.tree import Tree
 
 from .buses import Bus
@@ -47,7 +45,7 @@ class Listener:
 
         async def note(message: nats.aio.msg.Msg) -> None:
             self.heard += 1
-            found = decoded(message.data, "summary", SUMMARY_VERSION, MESSAGE_LIMIT)
+            found = read_fields(message.data, "summary")
             self.numbers[found["node"]].add((found["incarnation"], found["sequence"]))
 
         await client.subscribe("$KV.pronto-traffic-summaries.>", cb=note)

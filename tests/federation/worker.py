@@ -37,16 +37,14 @@ class Worker:
     def __init__(self, options: argparse.Namespace) -> None:
         from prontosched.decision import Decision
         from prontosched.federation.member import Member
-        from prontosched.federation.nats_link import NatsLink
-        from prontosched.federation.propagation import Propagation
+        from prontosched.federation.nats import NatsLink
+        from prontosched.federation.publisher import Propagation
         from prontosched.pipeline.node import Node
         from prontosched.pipeline.presets import make_node
 
         from .simulated import METRICS, Stream
 
-        self.link = NatsLink(
-            options.nats, group="faults", name=options.names[0].replace("/", "-"), timeout=0.5
-        )
+        self.link = NatsLink(f"{options.nats}/faults", name=options.names[0].replace("/", "-"), timeout=0.5)
         self.nodes = []
         self.decisions = 0
         for index, (name, seed) in enumerate(zip(options.names, options.seeds, strict=True)):
@@ -97,8 +95,8 @@ class Worker:
             "unsent": len(self.link._outbox),
             "members": {
                 row[1].name: [
-                    row[1].voice._incarnation,
-                    row[1].voice._sequence,
+                    row[1].summaries._incarnation,
+                    row[1].summaries._sequence,
                     row[0].embedding.samples,
                     row[1].last_error,
                     row[1].view.revision if row[1].view else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from prontosched.cli.extender_bus import BusDecisions
-from prontosched.federation.link import DECISIONS, Board, LocalLink
+from prontosched.federation.link import DECISIONS, LocalBus, LocalLink
 from prontosched.federation.message import DecisionMessage
 from prontosched.federation.tree import place
 from prontosched.gates.gate import Verdict
@@ -15,7 +15,7 @@ class Bus:
     """A bus whose clock is 1,000 s ahead of this machine's."""
 
     def __init__(self) -> None:
-        self.board = Board(clock=lambda: 2000.0)
+        self.board = LocalBus(clock=lambda: 2000.0)
         self.link = LocalLink(self.board)
         self.decisions = BusDecisions(LocalLink(self.board), valid_seconds=60.0, clock=lambda: 1000.0)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prontosched.federation.leases import RefusalLeases
-from prontosched.federation.link import Board, LocalLink
+from prontosched.federation.link import LocalBus, LocalLink
 from prontosched.gates.controller import Controller
 from prontosched.gates.dask import WorkerView, may_pause
 from prontosched.gates.extender import Ledger
@@ -58,7 +58,7 @@ def test_without_leases_and_counting_the_floor_says_that_it_is_off() -> None:
 def shared_leases(share: float, nodes: int) -> RefusalLeases:
     """Leases in this process, with the rule that an agent hands them."""
     return RefusalLeases(
-        LocalLink(Board()), lambda words, count: closed_nodes(words, nodes=count, share=share), nodes=nodes
+        LocalLink(LocalBus()), lambda words, count: closed_nodes(words, nodes=count, share=share), nodes=nodes
     )
 
 

@@ -156,7 +156,7 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
     if settings.nats is not None:
         from prontosched.agent.federation import FederationFollower
         from prontosched.federation.address import Address
-        from prontosched.federation.nats_link import NatsLink
+        from prontosched.federation.nats import NatsLink
         from prontosched.federation.tree import split
 
         address = Address.parse(settings.nats)
@@ -204,13 +204,12 @@ def _gate(settings: AgentSettings, link: Any) -> Follower:
     gate, _, rules = _made_gate(settings)
     leases = None
     if link is not None:
-        from prontosched.federation.census import Census
-        from prontosched.federation.leases import RefusalLeases
+        from prontosched.federation.leases import NodeCount, RefusalLeases
 
         def rule(words: Mapping[str, tuple[bool, float, bool]], nodes: int) -> frozenset[str]:
             return closed_nodes(words, nodes=nodes, share=settings.max_refusing)
 
-        leases = RefusalLeases(link, rule, nodes=Census(link))
+        leases = RefusalLeases(link, rule, nodes=NodeCount(link))
     return GateFollower(
         gate,
         rules,

@@ -15,14 +15,11 @@ from typing import Any
 from prontosched.agent.loop import Agent
 from prontosched.agent.record import plain
 from prontosched.errors import FederationError
-from prontosched.federation.adopting import HeardView
 from prontosched.federation.aggregator import Aggregator
-from prontosched.federation.clash import clashing
-from prontosched.federation.link import Board, Link, LocalLink
-from prontosched.federation.lookout import Lookout
-from prontosched.federation.member import Member
-from prontosched.federation.overview import Overview, misplaced
-from prontosched.federation.schema_book import SchemaBook
+from prontosched.federation.link import Link, LocalBus, LocalLink
+from prontosched.federation.member import Member, ViewSubscriber
+from prontosched.federation.monitor import FederationMonitor
+from prontosched.federation.schema import SchemaCache
 from prontosched.federation.service import AggregatorService
 from prontosched.federation.tree import ROOT, Tree, level
 
@@ -57,7 +54,7 @@ class FederationFollower:
         link: Link,
         *,
         name_of: Callable[[str], str] = str,
-        board: Board | None = None,
+        board: LocalBus | None = None,
         tree: Tree | None = None,
         open_link: Callable[[], Link] | None = None,
     ) -> None:
@@ -70,9 +67,9 @@ class FederationFollower:
         self._members: dict[str, Member] = {}
         self._places: set[str] = set()
         self._unnamed: dict[str, str] = {}
-        self.errors = 0
-        self.last_error = ""
-        self._heard = HeardView(link, SchemaBook(link), self._places.__contains__)
+        self._refused = 0
+        self._refusal = ""
+        self._views = ViewSubscriber(link, SchemaCache(link), self._places.__contains__)
         self._view: TreeView | None = None
         if open_link is not None:
             self._view = TreeView(
@@ -85,7 +82,7 @@ class FederationFollower:
     @classmethod
     def embedded(cls) -> FederationFollower:
         """Return a federation within this process, with as many aggregators as the names ask for."""
-        board = Board()
+        board = LocalBus()
         return cls(LocalLink(board), board=board, open_link=lambda: LocalLink(board))
 
     async def follow(self, agent: Agent) -> None:
@@ -129,6 +126,16 @@ class FederationFollower:
         return None if found is None else {**found, "adopted": self.adopted, "started": self.started}
 
     @property
+    def errors(self) -> int:
+        """Faults so far: of the bus, and names that are no place in the tree."""
+        return self.link.faults + self._refused
+
+    @property
+    def last_error(self) -> str:
+        """The last fault."""
+        return self.link.last_fault or self._refusal
+
+    @property
     def adopted(self) -> int:
         """How many times a node of this agent adopted a global view."""
         return sum(one.adopted for one in self._members.values())
@@ -140,17 +147,17 @@ class FederationFollower:
 
     def status(self) -> dict[str, Any]:
         """Return how the federation goes."""
-        members, view = self._members.values(), self._heard.view
-        errors = [self._heard.last_error, *(one.last_error for one in members), *self._unnamed.values()]
+        members, view = self._members.values(), self._views.view
+        errors = [self._views.last_error, *(one.last_error for one in members), *self._unnamed.values()]
         found: dict[str, Any] = {
             "embedded": self._board is not None,
             "connected": self.link.connected,
             "members": len(members),
             "adopted": self.adopted,
             "started": self.started,
-            "errors": self._heard.errors + sum(one.errors for one in members) + len(self._unnamed),
+            "errors": self._views.errors + sum(one.errors for one in members) + len(self._unnamed),
             "last_error": next((error for error in errors if error), ""),
-            "clashes": sorted(self._heard.clashes),
+            "clashes": sorted(self._views.clashes),
             "view_revision": None if view is None else view.revision,
         }
         if self._embedded is not None:
@@ -164,7 +171,7 @@ class FederationFollower:
             self._view.close()
         for member in self._members.values():
             member.leave()
-        self._heard.close()
+        self._views.close()
         self.link.close()
 
     def _leave(self, names: list[str]) -> None:
@@ -177,10 +184,10 @@ class FederationFollower:
         if name in self._unnamed:
             return None
         try:
-            member = Member(self.link, self._name_of(name), tree=self._tree, heard=self._heard)
+            member = Member(self.link, self._name_of(name), tree=self._tree, views=self._views)
         except FederationError as error:
-            self._unnamed[name] = self.last_error = str(error)
-            self.errors += 1
+            self._unnamed[name] = self._refusal = str(error)
+            self._refused += 1
             LOG.warning("%s takes no part in the federation: %s", name, error)
             return None
         self._members[name] = member
@@ -216,7 +223,7 @@ class EmbeddedTree:
         Who reports to whom.
     """
 
-    def __init__(self, board: Board, tree: Tree) -> None:
+    def __init__(self, board: LocalBus, tree: Tree) -> None:
         self.tree = tree
         self._board = board
         self._known: Sequence[str] = ()
@@ -302,7 +309,7 @@ class TreeView:
 
     Notes
     -----
-    Memory: that of a `Lookout` while someone looks.
+    Memory: that of a `FederationMonitor` while someone looks.
     """
 
     def __init__(
@@ -350,13 +357,13 @@ class TreeView:
         link: Link | None = None
         try:
             link = self._open_link()
-            lookout = Lookout(link, tree=self._tree())
+            monitor = FederationMonitor(link, tree=self._tree())
             patient = time.monotonic() + PATIENCE_SECONDS
-            while self._wanted() and self._tree() == lookout.tree:
-                lookout.take(_breathe)
-                young = not lookout.ready or lookout.waiting > 0
+            while self._wanted() and self._tree() == monitor.tree:
+                monitor.poll(_breathe)
+                young = not monitor.ready or monitor.pending > 0
                 if not young or time.monotonic() > patient:
-                    self._look(link, lookout)
+                    self._look(link, monitor)
                 self._stop.wait(0.05 if young else self._refresh_seconds)
         except Exception as error:
             # A page without a tree is no reason to stop deciding.
@@ -371,20 +378,19 @@ class TreeView:
     def _wanted(self) -> bool:
         return not self._stop.is_set() and time.monotonic() - self._asked_at < self._idle_seconds
 
-    def _look(self, link: Link, lookout: Lookout) -> None:
-        seen = lookout.overview(_breathe)
+    def _look(self, link: Link, monitor: FederationMonitor) -> None:
+        seen = monitor.snapshot(_breathe)
         note = ""
         if not link.connected and link.last_error:
             note = f"the bus does not answer ({link.last_error}): shown is what was heard last"
-        elif not lookout.ready:
+        elif not monitor.ready:
             note = "still reading the bus"
         elif seen.denied:
             note = f"the bus lets this agent read only a part: {seen.denied}"
-        elif seen.clashes:
-            note = clashing(seen.clashes)
-        elif seen.misplaced:
-            note = misplaced(seen.misplaced)
-        self._found = {**answer(seen, lookout.tree), **self._standing(link), "note": note}
+        elif seen.warnings:
+            note = seen.warnings[0]
+        found = seen.as_dict(monitor.tree, max_groups=MAX_GROUPS, max_members=MAX_MEMBERS)
+        self._found = {**found, **self._standing(link), "note": note}
 
     def _standing(self, link: Link | None) -> dict[str, Any]:
         return {
@@ -398,46 +404,6 @@ class TreeView:
 def alone(now: float) -> dict[str, Any]:
     """Return the answer of an agent that is in no federation."""
     return {**ALONE, "as_of": plain(now)}
-
-
-def answer(seen: Overview, tree: Tree) -> dict[str, Any]:
-    """Return an overview as plain values, bounded: groups from the root down, members outliers first."""
-    groups = seen.groups(tree)
-    members = seen.nodes
-    return {
-        "revision": seen.revision,
-        "view_age_seconds": plain(seen.view_age_seconds),
-        "view_nodes": seen.view_nodes,
-        "nodes": len(members),
-        "unreadable": seen.unreadable,
-        "clashes": list(seen.clashes),
-        "saved": seen.saved,
-        "groups": [
-            {
-                "name": group.name,
-                "parent": group.parent,
-                "children": group.children,
-                "nodes": group.nodes,
-                "samples": plain(group.samples),
-                "age_seconds": plain(group.age_seconds),
-                "refusing": group.refusing,
-            }
-            for group in groups[:MAX_GROUPS]
-        ],
-        "members": [
-            {
-                "name": row.name,
-                "parent": row.parent,
-                "samples": plain(row.samples),
-                "age_seconds": plain(row.age_seconds),
-                "distance": plain(row.distance),
-                "accept": row.accept,
-                "reason": row.reason,
-            }
-            for row in members[:MAX_MEMBERS]
-        ],
-        "more": max(0, len(members) - MAX_MEMBERS),
-    }
 
 
 def _breathe() -> None:

@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Literal
 
 import click
 
@@ -70,7 +71,20 @@ from prontosched.cli.options import Duration
     "--for", "seconds", type=Duration(0.1), metavar="TIME", help="Stop after this long.  [default: never]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as one JSON object.")
-def command(nats: str, names: tuple[str, ...], as_json: bool, seconds: float | None, **options: Any) -> None:
+def command(
+    nats: str,
+    names: tuple[str, ...],
+    rank: int,
+    spare: int,
+    fan_out: int,
+    expiry: float,
+    epsilon: float,
+    max_age: float,
+    trigger: Literal["projector", "elementwise"],
+    takeover: float,
+    seconds: float | None,
+    as_json: bool,
+) -> None:
     """Run aggregators: merge what nodes know and publish the global view.
 
     Run it twice and the second stands by until the first falls silent. With --name it
@@ -82,9 +96,11 @@ def command(nats: str, names: tuple[str, ...], as_json: bool, seconds: float | N
     """
     from prontosched.agent.logs import log_to_stderr
     from prontosched.federation.address import Address
-    from prontosched.federation.discovery import Discovery
-    from prontosched.federation.nats_link import NatsLink
-    from prontosched.federation.service import run_all
+    from prontosched.federation.aggregator import Aggregator
+    from prontosched.federation.leases import LeaderLease
+    from prontosched.federation.nats import NatsLink
+    from prontosched.federation.publisher import Propagation
+    from prontosched.federation.service import AggregatorDiscovery, AggregatorService, run_services
     from prontosched.federation.tree import split
 
     log_to_stderr(verbose=False)
@@ -101,48 +117,27 @@ def command(nats: str, names: tuple[str, ...], as_json: bool, seconds: float | N
         timer.daemon = True
         timer.start()
 
-    def make(name: str) -> Any:
-        return _service(link, place.tree, name, holder, **options)
+    def make(name: str) -> AggregatorService:
+        return AggregatorService(
+            link,
+            Aggregator(name, rank=rank, spare=spare, expiry_seconds=expiry, fan_out=fan_out),
+            tree=place.tree,
+            rule=Propagation(epsilon=epsilon, max_age_seconds=max_age, kind=trigger, rank=rank),
+            lease=LeaderLease(link, name, holder, seconds=takeover),
+        )
 
     named = [make(name) for name in names]
-    look = (lambda: named) if named else Discovery(link, place.tree, make).look
+    services: Callable[[], list[AggregatorService]] = (
+        (lambda: named) if named else AggregatorDiscovery(link, place.tree, make).services
+    )
     try:
         click.echo(f"aggregating {', '.join(n or 'root' for n in names) or 'all'} of {place.group}", err=True)
-        run_all(look, stop, lambda text: click.echo(text, err=True))
+        run_services(services, stop, lambda text: click.echo(text, err=True))
     finally:
-        states = [service.status() for service in look()]
+        states = [service.status() for service in services()]
         link.close()
     if as_json:
         click.echo(json.dumps({"aggregators": states}))
     else:
         for state in states:
             click.echo(f"{state['aggregator']}: {state['children']} children, {state['sent']} sent")
-
-
-def _service(
-    link: Any,
-    tree: Any,
-    name: str,
-    holder: str,
-    *,
-    rank: int,
-    spare: int,
-    fan_out: int,
-    expiry: float,
-    epsilon: float,
-    max_age: float,
-    trigger: Any,
-    takeover: float,
-) -> Any:
-    from prontosched.federation.aggregator import Aggregator
-    from prontosched.federation.propagation import Propagation
-    from prontosched.federation.seat import Seat
-    from prontosched.federation.service import AggregatorService
-
-    return AggregatorService(
-        link,
-        Aggregator(name, rank=rank, spare=spare, expiry_seconds=expiry, fan_out=fan_out),
-        tree=tree,
-        rule=Propagation(epsilon=epsilon, max_age_seconds=max_age, kind=trigger, rank=rank),
-        seat=Seat(link, name, holder, seconds=takeover),
-    )

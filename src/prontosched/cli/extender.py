@@ -192,7 +192,7 @@ def _bus(options: dict[str, Any], background: list[Background]) -> BusDecisions:
     import asyncio
 
     from prontosched.cli.extender_bus import BusDecisions
-    from prontosched.federation.nats_link import NatsLink
+    from prontosched.federation.nats import NatsLink
 
     link = NatsLink(options["nats"], name="extender")
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from prontosched.cli.federation_words import from_bus, words
 from prontosched.cli.options import Duration, asking_options, find
 
 
@@ -51,24 +50,28 @@ def command(
             "no agent answers on this machine: start one, or name the bus with --nats ADDRESS"
         )
     found = client.get("/v1/federation")
-    click.echo(json.dumps(found) if as_json else "\n".join(words(found, top)))
+    click.echo(json.dumps(found) if as_json else "\n".join(_lines(found, top)))
 
 
 def _ask_bus(address: str, top: int, wait: float, as_json: bool) -> None:
     from prontosched.federation.address import Address
-    from prontosched.federation.lookout import look
-    from prontosched.federation.nats_link import NatsLink
+    from prontosched.federation.monitor import plain, take_snapshot
+    from prontosched.federation.nats import NatsLink
 
     place = Address.parse(address)
     link = NatsLink(place, name="overview", quiet=True)
     try:
-        seen = look(link, tree=place.tree, seconds=wait)
+        seen = take_snapshot(link, tree=place.tree, seconds=wait)
     finally:
         link.close()
     if not as_json:
-        click.echo("\n".join(words(from_bus(seen, place.tree), top)))
+        found = seen.as_dict(place.tree, max_groups=sys.maxsize, max_members=sys.maxsize)
+        notes = list(seen.warnings)
+        if seen.denied:
+            notes.append(f"this user may not read everything: {seen.denied}; the role viewer may")
+        found |= {"joined": True, "embedded": False, "note": "\n".join(notes)}
+        click.echo("\n".join(_lines(found, top)))
         return
-    rows = [{k: _plain(v) for k, v in asdict(row).items()} for row in seen.rows]
     found = {
         "revision": seen.revision,
         "nodes": len(seen.nodes),
@@ -76,10 +79,81 @@ def _ask_bus(address: str, top: int, wait: float, as_json: bool) -> None:
         "misplaced": seen.misplaced,
         "clashes": list(seen.clashes),
         "denied": seen.denied,
-        "view_age_seconds": _plain(seen.view_age_seconds),
+        "view_age_seconds": plain(seen.view_age_seconds),
+        **seen.saved,
+        "rows": [{name: plain(value) for name, value in asdict(row).items()} for row in seen.rows],
     }
-    click.echo(json.dumps({**found, **seen.saved, "rows": rows}))
+    click.echo(json.dumps(found))
 
 
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _lines(found: dict[str, Any], top: int) -> list[str]:
+    """Return the lines for people: the tree, then members with the outliers first."""
+    if not found["joined"]:
+        return ["in no federation: this agent watches one node and was given no bus (--nats)"]
+    view = "no global view yet"
+    if found["revision"]:
+        view = f"global view {found['revision']}, {found['view_age_seconds']:.0f} s old"
+    lines = [f"{_count(found['nodes'])}, {view}"]
+    groups = [group for group in found["groups"] if group["name"]]
+    if not found["revision"] and found["embedded"]:
+        lines.append("the first view is being made: nodes speak after ten vectors")
+    elif not found["nodes"] and not groups and not found["note"]:
+        lines.append("nobody has spoken yet: start `pronto agent --nats ADDRESS`, with the same group")
+    elif not found["revision"] and not found["note"]:
+        lines.append("nobody merges what nodes know yet: start `pronto aggregate --nats ADDRESS`")
+    groups.sort(key=lambda group: group["name"].split("/"))
+    lines += [_group(group) for group in groups[:top]]
+    if len(groups) > top:
+        lines.append(f"  and {len(groups) - top} more aggregators")
+    lines += _members(found, top)
+    saved = found["saved"]
+    if saved["messages_sent"]:
+        lines.append(
+            f"epsilon saved {saved['messages_saved']} of {saved['messages_sent'] + saved['messages_saved']} "
+            f"messages, {_size(saved['bytes_saved'])}"
+        )
+    if found["unreadable"]:
+        lines.append(f"{found['unreadable']} messages on the bus cannot be read")
+    if found["note"]:
+        lines.append(found["note"])
+    return lines
+
+
+def _group(group: dict[str, Any]) -> str:
+    refusing = f", {group['refusing']} refusing" if group["refusing"] else ""
+    heard = "not heard yet" if group["age_seconds"] is None else f"{_seconds(group['age_seconds'])} old"
+    indent = "  " * (group["name"].count("/") + 1)
+    return f"{indent}{group['name']}: {_count(group['nodes'])}{refusing}, {heard}"
+
+
+def _members(found: dict[str, Any], top: int) -> list[str]:
+    shown = found["members"][:top]
+    lines = []
+    if shown:
+        width = max(4, *(len(row["name"]) for row in shown))
+        lines.append(f"{'node':<{width}}  {'from view':>9}  {'age':>6}  {'samples':>8}  decision")
+    for row in shown:
+        apart = "-" if row["distance"] is None else f"{row['distance']:.3f}"
+        decision = "unknown"
+        if row["accept"] is not None:
+            decision = f"{'accepts' if row['accept'] else 'refuses'}: {row['reason']}"
+        lines.append(
+            f"{row['name']:<{width}}  {apart:>9}  {_seconds(row['age_seconds']):>6}  "
+            f"{row['samples']:>8.0f}  {decision}"
+        )
+    left = len(found["members"]) - len(shown) + found["more"]
+    if left:
+        lines.append(f"and {left} more")
+    return lines
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f} s"
+
+
+def _count(nodes: int) -> str:
+    return f"{nodes} node{'' if nodes == 1 else 's'}"
+
+
+def _size(length: int) -> str:
+    return f"{length / 1e6:.1f} MB" if length >= 1e5 else f"{length / 1e3:.1f} kB"

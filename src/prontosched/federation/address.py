@@ -1,26 +1,35 @@
 """The address of a federation: one setting that says where the bus is and who we are there.
 
 `nats://host:4222/group?creds=/etc/pronto/node.creds&ca=/etc/pronto/ca.pem&shards=16`:
-the path is the group, the query names files and bends the tree. Several servers are
+the path is the group, the query names files and shapes the tree. Several servers are
 joined by commas. Only the host is needed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from prontosched.errors import FederationError
-from prontosched.federation.propagation import Propagation
+from prontosched.extras import missing_extra
+from prontosched.federation.publisher import Propagation
 from prontosched.federation.tree import Tree
 
-Number = TypeVar("Number", int, float)
-
-KEYS = ("creds", "ca", "cert", "key", "names", "depth", "shards", "epsilon", "trigger", "max_age")
+# What may follow the question mark: files, the tree, and the rule of propagation.
+FILES = {"creds": "credentials", "ca": "authority", "cert": "certificate", "key": "key", "names": "names"}
+TREE: dict[str, Callable[[str], Any]] = {"depth": int, "shards": int}
+RULE: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "epsilon": ("epsilon", float),
+    "trigger": ("kind", str),
+    "max_age": ("max_age_seconds", float),
+}
+KEYS = (*FILES, *TREE, *RULE)
 _GROUP = re.compile(r"^[A-Za-z0-9_-]{1,32}$")
 
 
@@ -65,6 +74,42 @@ class Address:
     tree: Tree = field(default_factory=Tree)
     rule: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read an address, or say what is wrong with it; a password is never repeated."""
+        written = [one if "://" in one else f"nats://{one}" for one in text.strip().split(",")]
+        first, last = urlsplit(written[0]), urlsplit(written[-1])
+        if first.scheme not in ("nats", "tls", "ws", "wss") or not first.hostname:
+            shown = f"{first.scheme}://{first.hostname}"
+            raise FederationError(
+                f"a bus must be given as nats://host:port or tls://host:port, got {shown!r}"
+            )
+        options = dict(parse_qsl(last.query))
+        unknown = sorted(set(options) - set(KEYS))
+        if unknown:
+            raise FederationError(f"an address may have {', '.join(KEYS)} after '?', got {unknown[0]!r}")
+        group = last.path.strip("/") or "default"
+        if not _GROUP.match(group):
+            raise FederationError(f"group must be 1 to 32 letters, digits, '-' or '_', got {group!r}")
+        try:
+            servers = [f"{p.scheme}://{p.hostname}:{p.port or 4222}" for p in map(urlsplit, written)]
+            tree = Tree(
+                **{name: _value(options, name, kind) for name, kind in TREE.items() if name in options}
+            )
+            rule = {name: _value(options, key, kind) for key, (name, kind) in RULE.items() if key in options}
+            Propagation(**rule)
+        except ValueError as error:
+            raise FederationError(f"address of the bus: {error}") from error
+        return cls(
+            tuple(servers),
+            group,
+            user=unquote(first.username) if first.username else None,
+            password=unquote(first.password) if first.password else None,
+            tree=tree,
+            rule=rule,
+            **{name: options[key] for key, name in FILES.items() if key in options},
+        )
+
     def name_key(self) -> bytes | None:
         """Return the key for metric names, or None where they are sent as they are."""
         if self.names is None:
@@ -77,62 +122,40 @@ class Address:
             raise FederationError(f"{self.names} must hold a key of 16 to 1024 bytes, got {len(key)}")
         return key
 
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Read an address, or say what is wrong with it; a password is never repeated."""
-        written = [one if "://" in one else f"nats://{one}" for one in text.strip().split(",")]
-        parts, rest = urlsplit(written[0]), urlsplit(written[-1])
-        shown = f"{parts.scheme}://{parts.hostname}"
-        if parts.scheme not in ("nats", "tls", "ws", "wss") or not parts.hostname:
-            raise FederationError(
-                f"a bus must be given as nats://host:port or tls://host:port, got {shown!r}"
-            )
-        options = dict(parse_qsl(rest.query))
-        unknown = sorted(set(options) - set(KEYS))
-        if unknown:
-            raise FederationError(f"an address may have {', '.join(KEYS)} after '?', got {unknown[0]!r}")
-        group = rest.path.strip("/") or "default"
-        if not _GROUP.match(group):
-            raise FederationError(f"group must be 1 to 32 letters, digits, '-' or '_', got {group!r}")
+    def client_options(self) -> dict[str, Any]:
+        """Return what the NATS client is told: servers, credentials, and TLS where it is asked for."""
+        options: dict[str, Any] = {"servers": list(self.servers)}
+        if self.credentials is not None:
+            if not Path(self.credentials).is_file():
+                raise FederationError(
+                    f"creds must name a credentials file, got {self.credentials!r}: check the path"
+                )
+            if importlib.util.find_spec("nkeys") is None:
+                raise FederationError(missing_extra("a credentials file", "agent"))
+            options["user_credentials"] = self.credentials
+        if self.user is not None:
+            options |= {"user": self.user, "password": self.password or ""}
+        secure = any(server.startswith(("tls", "wss")) for server in self.servers)
+        if secure or self.authority or self.certificate:
+            options["tls"] = self._tls()
+        return options
+
+    def _tls(self) -> ssl.SSLContext:
         try:
-            servers = [f"{p.scheme}://{p.hostname}:{p.port or 4222}" for p in map(urlsplit, written)]
-            depth = _number(options, "depth", int) if "depth" in options else None
-            tree = Tree(depth=depth, shards=_number(options, "shards", int) if "shards" in options else 1)
-            rule = _rule(options)
-        except ValueError as error:
-            raise FederationError(f"address of the bus: {error}") from error
-        return cls(
-            tuple(servers),
-            group,
-            options.get("creds"),
-            options.get("ca"),
-            options.get("cert"),
-            options.get("key"),
-            options.get("names"),
-            unquote(parts.username) if parts.username else None,
-            unquote(parts.password) if parts.password else None,
-            tree,
-            rule,
-        )
+            context = ssl.create_default_context(cafile=self.authority)
+            if self.certificate:
+                context.load_cert_chain(self.certificate, self.key)
+        except OSError as error:
+            raise FederationError(
+                f"ca, cert and key must be readable PEM files, got {error} for "
+                f"{', '.join(filter(None, (self.authority, self.certificate, self.key)))}: check them"
+            ) from error
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
 
 
-def _number(options: Mapping[str, str], name: str, kind: Callable[[str], Number]) -> Number:
+def _value(options: Mapping[str, str], name: str, kind: Callable[[str], Any]) -> Any:
     try:
         return kind(options[name])
     except ValueError as error:
         raise ValueError(f"{name} must be a number, got {options[name]!r:.40}") from error
-
-
-def _rule(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of propagation that an address names, checked."""
-    rule: dict[str, Any] = {}
-    if "epsilon" in options:
-        rule["epsilon"] = _number(options, "epsilon", float)
-    if "max_age" in options:
-        rule["max_age_seconds"] = _number(options, "max_age", float)
-    if "trigger" in options:
-        if options["trigger"] not in ("projector", "elementwise"):
-            raise ValueError(f"trigger must be projector or elementwise, got {options['trigger']!r}")
-        rule["kind"] = options["trigger"]
-    Propagation(**rule)
-    return rule

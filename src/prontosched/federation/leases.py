@@ -1,12 +1,11 @@
-"""Leases on the bus: leave to refuse jobs, so that never too many nodes refuse at once.
+"""Leases on the bus, taken and renewed by compare-and-set.
 
-Covers: `RefusalLeases`, the capacity floor of all gates. Nodes write their word into one
-table by compare-and-set, in one process and over NATS; who of them may be closed is a
-rule that whoever makes the leases hands in (`prontosched.gates.preference`). The
-lease of an aggregator on its place is `prontosched.federation.seat`.
+Covers: `RefusalLeases`, the capacity floor of all gates: never too many nodes refuse jobs at
+once. `LeaderLease`: one process at a time publishes for an aggregator, and a standby takes
+over when it dies. `NodeCount`: how many nodes the capacity floor is a share of.
 
-Time is the bus's own (`Link.now`): a machine whose clock is wrong neither keeps a
-lease for too long nor takes those of others for expired.
+Refusal leases end by the clock of the bus (`Link.now`): a machine whose clock is wrong neither
+keeps a lease for too long nor takes those of others for expired.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ import math
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
 from prontosched.codec import decode, encode
 from prontosched.errors import FederationError, StateError
-from prontosched.federation.link import LEASES, Link, LinkDownError
+from prontosched.federation.link import CENSUS_KEY, LEASES, VIEWS, Link, LinkDownError
+from prontosched.federation.message import read_count, read_fields
 from prontosched.federation.tree import place
 
 ATTEMPTS = 12
@@ -30,25 +29,24 @@ LONGEST_SECONDS = 3600.0
 TABLE_LIMIT = 1024 * 1024
 SAME_CHANCE = 0.05
 
-
 # From names to (refuse, chance, held), and the number of nodes in all, to who may be closed.
 Rule = Callable[[Mapping[str, tuple[bool, float, bool]], int], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One node's word.
+    """What one node wrote into the table.
 
     Attributes
     ----------
     score
         Its chance of contention.
     valid_until
-        When the word ends, by the clock of the bus.
+        When the claim ends, by the clock of the bus.
     refuse
-        Whether its own word is refusing.
+        Whether the node itself wants to refuse.
     granted
-        Whether it has leave to be closed.
+        Whether it may be closed.
     """
 
     score: float
@@ -56,111 +54,100 @@ class Claim:
     refuse: bool = True
     granted: bool = False
 
+    def covers(self, other: Claim, now: float) -> bool:
+        """Tell whether `other` says nothing new, so that it need not be written."""
+        fresh = self.valid_until - now > (other.valid_until - now) / 2
+        near = abs(self.score - other.score) < SAME_CHANCE
+        return fresh and near and self.refuse == other.refuse and self.valid_until <= other.valid_until
+
 
 Table = dict[str, Claim]
 
 
 def grant(table: Table, node: str, claim: Claim, rule: Rule, *, nodes: int, now: float) -> Table:
-    """Return the table after `node` has told its word: who has leave is decided anew for all.
-
-    Words that have ended are dropped.
+    """Return the table with the claim of `node`: the rule decides anew for all; ended claims are dropped.
 
     Examples
     --------
-    >>> worst = lambda words, nodes: [max(words, key=lambda name: words[name][1])]
+    >>> worst = lambda claims, nodes: [max(claims, key=lambda name: claims[name][1])]
     >>> table = grant({"a": Claim(0.9, 60.0)}, "b", Claim(0.5, 60.0), worst, nodes=4, now=0.0)
     >>> [name for name in table if table[name].granted]
     ['a']
     """
-    told = {name: held for name, held in table.items() if held.valid_until > now and name != node}
-    held_before = node in table and table[node].granted and table[node].valid_until > now
-    told[node] = replace(claim, granted=held_before)
-    words = {name: (one.refuse, one.score, one.granted) for name, one in told.items()}
-    closed = set(rule(words, max(nodes, len(words))))
-    return {name: replace(one, granted=name in closed) for name, one in told.items()}
+    valid = {name: held for name, held in table.items() if held.valid_until > now}
+    granted = node in valid and valid[node].granted
+    # The newest claim last.
+    valid.pop(node, None)
+    valid[node] = replace(claim, granted=granted)
+    told = {name: (one.refuse, one.score, one.granted) for name, one in valid.items()}
+    closed = set(rule(told, max(nodes, len(told))))
+    return {name: replace(one, granted=name in closed) for name, one in valid.items()}
 
 
 class RefusalLeases:
     """Let nodes refuse within one rule for the whole pool.
 
+    A node renews its lease by telling its state again. It loses the lease silently to one that
+    is worse off: the next `tell` then returns False. While the bus is away no new lease is
+    granted, and held ones last until they end.
+
     Parameters
     ----------
-    link
-        The bus that all nodes of the pool share.
     rule
-        Tells which nodes may be closed, given what all have told.
+        Returns which nodes may be closed, given what all have told.
     nodes
-        How many nodes the pool has: a number, or a function that knows it now.
+        How many nodes the pool has: a number, or a function that returns it.
     pool
         Name of the pool. One table per pool: with more than about a thousand nodes
         give every rack or row its own.
-    unreachable
-        What to answer while the bus is away and no lease is held: `accept` keeps the
-        floor, `refuse` trusts the node.
-
-    Notes
-    -----
-    A node renews its lease by telling its word again, and loses it silently to one that
-    is worse off: the next `tell` then answers False.
 
     Examples
     --------
-    >>> from prontosched.federation.link import Board, LocalLink
-    >>> first = lambda words, nodes: sorted(words)[:1]
-    >>> leases = RefusalLeases(LocalLink(Board()), first, nodes=2)
+    >>> from prontosched.federation.link import LocalBus, LocalLink
+    >>> first = lambda claims, nodes: sorted(claims)[:1]
+    >>> leases = RefusalLeases(LocalLink(LocalBus()), first, nodes=2)
     >>> [leases.tell(n, refuse=True, score=0.5, valid_until=60.0, now=0.0) for n in ("n1", "n2")]
     [True, False]
     """
 
-    def __init__(
-        self,
-        link: Link,
-        rule: Rule,
-        *,
-        nodes: int | Callable[[], int],
-        pool: str = "all",
-        unreachable: Literal["accept", "refuse"] = "accept",
-    ) -> None:
+    def __init__(self, link: Link, rule: Rule, *, nodes: int | Callable[[], int], pool: str = "all") -> None:
         self.link = link
         self.rule = rule
         self.nodes = nodes
         self.key = f"refusals.claims.{place(pool)}"
-        self.unreachable = unreachable
-        self.conflicts = 0
         self._held: dict[str, float] = {}
 
     def tell(
         self, node: str, *, refuse: bool, score: float, valid_until: float, now: float | None = None
     ) -> bool:
-        """Write the word of `node` down, and return whether it may be closed.
+        """Write the claim of `node`, and return whether it may be closed.
 
         Parameters
         ----------
         refuse, score
-            Whether its own word is refusing, and its chance of contention.
+            Whether the node itself wants to refuse, and its chance of contention.
         valid_until, now
-            When the word ends, and the time, both by the caller's own clock. Only
+            When the claim ends, and the time, both by the caller's own clock. Only
             their difference counts. Without `now`, `valid_until` is the bus's time.
         """
+        asked = self.link.now()
+        seconds = min(valid_until - (asked if now is None else now), LONGEST_SECONDS)
+        if not seconds > 0.0:
+            return False
+        claim = Claim(score if math.isfinite(score) else 0.0, asked + seconds, refuse)
+        nodes = self.nodes() if callable(self.nodes) else self.nodes
+
+        def claimed(table: Table) -> Table:
+            known = table.get(node)
+            new = claim
+            if known is not None and known.covers(claim, asked):
+                new = replace(claim, score=known.score, valid_until=known.valid_until)
+            return grant(table, node, new, self.rule, nodes=nodes, now=asked)
+
         try:
-            asked = self.link.now()
-            seconds = min(valid_until - (asked if now is None else now), LONGEST_SECONDS)
-            if not seconds > 0.0:
-                return False
-            chance = score if math.isfinite(score) else 0.0
-            nodes = self.nodes() if callable(self.nodes) else self.nodes
-
-            def told(table: Table) -> tuple[bool, Table]:
-                claim = Claim(chance, asked + seconds, refuse)
-                if (known := table.get(node)) is not None and _still_true(known, claim, asked):
-                    claim = replace(claim, score=known.score, valid_until=known.valid_until)
-                after = grant(table, node, claim, self.rule, nodes=nodes, now=asked)
-                return after[node].granted, after
-
-            granted = self._change(told)
+            granted = self._change(claimed)[node].granted
         except LinkDownError:
-            held = self._held.get(node, -math.inf) > self.link.now()
-            return refuse and (held or self.unreachable == "refuse")
+            return refuse and self._held.get(node, -math.inf) > self.link.now()
         if granted:
             self._held[node] = asked + seconds
         else:
@@ -168,14 +155,10 @@ class RefusalLeases:
         return granted
 
     def release(self, node: str) -> None:
-        """Take the word of `node` out; without a bus it ends by itself."""
+        """Remove the claim of `node`; without a bus it ends by itself."""
         self._held.pop(node, None)
-
-        def without(table: Table) -> tuple[bool, Table]:
-            return True, {name: held for name, held in table.items() if name != node}
-
         try:
-            self._change(without)
+            self._change(lambda table: {name: held for name, held in table.items() if name != node})
         except LinkDownError:
             return
 
@@ -186,17 +169,17 @@ class RefusalLeases:
         table = _read(entry.value) if entry else {}
         return {name: held for name, held in table.items() if held.granted and held.valid_until > now}
 
-    def _change(self, change: Callable[[Table], tuple[bool, Table]]) -> bool:
+    def _change(self, change: Callable[[Table], Table]) -> Table:
+        """Replace the table by what `change` makes of it, and return that."""
         for attempt in range(ATTEMPTS):
             entry = self.link.get(LEASES, self.key)
             table = _read(entry.value) if entry else {}
-            answer, changed = change(table)
-            if changed == table:
-                return answer
+            changed = change(table)
             revision = entry.revision if entry else 0
-            if self.link.compare_and_set(LEASES, self.key, _write(changed), revision=revision):
-                return answer
-            self.conflicts += 1
+            if changed == table or self.link.compare_and_set(
+                LEASES, self.key, _write(changed), revision=revision
+            ):
+                return changed
             # Spread out those who asked together; doubling, or a large pool never gets through.
             time.sleep(random.uniform(0.0, 0.001 * 2 ** min(attempt, 6)))
         raise LinkDownError(f"the table of leases must be free in {ATTEMPTS} attempts, got others every time")
@@ -204,32 +187,119 @@ class RefusalLeases:
 
 def _write(table: Table) -> bytes:
     names = sorted(table)
-    columns = ("score", "valid_until", "refuse", "granted")
-    rows = np.array([[float(getattr(table[name], column)) for column in columns] for name in names])
-    return encode("claims", 1, {"nodes": names, "rows": rows.reshape(-1, len(columns))})
-
-
-def _still_true(known: Claim, claim: Claim, now: float) -> bool:
-    """Tell whether a word need not be written again: the bus is spared what says nothing new."""
-    fresh = known.valid_until - now > (claim.valid_until - now) / 2
-    near = abs(known.score - claim.score) < SAME_CHANCE
-    return fresh and near and known.refuse == claim.refuse and known.valid_until <= claim.valid_until
+    rows = np.array([astuple(table[name]) for name in names], np.float64)
+    return encode("claims", 1, {"nodes": names, "rows": rows.reshape(-1, 4)})
 
 
 def _read(value: bytes) -> Table:
-    if not value:
-        return {}
     try:
         fields = decode(value, kind="claims", version=1, limit=TABLE_LIMIT)
-        names, rows = fields["nodes"], fields["rows"].tolist()
-        if not isinstance(names, list) or len(names) != len(rows):
-            raise FederationError(
-                f"a table of leases must have one row per node, got {len(rows)}: discard it"
-            )
         return {
             str(name): Claim(float(score), float(until), refuse > 0, granted > 0)
-            for name, (score, until, refuse, granted) in zip(names, rows, strict=True)
+            for name, (score, until, refuse, granted) in zip(
+                fields["nodes"], fields["rows"].tolist(), strict=True
+            )
         }
-    except (StateError, FederationError, KeyError, AttributeError, ValueError, TypeError):
+    except (StateError, KeyError, AttributeError, ValueError, TypeError):
         # A table that cannot be read protects no one: begin a new one.
         return {}
+
+
+class LeaderLease:
+    """The right to publish for one aggregator, held by one process at a time.
+
+    The holder renews its lease. A standby that saw no renewal for `seconds`, by its own watch,
+    takes it by compare-and-set. No clocks are compared, so none can be wrong.
+
+    Parameters
+    ----------
+    holder
+        Name of this process, unlike that of any other.
+    clock
+        A watch that never goes back.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        aggregator: str,
+        holder: str,
+        *,
+        seconds: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.link = link
+        self.key = f"seats.{place(aggregator)}"
+        self.holder = holder
+        self.seconds = seconds
+        self.clock = clock
+        self.held = False
+        self.takeovers = 0
+        self._revision = -1
+        self._since = -math.inf
+
+    def acquire(self) -> bool:
+        """Take or renew the lease if that is due; True while this process holds it."""
+        now = self.clock()
+        if self.held and now - self._since < self.seconds / 3.0:
+            return True
+        try:
+            self.held = self._acquire(now)
+        except LinkDownError:
+            # Unknown is not ours: a standby may have taken it by now.
+            self.held = self.held and now - self._since < self.seconds
+        return self.held
+
+    def release(self) -> None:
+        """Give the lease up, so that a standby need not wait."""
+        if self.held:
+            self.held = False
+            try:
+                self.link.compare_and_set(LEASES, self.key, b"", revision=self._revision)
+            except LinkDownError:
+                return
+
+    def _acquire(self, now: float) -> bool:
+        entry = self.link.get(LEASES, self.key)
+        revision = entry.revision if entry else 0
+        ours = entry is not None and entry.value == self.holder.encode()
+        free = entry is None or not entry.value
+        if not ours and revision != self._revision:
+            # Another process renewed it just now.
+            self._revision, self._since, self.held = revision, now, False
+        if not (ours or free or now - self._since >= self.seconds):
+            return False
+        stored = self.link.compare_and_set(LEASES, self.key, self.holder.encode(), revision=revision)
+        if stored is None:
+            return False
+        self.takeovers += not ours
+        self._revision, self._since = stored, now
+        return True
+
+
+class NodeCount:
+    """How many nodes the federation has, as the root last told; `fallback` until then.
+
+    Examples
+    --------
+    >>> from prontosched.federation.link import LocalBus, LocalLink
+    >>> from prontosched.federation.message import census_to_bytes
+    >>> link = LocalLink(LocalBus())
+    >>> nodes = NodeCount(link)
+    >>> link.put("views", "census", census_to_bytes(40))
+    >>> nodes()
+    40
+    """
+
+    def __init__(self, link: Link, *, fallback: int = 1) -> None:
+        self.nodes = fallback
+        self._subscription = link.subscribe(VIEWS, CENSUS_KEY)
+
+    def __call__(self) -> int:
+        """Return the number of nodes, never waiting."""
+        for entry in self._subscription.drain():
+            try:
+                self.nodes = max(1, read_count(read_fields(entry.value, "census"), "nodes"))
+            except FederationError:
+                continue
+        return self.nodes

@@ -1,12 +1,12 @@
-"""The link between a member and all others: newest value per key, one interface.
+"""The link between a member and all others: the newest value per key.
 
-Covers: the `Link` protocol, and `LocalLink`, which joins members inside one process
-without a socket (the default, and what simulations and most tests use). What arrives:
-`prontosched.federation.feed`. Over the network: `prontosched.federation.nats_link`.
+Covers: the `Link` protocol, the `Subscription` that holds what arrives, and `LocalLink`,
+which joins members inside one process without a socket. Over the network:
+`prontosched.federation.nats`.
 
-A link is a board of values, not a queue: every key has one newest value and older
-ones may be skipped. That is all the federation needs, because summaries replace
-each other, and it bounds what any reader has to hold.
+A link is a key-value store that can be subscribed to, not a queue. Every key has one newest
+value, and a reader may miss older ones. Summaries replace each other, so nothing more is
+needed, and it bounds what a reader has to hold.
 """
 
 from __future__ import annotations
@@ -14,29 +14,115 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from prontosched.errors import FederationError
-from prontosched.federation.feed import Entry, Feed
 
-# What travels: who sends it, and how long it may be kept.
 SUMMARIES = "summaries"
 SCHEMAS = "schemas"
 DECISIONS = "decisions"
 VIEWS = "views"
 LEASES = "leases"
 TOPICS = (SUMMARIES, SCHEMAS, DECISIONS, VIEWS, LEASES)
+# Keys of the topic of views.
+VIEW_KEY = "global"
+CENSUS_KEY = "census"
+
+MESSAGE_LIMIT = 512 * 1024
+MAX_KEYS = 65_536
 
 
 class LinkDownError(FederationError):
     """The bus did not answer in time; nothing is known about what was asked."""
 
 
+class Entry(NamedTuple):
+    """A value as it lies on the bus.
+
+    Attributes
+    ----------
+    value
+        The message; empty means that its sender withdrew it.
+    revision
+        Grows with every change of the topic; 0 where the bus did not say.
+    time
+        When it arrived, by the clock of the bus.
+    """
+
+    key: str
+    value: bytes
+    revision: int
+    time: float
+
+
+class Subscription:
+    """The newest value per key that arrived for one pattern and was not read yet.
+
+    Attributes
+    ----------
+    ready
+        True once all that lay on the bus at the start has been delivered.
+    received, received_bytes
+        What came live, before older values were replaced.
+    denied
+        What the bus does not let this member read, in its words; empty for nothing.
+    keep_replaced
+        Set, the last value that was replaced unread is kept too, until `replaced` returns it.
+
+    Notes
+    -----
+    Memory: at most 65,536 values of at most 512 kB, in practice one per sender; twice that
+    where `keep_replaced` is set.
+    """
+
+    def __init__(self, topic: str, pattern: str) -> None:
+        self.topic = topic
+        self.pattern = pattern
+        self.ready = False
+        self.denied = ""
+        self.received = 0
+        self.received_bytes = 0
+        self.keep_replaced = False
+        self._unread: dict[str, tuple[Entry, bool]] = {}
+        self._replaced: dict[str, Entry] = {}
+        self._lock = threading.Lock()
+
+    def deliver(self, entry: Entry, *, live: bool = True) -> None:
+        """Take one value; one read from the store never replaces one that came live."""
+        with self._lock:
+            self.received += live
+            self.received_bytes += len(entry.value) if live else 0
+            before = self._unread.get(entry.key)
+            if len(entry.value) > MESSAGE_LIMIT or (before is None and len(self._unread) >= MAX_KEYS):
+                return
+            if live or before is None or not before[1]:
+                if self.keep_replaced and before is not None:
+                    self._replaced[entry.key] = before[0]
+                self._unread[entry.key] = (entry, live)
+
+    def age(self) -> None:
+        """Let what the store holds replace what came live before a break."""
+        with self._lock:
+            self._unread = {key: (entry, False) for key, (entry, _) in self._unread.items()}
+
+    def replaced(self) -> list[Entry]:
+        """Return, once, the last value of each key that was replaced unread."""
+        with self._lock:
+            replaced, self._replaced = self._replaced, {}
+        return list(replaced.values())
+
+    def drain(self) -> list[Entry]:
+        """Return what arrived since the last call, never waiting."""
+        with self._lock:
+            unread, self._unread = self._unread, {}
+        return [entry for entry, _ in unread.values()]
+
+
 class Link(Protocol):
     """One member's way to all others.
 
-    Only `get` and `compare_and_set` may wait, and not longer than the link's
-    timeout; they raise `LinkDownError` when the bus does not answer.
+    Only `get` and `compare_and_set` may wait, and not longer than the link's timeout; they
+    raise `LinkDownError` when the bus does not answer.
 
     Attributes
     ----------
@@ -45,10 +131,14 @@ class Link(Protocol):
     rule
         What members pass to `Propagation` where they were given no rule of their own.
     last_error
-        Why the bus does not answer, in words; empty while it does.
+        Why the bus does not answer; empty while it does.
+    faults, last_fault
+        How often the bus failed or reported a fault so far, and the last one.
     """
 
     last_error: str
+    faults: int
+    last_fault: str
     name_key: bytes | None
     rule: Mapping[str, Any]
 
@@ -60,7 +150,7 @@ class Link(Protocol):
     def now(self) -> float:
         """Return the time by the clock of the bus, in seconds since 1970.
 
-        Everyone on one bus shares it, so a wrong clock on one machine harms no one.
+        All members share it, so a wrong clock on one machine harms no one.
         """
         ...
 
@@ -73,26 +163,26 @@ class Link(Protocol):
         ...
 
     def compare_and_set(self, topic: str, key: str, value: bytes, *, revision: int) -> int | None:
-        """Replace what `get` returned; None if someone else was faster. 0: the key must be new."""
+        """Replace the value of `revision`, 0 for none; None if it is no longer the newest."""
         ...
 
-    def subscribe(self, topic: str, pattern: str) -> Feed:
-        """Return a feed of what lies there now and of all that comes.
+    def subscribe(self, topic: str, pattern: str) -> Subscription:
+        """Subscribe to what lies there now and to all that comes.
 
         `*` in the pattern stands for one dotted part, a final `>` for all that follow.
         """
         ...
 
-    def unsubscribe(self, feed: Feed) -> None:
-        """Stop a feed; a feed that is unknown or already stopped is left alone."""
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """End a subscription; one that is unknown or already ended is left alone."""
         ...
 
     def close(self) -> None:
-        """Let go of everything; later calls do nothing or raise `LinkDownError`."""
+        """Release everything; later calls do nothing or raise `LinkDownError`."""
         ...
 
 
-class Board:
+class LocalBus:
     """The values that the links of one process share.
 
     Parameters
@@ -106,11 +196,11 @@ class Board:
         self.values: dict[str, dict[str, Entry]] = {topic: {} for topic in TOPICS}
         self.revision = 0
         self.lock = threading.Lock()
-        # By what a put can look up, so that ten thousand members cost no more each than ten.
-        self._feeds: dict[tuple[str, str], list[Feed]] = {}
+        # Indexed by what a put can look up, so that a put costs the same for ten members and ten thousand.
+        self._subscriptions: dict[tuple[str, str], list[Subscription]] = {}
 
     def set(self, topic: str, key: str, value: bytes, revision: int | None = None) -> int | None:
-        """Store a value and hand it to every feed that listens; None if `revision` is not the held one."""
+        """Store a value and deliver it; None if `revision` is not the newest."""
         with self.lock:
             held = self.values[topic].get(key)
             if revision is not None and revision != (held.revision if held else 0):
@@ -120,114 +210,101 @@ class Board:
             if value or revision is not None:
                 self.values[topic][key] = entry
             else:
-                # A farewell is for those who listen now; kept, names that come and go would add up.
+                # A withdrawal is for present subscribers; stored, names that come and go would add up.
                 self.values[topic].pop(key, None)
-            listening = [
-                feed
-                for place in (key, _one_below(key.rpartition(".")[0]), ">")
-                for feed in self._feeds.get((topic, place), ())
-                if matches(feed.pattern, key)
+            subscribers = [
+                subscription
+                for index in (key, _one_below(key.rpartition(".")[0]), ">")
+                for subscription in self._subscriptions.get((topic, index), ())
+                if matches(subscription.pattern, key)
             ]
-        for feed in listening:
-            feed.offer(entry)
+        for subscription in subscribers:
+            subscription.deliver(entry)
         return entry.revision
 
-    def add(self, feed: Feed) -> None:
-        """Begin to hand values to a feed, first those that lie here."""
+    def add(self, subscription: Subscription) -> None:
+        """Begin to deliver to a subscription, first what lies here."""
         with self.lock:
-            values = self.values[feed.topic]
-            if "*" in feed.pattern or ">" in feed.pattern:
-                for entry in values.values():
-                    if matches(feed.pattern, entry.key):
-                        feed.offer(entry, live=False)
-            elif feed.pattern in values:
-                feed.offer(values[feed.pattern], live=False)
-            self._feeds.setdefault((feed.topic, _filed_under(feed.pattern)), []).append(feed)
+            pattern, values = subscription.pattern, self.values[subscription.topic]
+            wild = "*" in pattern or ">" in pattern
+            for key in [k for k in values if matches(pattern, k)] if wild else {pattern} & values.keys():
+                subscription.deliver(values[key], live=False)
+            self._subscriptions.setdefault((subscription.topic, _index(pattern)), []).append(subscription)
 
-    def remove(self, feed: Feed) -> None:
-        """Stop handing values to a feed."""
+    def remove(self, subscription: Subscription) -> None:
+        """Stop delivering to a subscription."""
         with self.lock:
-            place = (feed.topic, _filed_under(feed.pattern))
-            left = [held for held in self._feeds.get(place, ()) if held is not feed]
+            index = (subscription.topic, _index(subscription.pattern))
+            left = [other for other in self._subscriptions.pop(index, ()) if other is not subscription]
             if left:
-                self._feeds[place] = left
-            else:
-                self._feeds.pop(place, None)
+                self._subscriptions[index] = left
 
 
 class LocalLink:
     """A link within one process: no socket, no thread, nothing ever waits.
 
-    Parameters
-    ----------
-    board
-        Shared by all links that are to hear each other.
-
     Examples
     --------
-    >>> board = Board()
-    >>> here, there = LocalLink(board), LocalLink(board)
-    >>> feed = there.subscribe("decisions", ">")
+    >>> bus = LocalBus()
+    >>> here, there = LocalLink(bus), LocalLink(bus)
+    >>> subscription = there.subscribe("decisions", ">")
     >>> here.put("decisions", "rack1.n1", b"accept")
-    >>> [entry.value for entry in feed.drain()]
+    >>> [entry.value for entry in subscription.drain()]
     [b'accept']
     """
 
-    def __init__(self, board: Board) -> None:
-        self.board = board
+    def __init__(self, bus: LocalBus) -> None:
+        self.bus = bus
         self.last_error = ""
+        self.faults = 0
+        self.last_fault = ""
         self.name_key: bytes | None = None
         self.rule: Mapping[str, Any] = {}
-        self.closed = False
-        self._feeds: list[Feed] = []
-
-    @property
-    def connected(self) -> bool:
-        """True until closed: a board in the same process is always there."""
-        return not self.closed
+        self.connected = True
+        self._subscriptions: list[Subscription] = []
 
     def now(self) -> float:
-        """Return the time of the board."""
-        return self.board.clock()
+        """Return the time of the bus."""
+        return self.bus.clock()
 
     def put(self, topic: str, key: str, value: bytes) -> None:
         """Store a value for all to see."""
-        if not self.closed:
-            self.board.set(topic, key, value)
+        if self.connected:
+            self.bus.set(topic, key, value)
 
     def get(self, topic: str, key: str) -> Entry | None:
         """Return the newest value of `key`, or None."""
-        self._open()
-        return self.board.values[topic].get(key)
+        self._check_open()
+        return self.bus.values[topic].get(key)
 
     def compare_and_set(self, topic: str, key: str, value: bytes, *, revision: int) -> int | None:
         """Replace the value of `revision`; None if it is no longer the newest."""
-        self._open()
-        return self.board.set(topic, key, value, revision)
+        self._check_open()
+        return self.bus.set(topic, key, value, revision)
 
-    def subscribe(self, topic: str, pattern: str) -> Feed:
-        """Return a feed that already holds what lies on the board."""
-        self._open()
-        feed = Feed(topic, pattern)
-        self.board.add(feed)
-        feed.ready = True
-        self._feeds.append(feed)
-        return feed
+    def subscribe(self, topic: str, pattern: str) -> Subscription:
+        """Return a subscription that already holds what lies on the bus."""
+        self._check_open()
+        subscription = Subscription(topic, pattern)
+        self.bus.add(subscription)
+        subscription.ready = True
+        self._subscriptions.append(subscription)
+        return subscription
 
-    def unsubscribe(self, feed: Feed) -> None:
-        """Stop one feed."""
-        self.board.remove(feed)
-        if feed in self._feeds:
-            self._feeds.remove(feed)
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """End one subscription."""
+        self.bus.remove(subscription)
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
 
     def close(self) -> None:
-        """Stop all feeds of this link."""
-        for feed in list(self._feeds):
-            self.unsubscribe(feed)
-        self.closed = True
+        """End all subscriptions of this link."""
+        for subscription in list(self._subscriptions):
+            self.unsubscribe(subscription)
+        self.connected = False
 
-    def _open(self) -> None:
-        if self.closed:
+    def _check_open(self) -> None:
+        if not self.connected:
             raise LinkDownError("the link must be open, got a closed one: open another")
 
 
@@ -241,9 +318,7 @@ def matches(pattern: str, key: str) -> bool:
     """
     wanted, parts = pattern.split("."), key.split(".")
     if wanted[-1] == ">":
-        return len(parts) >= len(wanted) and all(
-            w in ("*", p) for w, p in zip(wanted[:-1], parts, strict=False)
-        )
+        wanted, parts = wanted[:-1], parts[: len(wanted) - 1] if len(parts) >= len(wanted) else []
     return len(parts) == len(wanted) and all(w in ("*", p) for w, p in zip(wanted, parts, strict=True))
 
 
@@ -251,8 +326,8 @@ def _one_below(parent: str) -> str:
     return f"{parent}.*" if parent else "*"
 
 
-def _filed_under(pattern: str) -> str:
-    """Return what a put looks up to find this pattern: the key, its parent's, or all."""
+def _index(pattern: str) -> str:
+    """Return under which of its three look-ups a put finds this pattern: the key, its parent's, or `>`."""
     if "*" not in pattern and ">" not in pattern:
         return pattern
     parent = pattern.rpartition(".")[0]

@@ -1,32 +1,104 @@
-"""A node's membership: tell what it knows, publish its decision, adopt the global view.
+"""A node's membership: publish its summary and decision, adopt the global view.
 
-Covers: all that an agent needs of the federation, in one call per timestep that never
-waits and never raises. While the bus is away the node decides on the view it has.
+Covers: all that an agent needs of the federation, in one call per timestep that never waits
+and never raises. While the bus is away the node decides on the view it has. What adopting does
+to a node: `prontosched.pipeline.node`. What statistics do to its signal: `prontosched.signals`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from prontosched.decision import Decision
-from prontosched.federation.adopting import ADOPT_SECONDS, RANK, Adoptions, HeardView, fitted
-from prontosched.federation.contribution import Contributor, shared_by, start_signal, summary_of
-from prontosched.federation.herald import Herald
-from prontosched.federation.link import Link
-from prontosched.federation.message import GlobalView
-from prontosched.federation.propagation import Propagation
-from prontosched.federation.schema import Metrics, SentNames
-from prontosched.federation.schema_book import SchemaBook
+from prontosched.errors import FederationError, StateError
+from prontosched.federation.link import VIEW_KEY, VIEWS, Link
+from prontosched.federation.message import GlobalView, Statistics, Summary, UnknownSchemaError, clash_note
+from prontosched.federation.pooling import trust, view_in_units
+from prontosched.federation.publisher import DecisionPublisher, Propagation, SummaryPublisher
+from prontosched.federation.schema import Metrics, SchemaCache, hashed
 from prontosched.federation.tree import Tree, split
-from prontosched.federation.voice import Voice
-from prontosched.subspace import Subspace
+from prontosched.pipeline.node import LEAST_WEIGHT, Node, adopted_weight
+from prontosched.subspace import Array, Subspace
 
 log = logging.getLogger(__name__)
 
 # Mean and deviation of a vector or two would be those vectors themselves.
 FIRST_TIMESTEP = 10
+ADOPT_SECONDS = 300.0
+ADOPTED_RANK = 4
+# Until its own history has filled, a learned signal does better by the present value than
+# by what a fleet has learned; much later it has learned itself.
+START_TIMESTEP, LAST_START_TIMESTEP = 300, 1000
+# Weight of a view that fits, relative to what a node gives any view it adopts.
+FULL_TRUST = 10.0
+
+
+class ViewSubscriber:
+    """The newest global view on the bus; the members of one process may share one.
+
+    Parameters
+    ----------
+    is_member
+        Tells whether a name is that of a node served here.
+
+    Attributes
+    ----------
+    view
+        The newest view that could be read, or None.
+    errors, last_error
+        Views that could not be read, and the last reason.
+    clashes
+        Names of nodes served here under which another agent publishes too.
+    """
+
+    def __init__(self, link: Link, schemas: SchemaCache, is_member: Callable[[str], bool]) -> None:
+        self.link = link
+        self.schemas = schemas
+        self.view: GlobalView | None = None
+        self.errors = 0
+        self.last_error = ""
+        self.clashes: tuple[str, ...] = ()
+        self._is_member = is_member
+        self._warned: set[str] = set()
+        self._subscription = link.subscribe(VIEWS, VIEW_KEY)
+        self._unread: bytes | None = None
+
+    def poll(self) -> GlobalView | None:
+        """Read what arrived, without waiting for the bus; return the newest view."""
+        for entry in self._subscription.drain():
+            self._unread = entry.value
+        if self._unread is not None:
+            self._read(self._unread)
+        return self.view
+
+    def close(self) -> None:
+        """End the subscription."""
+        self.link.unsubscribe(self._subscription)
+
+    def _read(self, data: bytes) -> None:
+        try:
+            view = GlobalView.from_bytes(data, self.schemas)
+        except UnknownSchemaError:
+            # Its schema is still on the way.
+            return
+        except FederationError as error:
+            self._unread = None
+            self.errors += 1
+            self.last_error = str(error)
+            return
+        self._unread = None
+        if self.view is not None and view.revision == self.view.revision:
+            return
+        self.view = view
+        self.clashes = tuple(name for name in view.clashes if self._is_member(name))
+        new = [name for name in self.clashes if name not in self._warned]
+        if new:
+            log.warning("%s", clash_note(new))
+            self._warned.update(new)
 
 
 class Member:
@@ -34,8 +106,6 @@ class Member:
 
     Parameters
     ----------
-    link
-        The bus.
     name
         The node's place, `site/row/rack/node`.
     tree, rule
@@ -44,18 +114,13 @@ class Member:
         How long a decision holds without being renewed.
     adopt_seconds
         How often a newer global view is adopted.
-    name_key
-        Sends the names of metrics as hashes under this key, at least 16 bytes; None
-        takes the link's.
-    rank
-        Directions of the global view that are adopted.
-    heard
-        The global view as it comes down, where many nodes of one process share it; None makes one.
+    views
+        The global view, where many members of one process share it; None makes one.
 
     Attributes
     ----------
     adopted, started
-        How many times a view was adopted, and how many times the signal took up what the fleet has learned.
+        How many times a view was adopted, and how many times the signal took up the fleet's statistics.
     """
 
     def __init__(
@@ -67,58 +132,60 @@ class Member:
         rule: Propagation | None = None,
         decision_seconds: float = 60.0,
         adopt_seconds: float = ADOPT_SECONDS,
-        name_key: bytes | None = None,
-        rank: int = RANK,
-        heard: HeardView | None = None,
+        views: ViewSubscriber | None = None,
     ) -> None:
         split(name)
         self.link = link
         self.name = name
-        self.herald = Herald(link, name, seconds=decision_seconds)
-        self.name_key = name_key or link.name_key
-        self.rank = rank
-        self.book = SchemaBook(link) if heard is None else heard.book
-        self.voice = Voice(
-            link, name, tree=tree or Tree(), book=self.book, rule=rule or Propagation(rank=rank, **link.rule)
+        self.name_key = link.name_key
+        self.adopt_seconds = adopt_seconds
+        self._shared = views is not None
+        self._views = views or ViewSubscriber(link, SchemaCache(link), lambda other: other == name)
+        self.decisions = DecisionPublisher(link, name, seconds=decision_seconds)
+        self.summaries = SummaryPublisher(
+            link,
+            name,
+            tree=tree or Tree(),
+            schemas=self._views.schemas,
+            rule=rule or Propagation(**link.rule),
         )
         self.adopted = self.started = 0
         self._errors = 0
         self._last_error = ""
-        self._heard = heard or HeardView(link, self.book, lambda place: place == self.name)
-        self._shared = heard is not None
-        self._adoptions = Adoptions(1, seconds=adopt_seconds)
-        self._looked_at: Subspace | None = None
-        self._names = SentNames()
+        self._offered: Subspace | None = None
+        self._adopted_revision, self._adopted_at = -1, -np.inf
+        self._adopted_step, self._started_step = 0, 0
+        self._untested = False
 
     @property
     def view(self) -> GlobalView | None:
-        """The global view heard last."""
-        return self._heard.view
+        """The newest global view."""
+        return self._views.view
 
     @property
     def clashes(self) -> tuple[str, ...]:
-        """The node's own name, if another agent speaks under it."""
-        return tuple(name for name in self._heard.clashes if name == self.name)
+        """The node's own name, if another agent publishes under it."""
+        return tuple(name for name in self._views.clashes if name == self.name)
 
     @property
     def errors(self) -> int:
-        """How much went wrong and was survived."""
-        return self._errors + (0 if self._shared else self._heard.errors)
+        """Faults that were survived; those of a shared view are not counted here."""
+        return self._errors + (0 if self._shared else self._views.errors)
 
     @property
     def last_error(self) -> str:
-        """The last thing that went wrong."""
-        return self._last_error or self._heard.last_error
+        """The last fault."""
+        return self._last_error or self._views.last_error
 
-    def step(self, node: Contributor, decision: Decision) -> bool:
+    def step(self, node: Node, decision: Decision) -> bool:
         """Take part for one timestep; True when the node adopted a view.
 
         Call it after `node.step`. Nothing here waits for the bus, and nothing is raised:
         a federation that fails must not keep a node from deciding.
         """
         try:
-            self.herald.say(decision.accept, lambda: decision)
-            self._propagate(node)
+            self.decisions.publish(decision)
+            self._publish_summary(node)
             return self._adopt(node)
         except Exception as error:
             self._errors += 1
@@ -128,56 +195,135 @@ class Member:
             return False
 
     def leave(self) -> None:
-        """Say goodbye, so that no one waits for this node to expire."""
-        self.voice.leave()
-        self.herald.take_back()
+        """Withdraw what was published, so that no one waits for this node to expire."""
+        self.summaries.close()
+        self.decisions.withdraw()
         if not self._shared:
-            self._heard.close()
+            self._views.close()
 
-    def _propagate(self, node: Contributor) -> None:
+    def _publish_summary(self, node: Node) -> None:
         own = node.embedding.subspace
         if (
             node.timestep < FIRST_TIMESTEP
-            or not self.voice.ready
-            or (own is self._looked_at and not self.voice.rule.aged(self.link.now()))
+            or not self.summaries.ready
+            or (own is self._offered and not self.summaries.rule.aged(self.link.now()))
         ):
             return
         metrics = self._metrics(node)
         if metrics is not None:
-            self.voice.offer(summary_of(node, self.name, metrics), lambda: shared_by(node))
-            self._looked_at = own
+            self.summaries.publish(node_summary(node, self.name, metrics), lambda: signal_statistics(node))
+            self._offered = own
 
-    def _metrics(self, node: Contributor) -> Metrics | None:
-        """Return the names as they are sent, hashed once per schema."""
+    def _metrics(self, node: Node) -> Metrics | None:
+        """Return the names as they are sent: their own, or hashed where there is a key."""
         own = node.metrics
         if own is None:
             subspace = node.embedding.subspace
             if subspace is None:
                 return None
             own = tuple(f"metric {row}" for row in range(subspace.features))
-        return self._names.of(own, self.name_key)
+        return hashed(own, self.name_key) if self.name_key else own
 
-    def _adopt(self, node: Contributor) -> bool:
-        view = self._heard.look()
+    def _adopt(self, node: Node) -> bool:
+        view = self._views.poll()
         if view is None:
             return False
-        self._start_signal(node, view)
+        if self._start_due(view, node.timestep):
+            self._started_step = node.timestep
+            self.started += start_signal(node, view.statistics)
         now, learned = self.link.now(), node.embedding.subspace is not None
-        if not self._adoptions.due(view, now, np.array([node.timestep]), np.array([learned]))[0]:
+        if not self._adoption_due(view, now, node.timestep, learned=learned):
             return False
         metrics = self._metrics(node)
         if metrics is None:
             return False
-        self._adoptions.note(0, view, now, node.timestep, learned=learned)
-        found = fitted(view, node, metrics, rank=self.rank)
-        if found is None:
+        self._adopted_revision, self._adopted_at = view.revision, now
+        self._adopted_step, self._untested = node.timestep, not learned
+        fitted = fit_view(view, node, metrics)
+        if fitted is None:
             return False
-        mine, samples = found
-        node.adopt(mine, samples=samples)
+        node.adopt(fitted[0], samples=fitted[1])
         self.adopted += 1
         return True
 
-    def _start_signal(self, node: Contributor, view: GlobalView) -> None:
-        if self._adoptions.starting(view, np.array([node.timestep]))[0]:
-            self._adoptions.note_start(0, node.timestep)
-            self.started += start_signal(node, view.statistics)
+    def _adoption_due(self, view: GlobalView, now: float, timestep: int, *, learned: bool) -> bool:
+        if view.subspace is None:
+            return False
+        if timestep < self._adopted_step:
+            # The node was built anew, cold: it knows nothing of a view.
+            self._adopted_revision, self._adopted_at = -1, -np.inf
+            self._adopted_step, self._untested = 0, False
+        newer = self._adopted_revision != view.revision and now - self._adopted_at >= self.adopt_seconds
+        # A young node's units change as its scale settles, and so does how far the view fits it.
+        grown = timestep >= 1.5 * self._adopted_step + 10
+        # The first own block says whether the view was rightly trusted.
+        tested = self._untested and learned
+        # A node that has seen this much would drop the view at once.
+        old = learned and adopted_weight(float(timestep)) < LEAST_WEIGHT
+        return (newer or grown or tested) and not old
+
+    def _start_due(self, view: GlobalView, timestep: int) -> bool:
+        """Tell whether the signal should take up the fleet's statistics: once, while it is young."""
+        if timestep < self._started_step:
+            self._started_step = 0
+        young = START_TIMESTEP <= timestep <= LAST_START_TIMESTEP
+        return young and self._started_step == 0 and bool(view.statistics)
+
+
+def node_summary(node: Node, name: str, metrics: Metrics) -> Summary:
+    """Return what a node knows, in its own units, not numbered yet."""
+    features, scaling = len(metrics), node.scaling
+    samples = float(node.embedding.samples)
+    mean, deviation, counts = np.zeros(features), np.ones(features), np.full(features, samples)
+    if scaling is not None and scaling.samples:
+        mean, deviation = scaling.mean, np.sqrt(scaling.variance)
+        counts = samples * np.maximum(1.0 - scaling.unknown / scaling.samples, 0.0)
+    return Summary(
+        node=name,
+        metrics=metrics,
+        subspace=node.embedding.kept,
+        samples=samples,
+        mean=mean,
+        deviation=deviation,
+        spread=np.zeros(features),
+        counts=counts,
+    )
+
+
+def fit_view(view: GlobalView, node: Node, metrics: Metrics) -> tuple[Subspace, float] | None:
+    """Return the view in a node's metrics and units, and for how many samples its strengths stand.
+
+    The samples say how much the node should trust it: as far as what the node learned
+    itself lies within the view. None where they have nothing in common.
+    """
+    deviation: Array | None = None
+    if node.scaling is not None and node.scaling.samples > 1:
+        deviation = np.sqrt(node.scaling.variance)
+    fitted = view_in_units(view, metrics, deviation, rank=ADOPTED_RANK)
+    if fitted is None:
+        return None
+    return fitted, 1.0 / max(FULL_TRUST * trust(fitted, node.embedding.subspace), 1e-9)
+
+
+def signal_statistics(node: Node) -> Statistics:
+    """Return the additive statistics of a node's signal, under the signal's name; none while all are 0."""
+    signal: Any = node.signal
+    if not hasattr(signal, "share"):
+        return {}
+    shared = {f"{signal.name}.{name}": np.asarray(value) for name, value in signal.share().items()}
+    return shared if any(value.any() for value in shared.values()) else {}
+
+
+def start_signal(node: Node, statistics: Mapping[str, Array]) -> bool:
+    """Let a young node's signal begin with the fleet's statistics; False when it cannot."""
+    signal: Any = node.signal
+    prefix = f"{signal.name}."
+    own = {name.removeprefix(prefix): value for name, value in statistics.items() if name.startswith(prefix)}
+    if not own or not hasattr(signal, "start_from"):
+        return False
+    try:
+        signal.start_from(own)
+    except (StateError, KeyError, ValueError) as error:
+        log.info("the fleet's statistics do not fit this signal: %s", error)
+        return False
+    return True

@@ -1,51 +1,60 @@
-"""What travels between members: summaries up, decisions sideways, the global view down.
+"""The messages of the federation: summaries up, the global view down, decisions to anyone.
 
-Covers: the three messages as values and as bytes, versioned, bounded and checked on
-arrival. Numbers travel as float32: they describe standardised data, where that is far
-finer than the truncation of a subspace. Names of metrics travel once, in a schema.
-Does not cover: how messages are combined; see `prontosched.federation.aggregator`.
+Covers: the messages as values and as bytes: versioned, bounded, and checked on arrival.
+Anyone on the bus can send anything. What passes the checks cannot break a merge, nor
+outweigh honest members. Numbers travel as float32: they describe standardised data, where
+that is far finer than the truncation of a subspace. Names of metrics travel once, as a schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.codec import encode
-from prontosched.errors import FederationError
-from prontosched.federation.arrival import Schemas, decoded, number, text, unpack, whole
+from prontosched import symmetric
+from prontosched.codec import decode, encode
+from prontosched.errors import FederationError, StateError
+from prontosched.federation.link import MESSAGE_LIMIT
 from prontosched.federation.schema import Metrics, fingerprint
-from prontosched.federation.tree import ROOT, split
+from prontosched.federation.tree import MAX_NAME, ROOT, split
 from prontosched.subspace import Array, Subspace
-from prontosched.symmetric import is_symmetric, upper
 
-SUMMARY_VERSION = 1
-VIEW_VERSION = 1
-DECISION_VERSION = 1
-MESSAGE_LIMIT = 512 * 1024
-DECISION_LIMIT = 4096
+VERSIONS = {"summary": 1, "view": 1, "decision": 1, "census": 1}
+LIMITS = {"summary": MESSAGE_LIMIT, "view": MESSAGE_LIMIT, "decision": 4096, "census": 1024}
 MAX_REASON = 400
-# What a summary has beyond a view, all whole numbers.
-OWN = ("incarnation", "sequence", "sent", "skipped")
+MAX_RANK = 64
+MAX_STATISTICS = 64
+MAX_STATISTIC_NUMBERS = 65_536
+# A scaled value is clipped at 8, so no second moment can exceed 64 per metric and
+# sample; the rest is room for estimates of a young scale.
+MAX_MOMENT = 256.0
+# Duplicate names that are told at most; when they have been dealt with, others follow.
+MAX_CLASHES = 32
+SHOWN_CLASHES = 5
 
 Statistics = Mapping[str, Array]
+Schemas = Callable[[str], Metrics | None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Summary:
-    """What a node, or an aggregator for all nodes under it, knows and shares.
+class UnknownSchemaError(FederationError):
+    """A message names its metrics by a fingerprint whose schema has not arrived yet."""
+
+    def __init__(self, schema: str) -> None:
+        super().__init__(f"a message must name a known schema, got {schema}: wait until its names arrive")
+        self.schema = schema
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Estimate:
+    """What is known of one node or of many: the fields that a summary and the view share.
 
     Attributes
     ----------
-    node
-        Who sends it.
-    incarnation, sequence
-        Of two summaries the one with the larger pair is newer. A sender that starts
-        again takes a larger incarnation than any it finds on the bus.
     metrics
         Names of the rows.
     subspace
@@ -53,26 +62,18 @@ class Summary:
     samples
         Vectors behind the singular values (effective memory, where the past fades).
     mean, deviation, spread
-        Scale of each metric: its level, its deviation within a node, and the deviation
-        of the levels between nodes (0 for a single node).
+        Scale of each metric: its level, its deviation within a node, and the deviation of the
+        levels between nodes (0 for a single node).
     counts
         Samples behind each metric.
     nodes
         Nodes behind it: 1 for a node.
     statistics
-        Named statistics of a learned signal. They must be additive: the fleet's are the
-        sum over nodes.
-    sent, skipped
-        Summaries sent so far, and those that epsilon saved.
-    merged
-        True for what an aggregator says.
+        Named statistics of a learned signal. They are additive: the fleet's are the sum over nodes.
     clashes
-        Names below under which more than one agent speaks.
+        Names under which more than one agent publishes.
     """
 
-    node: str
-    incarnation: int
-    sequence: int
     metrics: Metrics
     subspace: Subspace | None
     samples: float
@@ -82,10 +83,32 @@ class Summary:
     counts: Array
     nodes: int = 1
     statistics: Statistics = field(default_factory=dict)
+    clashes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Summary(Estimate):
+    """What a node, or an aggregator for all nodes under it, knows and shares.
+
+    Attributes
+    ----------
+    node
+        Who sends it.
+    incarnation, sequence
+        Of two summaries the one with the larger pair is newer. A sender that starts
+        again takes a larger incarnation than any it finds on the bus.
+    sent, skipped
+        Summaries sent so far, and those that epsilon saved.
+    merged
+        True for an aggregator's.
+    """
+
+    node: str
+    incarnation: int = 0
+    sequence: int = 0
     sent: int = 0
     skipped: int = 0
     merged: bool = False
-    clashes: tuple[str, ...] = ()
 
     @property
     def version(self) -> tuple[int, int]:
@@ -94,10 +117,10 @@ class Summary:
 
     def to_bytes(self) -> bytes:
         """Return the message; a node of 134 metrics needs about 4 kB."""
-        own: dict[str, Any] = {name: getattr(self, name) for name in OWN}
+        own: dict[str, Any] = {name: getattr(self, name) for name in ("node", *_COUNTERS)}
         if self.merged:
             own["merged"] = True
-        return encode("summary", SUMMARY_VERSION, {"node": self.node, **own, **_pack(self)})
+        return encode("summary", VERSIONS["summary"], {**own, **_packed(self)})
 
     @classmethod
     def from_bytes(cls, data: bytes, schemas: Schemas) -> Summary:
@@ -110,63 +133,38 @@ class Summary:
         FederationError
             Anything else that is wrong with it.
         """
-        fields = decoded(data, "summary", SUMMARY_VERSION, MESSAGE_LIMIT)
-        node = text(fields, "node", 200)
+        found = read_fields(data, "summary")
+        node = read_text(found, "node", MAX_NAME)
         if node != ROOT:
             split(node)
-        own: dict[str, Any] = {name: whole(fields, name) for name in OWN}
-        own["merged"] = fields.get("merged") is True
-        return cls(node=node, **own, **unpack(fields, schemas, f"summary of {node!r}"))
+        own: dict[str, Any] = {name: read_count(found, name) for name in _COUNTERS}
+        own["merged"] = found.get("merged") is True
+        return cls(node=node, **own, **_unpacked(found, schemas, f"summary of {node!r}"))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GlobalView:
-    """What the root knows of the whole fleet; the fields are those of a `Summary`.
+_COUNTERS = ("incarnation", "sequence", "sent", "skipped")
 
-    Attributes
-    ----------
-    revision
-        Grows with every view that is published.
-    """
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class GlobalView(Estimate):
+    """What the root knows of the whole fleet; `revision` grows with every view."""
 
     revision: int
-    metrics: Metrics
-    subspace: Subspace | None
-    samples: float
-    mean: Array
-    deviation: Array
-    spread: Array
-    counts: Array
-    nodes: int = 0
-    statistics: Statistics = field(default_factory=dict)
-    clashes: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
         """Return the message."""
-        return encode("view", VIEW_VERSION, {"revision": self.revision, **_pack(self)})
+        return encode("view", VERSIONS["view"], {"revision": self.revision, **_packed(self)})
 
     @classmethod
     def from_bytes(cls, data: bytes, schemas: Schemas) -> GlobalView:
         """Read and check a message; errors as in `Summary.from_bytes`."""
-        fields = decoded(data, "view", VIEW_VERSION, MESSAGE_LIMIT)
-        return cls(revision=whole(fields, "revision"), **unpack(fields, schemas, "global view"))
+        found = read_fields(data, "view")
+        return cls(revision=read_count(found, "revision"), **_unpacked(found, schemas, "global view"))
 
     @classmethod
     def of(cls, summary: Summary, revision: int) -> GlobalView:
         """Make the view out of the root's own summary."""
-        return cls(
-            revision,
-            summary.metrics,
-            summary.subspace,
-            summary.samples,
-            summary.mean,
-            summary.deviation,
-            summary.spread,
-            summary.counts,
-            summary.nodes,
-            summary.statistics,
-            summary.clashes,
-        )
+        return cls(revision=revision, **{one.name: getattr(summary, one.name) for one in fields(Estimate)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,62 +192,211 @@ class DecisionMessage:
 
     def to_bytes(self) -> bytes:
         """Return the message, about 300 bytes."""
-        return encode(
-            "decision",
-            DECISION_VERSION,
-            {
-                "node": self.node,
-                "accept": self.accept,
-                "score": self.score,
-                "reason": self.reason[:MAX_REASON],
-                "issued": self.issued,
-                "valid_until": self.valid_until,
-                "threshold": self.threshold,
-                "probability": self.probability,
-            },
-        )
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        return encode("decision", VERSIONS["decision"], {**own, "reason": self.reason[:MAX_REASON]})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DecisionMessage:
         """Read and check a message."""
-        fields = decoded(data, "decision", DECISION_VERSION, DECISION_LIMIT)
-        node = text(fields, "node", 200)
+        found = read_fields(data, "decision")
+        node = read_text(found, "node", MAX_NAME)
         split(node)
-        if not isinstance(fields.get("accept"), bool):
-            raise FederationError(
-                f"accept must be true or false, got {fields.get('accept')!r:.40}: discard it"
-            )
-        numbers = {
-            name: number(fields, name)
-            for name in ("score", "issued", "valid_until", "threshold", "probability")
-        }
-        return cls(node=node, accept=fields["accept"], reason=text(fields, "reason", MAX_REASON), **numbers)
+        accept = found.get("accept")
+        if not isinstance(accept, bool):
+            raise FederationError(f"accept must be true or false, got {accept!r:.40}: discard it")
+        numbers = ("score", "issued", "valid_until", "threshold", "probability")
+        return cls(
+            node=node,
+            accept=accept,
+            reason=read_text(found, "reason", MAX_REASON),
+            **{name: _number(found, name) for name in numbers},
+        )
 
 
-def _pack(message: Summary | GlobalView) -> dict[str, Any]:
-    subspace = message.subspace
+def census_to_bytes(nodes: int) -> bytes:
+    """Return the message by which the root tells how many nodes there are."""
+    return encode("census", VERSIONS["census"], {"nodes": nodes})
+
+
+def clash_note(names: Sequence[str]) -> str:
+    """Say that some names are used by more than one agent, and what to do.
+
+    Examples
+    --------
+    >>> clash_note(["rack/n1"])
+    'more than one agent runs as rack/n1 and each hides the other: give every agent a --name of its own'
+    """
+    more = f" and {len(names) - SHOWN_CLASHES} more" if len(names) > SHOWN_CLASHES else ""
+    return (
+        f"more than one agent runs as {', '.join(names[:SHOWN_CLASHES])}{more} and each hides the other: "
+        "give every agent a --name of its own"
+    )
+
+
+def read_fields(data: bytes, kind: str) -> dict[str, Any]:
+    """Decode a message, whatever was sent; all that can go wrong is a `FederationError`."""
+    try:
+        return decode(data, kind=kind, version=VERSIONS[kind], limit=LIMITS[kind])
+    except (StateError, ValueError, TypeError) as error:
+        raise FederationError(f"{kind}: {error}") from error
+
+
+def read_text(found: dict[str, Any], name: str, longest: int) -> str:
+    """Return a text field of at most `longest` characters."""
+    value = found.get(name)
+    if not isinstance(value, str) or len(value) > longest:
+        raise FederationError(
+            f"{name} must be a text of at most {longest} characters, got {value!r:.40}: discard it"
+        )
+    return value
+
+
+def read_count(found: dict[str, Any], name: str) -> int:
+    """Return a whole number from 0."""
+    value = found.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+        raise FederationError(f"{name} must be a whole number from 0, got {value!r:.40}: discard it")
+    return value
+
+
+def _packed(estimate: Estimate) -> dict[str, Any]:
+    subspace = estimate.subspace
     packed: dict[str, Any] = {
-        "schema": fingerprint(message.metrics),
-        "samples": float(message.samples),
-        "nodes": message.nodes,
-        "mean": _single(message.mean),
-        "deviation": _single(message.deviation),
+        "schema": fingerprint(estimate.metrics),
+        "samples": float(estimate.samples),
+        "nodes": estimate.nodes,
+        "mean": _single(estimate.mean),
+        "deviation": _single(estimate.deviation),
     }
     if subspace is not None:
         packed |= {"basis": _single(subspace.basis), "strengths": _single(subspace.singular_values)}
     # A lone node has neither; leaving them out is a fifth of its message.
-    if np.any(message.spread):
-        packed["spread"] = _single(message.spread)
-    if not np.all(message.counts == message.samples):
-        packed["counts"] = _single(message.counts)
-    if message.clashes:
-        packed["clashes"] = list(message.clashes)
-    for name, value in message.statistics.items():
+    if np.any(estimate.spread):
+        packed["spread"] = _single(estimate.spread)
+    if not np.all(estimate.counts == estimate.samples):
+        packed["counts"] = _single(estimate.counts)
+    if estimate.clashes:
+        packed["clashes"] = list(estimate.clashes)
+    for name, value in estimate.statistics.items():
         # A matrix of products is symmetric; half of it is enough.
-        half = is_symmetric(value)
-        packed[f"{'symmetric' if half else 'statistic'}:{name}"] = _single(upper(value) if half else value)
+        if symmetric.is_symmetric(value):
+            packed[f"symmetric:{name}"] = _single(symmetric.upper(value))
+        else:
+            packed[f"statistic:{name}"] = _single(value)
     return packed
 
 
 def _single(values: Array) -> NDArray[np.float32]:
     return np.asarray(values, np.float32)
+
+
+def _unpacked(found: dict[str, Any], schemas: Schemas, what: str) -> dict[str, Any]:
+    """Return the checked fields of an `Estimate`."""
+    schema = read_text(found, "schema", 32)
+    samples = _number(found, "samples")
+    nodes = read_count(found, "nodes")
+    if not 0.0 <= samples <= 1e15 or nodes > 10_000_000:
+        raise FederationError(
+            f"{what} must have plausible counts, got {samples} samples of {nodes} nodes: discard it"
+        )
+    mean = _vector(found, "mean", None)
+    features = len(mean)
+    deviation = _vector(found, "deviation", features)
+    spread = _vector(found, "spread", features) if "spread" in found else np.zeros(features)
+    counts = _vector(found, "counts", features) if "counts" in found else np.full(features, samples)
+    if min(deviation.min(), spread.min(), counts.min()) < 0.0:
+        raise FederationError(f"{what} must have deviations and counts from 0, got negative ones: discard it")
+    checked = {
+        "subspace": _subspace(found, features, samples, what) if "basis" in found else None,
+        "statistics": _statistics(found, what),
+        "clashes": _clashes(found, what),
+    }
+    metrics = schemas(schema)
+    if metrics is None:
+        raise UnknownSchemaError(schema)
+    if len(metrics) != features:
+        raise FederationError(
+            f"{what} must have {len(metrics)} metrics as its schema says, got {features}: discard it"
+        )
+    scale = {"mean": mean, "deviation": deviation, "spread": spread, "counts": counts}
+    return {"metrics": metrics, "samples": samples, "nodes": nodes, **scale, **checked}
+
+
+def _subspace(found: dict[str, Any], features: int, samples: float, what: str) -> Subspace:
+    raw = found["basis"]
+    basis = np.asarray(raw if isinstance(raw, np.ndarray) else (), np.float64)
+    if basis.ndim != 2 or basis.shape[0] != features or not 1 <= basis.shape[1] <= min(MAX_RANK, features):
+        raise FederationError(
+            f"{what} must have a basis of {features} rows, got shape {basis.shape}: discard it"
+        )
+    strengths = _vector(found, "strengths", basis.shape[1])
+    if not np.isfinite(basis).all() or np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() > 1e-3:
+        raise FederationError(f"{what} must have an orthonormal basis, got another: discard it")
+    if strengths[-1] <= 0.0 or (strengths[1:] - strengths[:-1] > 1e-5 * strengths[0]).any():
+        raise FederationError(
+            f"{what} must have falling singular values above 0, got {strengths[:4]}: discard it"
+        )
+    if float(strengths @ strengths) > MAX_MOMENT * features * max(samples, 1.0):
+        raise FederationError(
+            f"{what} must have singular values that {samples:g} standardised samples can have, "
+            f"got {strengths[0]:g}: discard it"
+        )
+    return Subspace(basis, strengths)
+
+
+def _statistics(found: dict[str, Any], what: str) -> dict[str, Array]:
+    statistics: dict[str, Array] = {}
+    for key, value in found.items():
+        kind, _, name = key.partition(":")
+        if name and isinstance(value, np.ndarray) and kind in ("statistic", "symmetric"):
+            numbers = np.asarray(value, np.float64)
+            statistics[name] = _matrix(numbers, what) if kind == "symmetric" else numbers
+    size = sum(value.size for value in statistics.values())
+    if len(statistics) > MAX_STATISTICS or size > MAX_STATISTIC_NUMBERS:
+        raise FederationError(
+            f"{what} must have at most {MAX_STATISTICS} statistics of {MAX_STATISTIC_NUMBERS} numbers, "
+            f"got {len(statistics)} of {size}: discard it"
+        )
+    if not all(np.isfinite(value).all() for value in statistics.values()):
+        raise FederationError(f"{what} must have finite statistics, got others: discard it")
+    return statistics
+
+
+def _clashes(found: dict[str, Any], what: str) -> tuple[str, ...]:
+    names = found.get("clashes", [])
+    known = isinstance(names, list) and len(names) <= MAX_CLASHES
+    if not known or not all(isinstance(name, str) and len(name) <= MAX_NAME for name in names):
+        raise FederationError(
+            f"{what} must have at most {MAX_CLASHES} names as clashes, got {names!r:.40}: discard it"
+        )
+    return tuple(names)
+
+
+def _matrix(triangle: Array, what: str) -> Array:
+    """Return symmetric matrices from their upper triangles `(..., n (n + 1) / 2)`."""
+    length = triangle.shape[-1] if triangle.ndim else 0
+    side = (math.isqrt(8 * length + 1) - 1) // 2
+    fits = length > 0 and side * (side + 1) // 2 == length
+    if not fits or triangle.size // length * side**2 > MAX_STATISTIC_NUMBERS:
+        raise FederationError(f"{what} must have upper triangles, got shape {triangle.shape}: discard it")
+    return symmetric.whole(triangle, side)
+
+
+def _number(found: dict[str, Any], name: str) -> float:
+    """Return a number; NaN and infinity are left to the caller."""
+    value = found.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise FederationError(f"{name} must be a number, got {value!r:.40}: discard it")
+    return float(value)
+
+
+def _vector(found: dict[str, Any], name: str, length: int | None) -> Array:
+    value = found.get(name)
+    if not isinstance(value, np.ndarray) or value.ndim != 1 or value.size != (length or value.size or -1):
+        raise FederationError(
+            f"{name} must be {length or 'some'} numbers, got {getattr(value, 'shape', value)!r:.40}"
+        )
+    numbers: Array = value.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise FederationError(f"{name} must be finite, got NaN or infinity: discard it")
+    return numbers

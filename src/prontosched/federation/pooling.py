@@ -1,10 +1,9 @@
 """One scale for the fleet: from each node's own units to pooled ones and back.
 
-Nodes divide their metrics by their own deviations, so a step of 1 means something
-else on each. Before summaries are merged they are brought to the pooled deviation of
-the fleet (within nodes; how far levels lie apart between nodes is kept as `spread`,
-because a node only ever looks at departures from its own level).
-Covers: the pooled scale, summaries on it, and the global view in a node's units.
+Nodes divide their metrics by their own deviations, so a step of 1 means something else on
+each. Before summaries are merged they are brought to the pooled deviation within nodes. How
+far the levels of nodes lie apart is kept as `spread`: a node only ever looks at departures
+from its own level.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from prontosched.subspace import Array, Subspace, summarise
 MAX_STRETCH = 8.0
 
 
-class Scale(NamedTuple):
-    """Scale per metric, `(d,)` each; see `Summary` for what they mean."""
+class PooledScale(NamedTuple):
+    """Scale per metric, `(d,)` each; see `Estimate` for what they mean."""
 
     mean: Array
     deviation: Array
@@ -31,14 +30,14 @@ class Scale(NamedTuple):
     counts: Array
 
 
-def pooled_scale(summaries: Sequence[Summary], metrics: Metrics) -> Scale:
+def pooled_scale(summaries: Sequence[Summary], metrics: Metrics) -> PooledScale:
     """Return the scale of all summaries together, each metric over those who have it.
 
     Deviations are pooled within nodes. What the nodes' levels lie apart adds to
     `spread`, never to `deviation`.
     """
     fields: list[Array] = []
-    for field in Scale._fields:
+    for field in PooledScale._fields:
         groups = [
             carry(np.stack([getattr(s, field) for s in group], axis=1), schema, metrics)
             for schema, group in _by_schema(summaries).items()
@@ -48,7 +47,7 @@ def pooled_scale(summaries: Sequence[Summary], metrics: Metrics) -> Scale:
     total = counts.sum(axis=0)
     share = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
     level = (share * mean).sum(axis=0)
-    return Scale(
+    return PooledScale(
         level,
         np.sqrt((share * deviation**2).sum(axis=0)),
         np.sqrt((share * (spread**2 + (mean - level) ** 2)).sum(axis=0)),
@@ -119,26 +118,20 @@ def shared_metrics(summaries: Sequence[Summary]) -> Metrics:
     return tuple(metrics[i] for i in np.sort(most))
 
 
-def for_node(
+def view_in_units(
     view: GlobalView, metrics: Metrics, deviation: Array | None, *, rank: int, samples: float = 1.0
 ) -> Subspace | None:
     """Return the global view over a node's own metrics and in its own scaled units.
+
+    None when the node and the view share no metric, or the view is empty.
 
     Parameters
     ----------
     deviation
         The node's own, `(d,)`; None for a node that has seen nothing yet, which then
-        sees the fleet's units as its own.
-    rank
-        Directions to keep.
+        takes the fleet's units for its own.
     samples
-        Vectors for which the singular values are to stand, as if the node itself had
-        seen that many vectors of an average node.
-
-    Returns
-    -------
-    Subspace | None
-        None when the node and the view share no metric, or the view is empty.
+        Vectors of an average node for which the singular values are to stand.
     """
     if view.subspace is None or view.samples <= 0:
         return None
@@ -149,16 +142,6 @@ def for_node(
         stretch = np.divide(fleet, deviation, out=np.zeros_like(fleet), where=deviation > 0)
         mine = mine * np.clip(stretch, 0.0, MAX_STRETCH)[:, None]
     return summarise(mine, rank=rank)
-
-
-def share_inside(view: Subspace, own: Subspace) -> float:
-    """Return the share of a node's own variance that lies within the global view, from 0 to 1.
-
-    Unlike the distance of two bases it weighs directions by their strength, so that the
-    weak ones, which are noise, do not make every node look like an outlier.
-    """
-    weighted = own.basis * own.singular_values
-    return min(1.0, float(np.sum((view.basis.T @ weighted) ** 2) / np.sum(weighted**2)))
 
 
 def trust(view: Subspace, own: Subspace | None) -> float:
@@ -176,7 +159,9 @@ def trust(view: Subspace, own: Subspace | None) -> float:
     """
     if own is None:
         return 1.0
-    inside = share_inside(view, own)
+    # Weighed by strength: the weak directions are noise and would make every node an outlier.
+    weighted = own.basis * own.singular_values
+    inside = min(1.0, float(np.sum((view.basis.T @ weighted) ** 2) / np.sum(weighted**2)))
     chance = min(view.rank / view.features, 0.99)
     return float(np.clip((inside - chance) / (1.0 - chance), 0.0, 1.0) ** 4)
 

@@ -1,7 +1,7 @@
 """The schema of a summary: which metric each row of a basis stands for.
 
-Covers: the fingerprint by which a message names its metrics instead of listing them,
-the message that lists them once, the union of several schemas, and names sent as keyed
+Covers: the fingerprint by which a message names its metrics, the message that lists them,
+the cache of known schemas, values moved from one schema to another, and names sent as keyed
 hashes. Metrics are matched by name, never by position.
 """
 
@@ -17,37 +17,32 @@ from numpy.typing import NDArray
 
 from prontosched.codec import decode, encode
 from prontosched.errors import FederationError, StateError
-from prontosched.subspace import Array, Subspace, summarise
+from prontosched.federation.link import SCHEMAS, Link, Subscription
+from prontosched.subspace import Array
 
 MAX_METRICS = 8192
 MAX_METRIC_NAME = 200
 SCHEMA_LIMIT = 2 * 1024 * 1024
-_KIND, _VERSION = "schema", 1
-_HASH_BYTES = 8
+MAX_SCHEMAS = 256
+MAX_PENDING = 64
 
 Metrics = tuple[str, ...]
 
 
 def fingerprint(metrics: Sequence[str]) -> str:
-    """Return 32 characters that stand for these names in this order.
-
-    Examples
-    --------
-    >>> fingerprint(["cpu", "disk"]) == fingerprint(["disk", "cpu"])
-    False
-    """
+    """Return 32 characters that stand for these names in this order."""
     return hashlib.blake2b("\n".join(metrics).encode(), digest_size=16).hexdigest()
 
 
 def schema_to_bytes(metrics: Sequence[str]) -> bytes:
-    """Return the message that tells which names a fingerprint stands for."""
-    return encode(_KIND, _VERSION, {"metrics": list(checked_metrics(metrics))})
+    """Return the message that lists the names behind a fingerprint."""
+    return encode("schema", 1, {"metrics": list(checked_metrics(metrics))})
 
 
 def schema_from_bytes(data: bytes, *, expected: str) -> Metrics:
-    """Read a schema and make sure that it is the one that `expected` stands for."""
+    """Read a schema and check that its fingerprint is `expected`."""
     try:
-        fields = decode(data, kind=_KIND, version=_VERSION, limit=SCHEMA_LIMIT)
+        fields = decode(data, kind="schema", version=1, limit=SCHEMA_LIMIT)
     except StateError as error:
         raise FederationError(f"schema {expected}: {error}") from error
     metrics = checked_metrics(fields.get("metrics"))
@@ -76,7 +71,7 @@ def checked_metrics(metrics: object) -> Metrics:
 
 
 def union(schemas: Iterable[Metrics]) -> Metrics:
-    """Return all names of all schemas, each once, in an order that depends on the names alone.
+    """Return all names of all schemas, each once, sorted.
 
     Examples
     --------
@@ -103,58 +98,75 @@ def carry(values: Array, metrics: Metrics, onto: Metrics) -> Array:
     return carried
 
 
-def align(subspace: Subspace | None, metrics: Metrics, onto: Metrics) -> Subspace | None:
-    """Return a subspace over other metrics: those it lacks get 0, those not asked for go.
+@functools.lru_cache(maxsize=64)
+def hashed(metrics: Metrics, key: bytes) -> Metrics:
+    """Return names that nobody without `key` can look up in a dictionary.
 
-    What a node does with its own subspace when its metrics change: nothing that was
-    learned of the metrics that stay is lost.
-
-    Examples
-    --------
-    >>> both = Subspace(np.eye(2), np.array([2.0, 1.0]))
-    >>> align(both, ("cpu", "disk"), ("disk", "net")).singular_values
-    array([1.])
-    """
-    if subspace is None or metrics == onto:
-        return subspace
-    moved = carry(subspace.basis * subspace.singular_values, metrics, onto)
-    return summarise(moved, rank=subspace.rank)
-
-
-class SentNames:
-    """Metrics by the names they travel under: their own, or hashed where there is a key.
-
-    Notes
-    -----
-    Memory: the last list asked for, so that the same one is not hashed again.
-    """
-
-    def __init__(self) -> None:
-        self._own: Metrics = ()
-        self._sent: Metrics = ()
-
-    def of(self, own: Metrics, key: bytes | None) -> Metrics:
-        """Return the names under which `own` is sent."""
-        if own is not self._own:
-            self._own, self._sent = own, hashed(own, key) if key else own
-        return self._sent
-
-
-def hashed(metrics: Sequence[str], key: bytes) -> Metrics:
-    """Return names that only holders of `key` can tell apart from noise.
-
-    The same name gives the same hash on every node with the same key, so summaries
-    still merge by name. Without the key a name cannot be looked up in a dictionary.
+    The same key gives the same hash on every node, so summaries still merge by name.
 
     Examples
     --------
-    >>> hashed(["cpu"], b"k" * 16) == hashed(["cpu"], b"k" * 16)
+    >>> hashed(("cpu",), b"k" * 16) == hashed(("cpu",), b"k" * 16)
     True
     """
     if len(key) < 16:
         raise FederationError(
             f"a key for metric names must have at least 16 bytes, got {len(key)}: use a longer one"
         )
-    return tuple(
-        hmac.new(key, name.encode(), hashlib.sha256).hexdigest()[: 2 * _HASH_BYTES] for name in metrics
-    )
+    return tuple(hmac.new(key, name.encode(), hashlib.sha256).hexdigest()[:16] for name in metrics)
+
+
+class SchemaCache:
+    """Names of metrics by fingerprint, read from the bus when a message needs them.
+
+    Nothing here waits: a schema that has not arrived is unknown until it has.
+
+    Notes
+    -----
+    Memory: at most 256 schemas; the least recently used is dropped first.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._known: dict[str, Metrics] = {}
+        self._pending: dict[str, Subscription] = {}
+        self._published: set[Metrics] = set()
+
+    def publish(self, metrics: Metrics) -> None:
+        """Put the schema of `metrics` on the bus, once."""
+        if metrics in self._published:
+            return
+        schema = fingerprint(metrics)
+        self._keep(schema, metrics)
+        self.link.put(SCHEMAS, schema, schema_to_bytes(metrics))
+        if len(self._published) >= MAX_SCHEMAS:
+            self._published.clear()
+        self._published.add(metrics)
+
+    def __call__(self, schema: str) -> Metrics | None:
+        """Return the names behind a fingerprint; where they are unknown, None, and subscribe to them."""
+        if schema not in self._known and schema not in self._pending:
+            if not schema.isalnum() or len(self._pending) >= MAX_PENDING:
+                return None
+            self._pending[schema] = self.link.subscribe(SCHEMAS, schema)
+        metrics = self._known.get(schema) or self._arrived(schema)
+        if metrics is not None:
+            self._keep(schema, metrics)
+        return metrics
+
+    def _arrived(self, schema: str) -> Metrics | None:
+        for entry in self._pending[schema].drain():
+            try:
+                metrics = schema_from_bytes(entry.value, expected=schema)
+            except FederationError:
+                # Anyone can put anything there. The right one may still come.
+                continue
+            self.link.unsubscribe(self._pending.pop(schema))
+            return metrics
+        return None
+
+    def _keep(self, schema: str, metrics: Metrics) -> None:
+        self._known.pop(schema, None)
+        self._known[schema] = metrics
+        if len(self._known) > MAX_SCHEMAS:
+            del self._known[next(iter(self._known))]

@@ -1,8 +1,9 @@
-"""An aggregator at work: hear the children, merge, speak to the parent or publish the view.
+"""An aggregator at work: read the children's summaries, merge, publish.
 
-Covers: one turn of the work, which never waits for a message, and the loop of turns.
-A standby runs the same turns without speaking, so that it can take over at once.
-The arithmetic is `prontosched.federation.aggregator`.
+Covers: one turn of the work, which never waits for a message, the loop of turns, and the
+discovery of the aggregators that the nodes on a bus need. A standby takes the same turns
+without publishing, so that it can take over at once. The merging itself is
+`prontosched.federation.aggregator`.
 """
 
 from __future__ import annotations
@@ -13,22 +14,27 @@ from collections.abc import Callable
 from typing import Any
 
 from prontosched.errors import FederationError
-from prontosched.federation.adopting import VIEW_KEY
 from prontosched.federation.aggregator import Aggregator
-from prontosched.federation.arrival import UnknownSchemaError, decoded, whole
-from prontosched.federation.census import CENSUS_KEY, census_to_bytes
-from prontosched.federation.clash import clashing
-from prontosched.federation.feed import Entry
-from prontosched.federation.link import SUMMARIES, VIEWS, Link, LinkDownError
-from prontosched.federation.message import MESSAGE_LIMIT, VIEW_VERSION, GlobalView, Summary
-from prontosched.federation.propagation import Propagation
-from prontosched.federation.schema import Metrics
-from prontosched.federation.schema_book import SchemaBook
-from prontosched.federation.seat import Seat
-from prontosched.federation.tree import ROOT, Tree, listens, name_of
-from prontosched.federation.voice import Voice
+from prontosched.federation.leases import LeaderLease
+from prontosched.federation.link import CENSUS_KEY, SUMMARIES, VIEW_KEY, VIEWS, Entry, Link, LinkDownError
+from prontosched.federation.message import (
+    GlobalView,
+    Summary,
+    UnknownSchemaError,
+    census_to_bytes,
+    clash_note,
+    read_count,
+    read_fields,
+    read_text,
+)
+from prontosched.federation.publisher import Propagation, SummaryPublisher
+from prontosched.federation.schema import SchemaCache
+from prontosched.federation.tree import MAX_NAME, ROOT, Tree, child_pattern, level, name_of
 
 log = logging.getLogger(__name__)
+
+MAX_AGGREGATORS = 1024
+TURN_SECONDS = 0.25
 
 
 class AggregatorService:
@@ -36,12 +42,10 @@ class AggregatorService:
 
     Parameters
     ----------
-    aggregator
-        What merges.
     tree, rule
         Who is the parent, and when the merged summary is worth sending.
-    seat
-        The right to speak; None for an aggregator that has no standby.
+    lease
+        The right to publish; None for an aggregator that has no standby.
 
     Attributes
     ----------
@@ -58,135 +62,96 @@ class AggregatorService:
         *,
         tree: Tree | None = None,
         rule: Propagation | None = None,
-        seat: Seat | None = None,
+        lease: LeaderLease | None = None,
     ) -> None:
         self.link = link
         self.aggregator = aggregator
         self.tree = tree or Tree()
         self.rule = rule or Propagation(rank=aggregator.rank)
-        self.seat = seat
-        self.book = SchemaBook(link)
+        self.lease = lease
+        self.schemas = SchemaCache(link)
         self.received = 0
         self.rejected = 0
         self.last_rejection = ""
         self.view: GlobalView | None = None
-        self.published = 0
         self.bytes_published = 0
-        self._feed = link.subscribe(SUMMARIES, listens(aggregator.name))
-        # Twins speak at one moment: whoever is a little earlier must be heard as well.
-        self._feed.keep_hidden = True
-        self._waiting: dict[str, Entry] = {}
-        self._voice: Voice | None = None
-        self._told: Metrics | None = None
+        self.subscription = link.subscribe(SUMMARIES, child_pattern(aggregator.name))
+        # Two agents under one name may send at one moment: the earlier one must be seen as well.
+        self.subscription.keep_replaced = True
+        self._pending: dict[str, Entry] = {}
+        self._publisher: SummaryPublisher | None = None
         self._census: tuple[int, float] = (-1, 0.0)
-        self._seated = False
+        self._leading = False
         self._offered: Summary | None = None
         self._warned: tuple[str, ...] = ()
         if aggregator.name != ROOT:
-            self._voice = Voice(link, aggregator.name, tree=self.tree, book=self.book, rule=self.rule)
+            self._publisher = SummaryPublisher(
+                link, aggregator.name, tree=self.tree, schemas=self.schemas, rule=self.rule
+            )
 
     def turn(self) -> bool:
-        """Do all there is to do now; True when something was sent."""
+        """Do all there is to do now; True when something was published."""
         now = self.link.now()
-        self._hear()
+        self._read()
         for node in self.aggregator.expire(now):
             log.info("%s fell silent", node)
         self._warn()
-        seated = self.seat is None or self.seat.claim()
-        if seated and not self._seated:
-            self._take_seat()
-        self._seated = seated
-        merged = self.aggregator.merged()
-        if seated and merged is None and self._offered is not None:
-            self._fall_silent(now)
-        if not seated or merged is None or (merged is self._offered and not self.rule.aged(now)):
+        led, self._leading = self._leading, self.lease is None or self.lease.acquire()
+        if not self._leading:
             return False
-        if self._voice is not None:
-            if not self._voice.ready:
-                return False
-            self._offered = merged
-            return self._voice.offer(merged)
-        return self._publish(merged, now)
-
-    def _warn(self) -> None:
-        """Say once of each name that more than one agent speaks under it."""
-        names = self.aggregator.clashes.names
-        for name in names:
-            if name not in self._warned:
-                log.warning("%s", clashing([name]))
-        self._warned = names
-
-    def _take_seat(self) -> None:
-        """Speak from now on, as newer than whoever held the seat before."""
-        if self.seat is not None:
-            log.debug("speaking for %s", self.aggregator.name or "the root")
-        self._offered = None
-        self.rule.forget()
-        if self._voice is not None:
-            self._voice.renew()
-
-    def _fall_silent(self, now: float) -> None:
-        """Take back what was said for children that are all gone; the global view stays."""
-        self._offered = None
-        self.rule.forget()
-        if self._voice is not None:
-            self._voice.take_back()
-        else:
-            self._census = (0, now)
-            self.link.put(VIEWS, CENSUS_KEY, census_to_bytes(0))
-
-    def run(self, stop: threading.Event, *, interval_seconds: float = 0.25) -> None:
-        """Take turns until told to stop, then give up the seat."""
-        while not stop.wait(interval_seconds):
-            try:
-                self.turn()
-            except LinkDownError as error:
-                log.info("bus lost, waiting: %s", error)
-        if self.seat is not None:
-            self.seat.leave()
+        if not led:
+            self._take_over()
+        merged = self.aggregator.merged()
+        if merged is None:
+            if self._offered is not None:
+                self._withdraw(now)
+            return False
+        if merged is self._offered and not self.rule.aged(now):
+            return False
+        if self._publisher is None:
+            return self._publish_view(merged, now)
+        if not self._publisher.ready:
+            return False
+        self._offered = merged
+        return self._publisher.publish(merged)
 
     def status(self) -> dict[str, Any]:
         """Return what an operator wants to know, as plain values."""
         return {
             "aggregator": self.aggregator.name or "root",
-            "speaking": self._seated,
+            "speaking": self._leading,
             "connected": self.link.connected,
             "children": len(self.aggregator.children),
-            "heard": self._feed.received,
+            "heard": self.subscription.received,
             "received": self.received,
             "rejected": self.rejected,
             "last_rejection": self.last_rejection,
             "sent": self.rule.sent_count,
             "skipped": self.rule.skipped_count,
             "revision": self.view.revision if self.view else None,
-            "clashes": list(self.aggregator.clashes.names),
+            "clashes": list(self.aggregator.conflicts.names),
         }
 
-    @property
-    def heard_bytes(self) -> int:
-        """Bytes that arrived from children, good and bad."""
-        return self._feed.received_bytes
-
-    def _hear(self) -> None:
-        hidden = [(entry.key, entry) for entry in self._feed.hidden()]
-        arrived = {entry.key: entry for entry in self._feed.drain()}
-        for key, entry in [*hidden, *{**self._waiting, **arrived}.items()]:
-            self._waiting.pop(key, None)
+    def _read(self) -> None:
+        replaced = [(entry.key, entry) for entry in self.subscription.replaced()]
+        newest = self._pending | {entry.key: entry for entry in self.subscription.drain()}
+        for key, entry in [*replaced, *newest.items()]:
+            self._pending.pop(key, None)
             try:
-                self._take(entry)
+                self._receive(entry)
             except UnknownSchemaError:
-                if len(self._waiting) < self.aggregator.fan_out:
-                    self._waiting[key] = entry
+                if len(self._pending) < self.aggregator.fan_out:
+                    self._pending[key] = entry
             except FederationError as error:
                 self.rejected += 1
                 self.last_rejection = str(error)
                 log.debug("refused on %s: %s", key, error)
 
-    def _take(self, entry: Entry) -> None:
+    def _receive(self, entry: Entry) -> None:
         if not entry.value:
             self.aggregator.forget(name_of(entry.key))
             return
-        summary = Summary.from_bytes(entry.value, self.book)
+        summary = Summary.from_bytes(entry.value, self.schemas)
         if self.tree.key(summary.node) != entry.key:
             raise FederationError(
                 f"a summary must speak for {name_of(entry.key)!r} on its key, got {summary.node!r}: discard it"
@@ -194,63 +159,142 @@ class AggregatorService:
         # Age by the clock of the bus: a sender's own may be wrong by an hour.
         self.received += self.aggregator.receive(summary, now=min(entry.time, self.link.now()))
 
-    def _publish(self, merged: Summary, now: float) -> bool:
-        if merged.nodes != self._census[0] or now - self._census[1] > self.rule.max_age_seconds:
-            self._census = (merged.nodes, now)
-            self.link.put(VIEWS, CENSUS_KEY, census_to_bytes(merged.nodes))
+    def _warn(self) -> None:
+        """Log once of each name that more than one agent publishes under it."""
+        names = self.aggregator.conflicts.names
+        for name in names:
+            if name not in self._warned:
+                log.warning("%s", clash_note([name]))
+        self._warned = names
+
+    def _take_over(self) -> None:
+        """Publish from now on, as newer than whoever held the lease before."""
+        if self.lease is not None:
+            log.debug("publishing for %s", self.aggregator.name or "the root")
+        self._offered = None
+        self.rule.forget()
+        if self._publisher is not None:
+            self._publisher.restart()
+
+    def _withdraw(self, now: float) -> None:
+        """Withdraw what was published for children that are all gone; the global view stays."""
+        self._offered = None
+        self.rule.forget()
+        if self._publisher is not None:
+            self._publisher.withdraw()
+        else:
+            self._publish_census(0, now)
+
+    def _publish_census(self, nodes: int, now: float) -> None:
+        self._census = (nodes, now)
+        self.link.put(VIEWS, CENSUS_KEY, census_to_bytes(nodes))
+
+    def _publish_view(self, merged: Summary, now: float) -> bool:
+        nodes, told_at = self._census
+        if merged.nodes != nodes or now - told_at > self.rule.max_age_seconds:
+            self._publish_census(merged.nodes, now)
         if self.rule.due(merged, now=now) is None:
             self._offered = merged
             return False
-        if merged.metrics != self._told:
-            self.book.publish(merged.metrics)
-            self._told = merged.metrics
+        self.schemas.publish(merged.metrics)
         entry = self.link.get(VIEWS, VIEW_KEY)
-        last = self._revision(entry)
-        view = GlobalView.of(merged, max(last, self.view.revision if self.view else 0) + 1)
+        last = max(_revision(entry), self.view.revision if self.view else 0)
+        view = GlobalView.of(merged, last + 1)
         data = view.to_bytes()
         stored = self.link.compare_and_set(VIEWS, VIEW_KEY, data, revision=entry.revision if entry else 0)
         if stored is None:
-            # Another root spoke since: look again at the next turn, with its seat.
+            # Another root published since: look again at the next turn, with its lease.
             return False
         self.view = view
-        self.published += 1
         self.bytes_published += len(data)
         self.rule.sent(merged, now=now)
         self._offered = merged
         return True
 
-    def _revision(self, entry: Entry | None) -> int:
-        if entry is None:
-            return 0
-        try:
-            return whole(decoded(entry.value, "view", VIEW_VERSION, MESSAGE_LIMIT), "revision")
-        except FederationError:
-            return 0
+
+def _revision(entry: Entry | None) -> int:
+    """Return the revision of the view on the bus, 0 where there is none that can be read."""
+    try:
+        return read_count(read_fields(entry.value, "view"), "revision") if entry else 0
+    except FederationError:
+        return 0
 
 
-def run_all(
-    look: Callable[[], list[AggregatorService]], stop: threading.Event, tell: Callable[[str], None]
-) -> None:
-    """Run several aggregators in turn in one process.
+class AggregatorDiscovery:
+    """Make an aggregator for every place that some node on the bus reports to.
+
+    So one command serves a whole fleet, whatever its names are. Where another process runs an
+    aggregator, that one holds the lease and the one made here stands by.
 
     Parameters
     ----------
-    look
-        Gives the services of the moment, the deepest first.
-    tell
-        Told in a line of each seat won or lost.
+    make
+        Makes the service of one aggregator, by its name.
+
+    Notes
+    -----
+    Memory: at most 1,024 aggregators; a flood of invented names makes no more.
     """
-    spoken: dict[str, bool] = {}
-    while not stop.wait(0.25):
-        for service in look():
+
+    def __init__(self, link: Link, tree: Tree, make: Callable[[str], AggregatorService]) -> None:
+        self.tree = tree
+        self.make = make
+        self._services: dict[str, AggregatorService] = {ROOT: make(ROOT)}
+        self._subscription = link.subscribe(SUMMARIES, ">")
+        self._full = False
+
+    def services(self) -> list[AggregatorService]:
+        """Return all services that are needed now, the deepest first and the root last."""
+        for entry in self._subscription.drain():
+            name = self._sender(entry)
+            while name != ROOT:
+                name = self.tree.parent(name)
+                self._add(name)
+        return [self._services[name] for name in sorted(self._services, key=lambda n: (-level(n), n))]
+
+    def _add(self, name: str) -> None:
+        if name in self._services:
+            return
+        if len(self._services) < MAX_AGGREGATORS:
+            self._services[name] = self.make(name)
+        elif not self._full:
+            self._full = True
+            log.warning(
+                "aggregators must be at most %d in one process, got %s as one more", MAX_AGGREGATORS, name
+            )
+
+    def _sender(self, entry: Entry) -> str:
+        """Return who sent a summary; the root's name where it is not one."""
+        try:
+            name = read_text(read_fields(entry.value, "summary"), "node", MAX_NAME)
+            return name if self.tree.key(name) == entry.key else ROOT
+        except FederationError:
+            return ROOT
+
+
+def run_services(
+    services: Callable[[], list[AggregatorService]], stop: threading.Event, report: Callable[[str], None]
+) -> None:
+    """Let aggregators take turns in one process until told to stop, then release their leases.
+
+    Parameters
+    ----------
+    services
+        Returns the services of the moment, the deepest first.
+    report
+        Takes a line for each lease won or lost.
+    """
+    leading: dict[str, bool] = {}
+    while not stop.wait(TURN_SECONDS):
+        for service in services():
             try:
                 service.turn()
             except LinkDownError as error:
                 log.info("bus lost, waiting: %s", error)
             status = service.status()
-            if spoken.get(status["aggregator"]) != status["speaking"]:
-                spoken[status["aggregator"]] = status["speaking"]
-                tell(f"{status['aggregator']}: {'speaking' if status['speaking'] else 'standby'}")
-    for service in look():
-        if service.seat is not None:
-            service.seat.leave()
+            if leading.get(status["aggregator"]) != status["speaking"]:
+                leading[status["aggregator"]] = status["speaking"]
+                report(f"{status['aggregator']}: {'speaking' if status['speaking'] else 'standby'}")
+    for service in services():
+        if service.lease is not None:
+            service.lease.release()

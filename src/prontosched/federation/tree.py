@@ -1,10 +1,9 @@
 """Who reports to whom: the federation tree, given by the names of the nodes.
 
-A node is named by its place, `site/row/rack/node`; every part but the last names
-an aggregator, and the root has the empty name. Nothing is registered anywhere: a
-name alone tells the parent. Two settings bend the tree without renaming a node:
-`depth` cuts it short, `shards` puts a level under the root for fleets with flat names.
-Does not cover: what aggregators do; see `prontosched.federation.aggregator`.
+A node is named by its place, `site/row/rack/node`. Every part but the last names an
+aggregator; the root has the empty name. The name alone gives the parent, so nothing is
+registered. Two settings change the tree without renaming a node: `depth` limits its levels,
+`shards` puts a level under the root for fleets with flat names.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from urllib.parse import quote, unquote
 
 from prontosched.errors import FederationError
 
@@ -22,7 +22,6 @@ MAX_NAME = 200
 MAX_LEVELS = 8
 # Shards are named so that no host can be: a host's name never begins with a tilde.
 _SHARD = "~"
-_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPED = re.compile(r"=([0-9A-F]{2})")
 
 
@@ -97,10 +96,9 @@ class Tree:
         return sorted(found, key=lambda name: (-level(name), name))
 
     def key(self, name: str) -> str:
-        """Return the key under which `name` puts its summary: the parent's, then its own.
+        """Return the key of the summary of `name`: the parent's place, a dot, its own name.
 
-        Dots part the parent from the child, so that an aggregator listens to
-        `listens(itself)` and hears its children and no one else.
+        An aggregator subscribes to `child_pattern(itself)`, which matches its children only.
 
         Examples
         --------
@@ -111,8 +109,7 @@ class Tree:
         """
         above = self.parent(name)
         rest = name[len(above) + 1 :] if above and name.startswith(above + "/") else name
-        own = "/".join(_escape(part) for part in rest.split("/"))
-        return f"{place(above)}.{own}" if above else own
+        return f"{place(above)}.{_escape(rest)}" if above else _escape(rest)
 
 
 def split(name: str) -> list[str]:
@@ -139,10 +136,10 @@ def level(name: str) -> int:
 
 def place(name: str) -> str:
     """Return a name as dotted tokens that any bus can carry; the root as `=root`."""
-    return ".".join(_escape(part) for part in name.split("/")) if name else "=root"
+    return _escape(name).replace("/", ".") if name else "=root"
 
 
-def listens(name: str) -> str:
+def child_pattern(name: str) -> str:
     """Return the pattern that matches the keys of the children of aggregator `name`."""
     return f"{place(name)}.*" if name else "*"
 
@@ -157,23 +154,13 @@ def name_of(key: str) -> str:
     """
     if key == "=root":
         return ROOT
-    raw = _ESCAPED.sub(lambda found: f"%{found[1]}", key.replace(".", "/"))
-    return _unquote(raw)
+    return unquote(_ESCAPED.sub(r"%\1", key.replace(".", "/")))
 
 
 def _shard(number: int) -> str:
     return f"{_SHARD}{number:04d}"
 
 
-def _escape(part: str) -> str:
-    if _PLAIN.fullmatch(part):
-        return part
-    return "".join(c if _PLAIN.match(c) else "".join(f"={byte:02X}" for byte in c.encode()) for c in part)
-
-
-def _unquote(text: str) -> str:
-    pieces = re.split(r"((?:%[0-9A-F]{2})+)", text)
-    return "".join(
-        bytes.fromhex(piece.replace("%", "")).decode(errors="replace") if piece.startswith("%") else piece
-        for piece in pieces
-    )
+def _escape(name: str) -> str:
+    """Return `name` in letters, digits, `_`, `-` and `/`; all else as `=XX`, byte by byte."""
+    return quote(name).replace(".", "%2E").replace("~", "%7E").replace("%", "=")

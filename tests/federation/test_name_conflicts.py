@@ -16,16 +16,14 @@ from hypothesis import strategies as st
 from prontosched.cli.federation import command
 from prontosched.errors import FederationError
 from prontosched.federation.address import Address
-from prontosched.federation.aggregator import Aggregator
-from prontosched.federation.clash import AGAIN, MAX_CLASHES, MAX_FORMER, Clashes, clashing
-from prontosched.federation.discovery import Discovery
+from prontosched.federation.aggregator import CONFLICT_SUMMARIES, MAX_FORMER, Aggregator, NameConflicts
 from prontosched.federation.link import LocalLink
-from prontosched.federation.lookout import look
 from prontosched.federation.member import Member
-from prontosched.federation.message import GlobalView, Summary
-from prontosched.federation.nats_link import NatsLink
-from prontosched.federation.propagation import Propagation
-from prontosched.federation.service import AggregatorService, run_all
+from prontosched.federation.message import MAX_CLASHES, GlobalView, Summary, clash_note
+from prontosched.federation.monitor import take_snapshot
+from prontosched.federation.nats import NatsLink
+from prontosched.federation.publisher import Propagation
+from prontosched.federation.service import AggregatorDiscovery, AggregatorService, run_services
 from prontosched.pipeline.presets import make_node
 
 from .buses import Bus, eventually
@@ -72,7 +70,7 @@ def test_restarts_duplicates_and_replays_are_no_clash(lives: list[int], replayed
 
 
 def test_one_late_word_of_the_former_is_no_clash() -> None:
-    assert AGAIN == 2
+    assert CONFLICT_SUMMARIES == 2
     assert heard((1, 1), (5, 1), (1, 2), (5, 2), (5, 3)).clashes.names == ()
 
 
@@ -113,9 +111,9 @@ def test_aggregators_that_take_over_from_each_other_do_not_clash() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    clashes = Clashes(180.0)
+    clashes = NameConflicts(180.0)
     for incarnation in range(1000, 0, -1):
-        clashes.heard("n", (incarnation, 1), 0.0)
+        clashes.older("n", (incarnation, 1), 0.0)
 
     assert len(clashes._former["n"].sequences) == MAX_FORMER
     aggregator = Aggregator("")
@@ -123,7 +121,7 @@ def test_what_is_remembered_is_bounded() -> None:
         for now, version in enumerate([(1, 1), (5, 1), (1, 2), (1, 3)]):
             aggregator.receive(said(*version, name=f"n{number:03d}"), now=float(now))
     assert len(aggregator.merged().clashes) == MAX_CLASHES
-    assert "n000, n001, n002, n003, n004 and 27 more" in clashing(aggregator.merged().clashes)
+    assert "n000, n001, n002, n003, n004 and 27 more" in clash_note(aggregator.merged().clashes)
 
 
 def test_names_travel_with_summaries_and_views_and_older_messages_are_read() -> None:
@@ -167,8 +165,8 @@ def test_both_agents_say_once_that_they_share_a_name(caplog: pytest.LogCaptureFi
     assert twin.clashes == fleet.nodes["paris/r1/n1"][1].clashes == ("paris/r1/n1",)
     assert fleet.nodes["paris/r1/n2"][1].clashes == ()
     # The two agents and the aggregator above them, once each.
-    assert [record.getMessage() for record in caplog.records] == [clashing(["paris/r1/n1"])] * 3
-    seen = look(LocalLink(fleet.board), tree=fleet.tree)
+    assert [record.getMessage() for record in caplog.records] == [clash_note(["paris/r1/n1"])] * 3
+    seen = take_snapshot(LocalLink(fleet.board), tree=fleet.tree)
     assert seen.clashes == ("paris/r1/n1",)
 
     twin.leave()
@@ -181,11 +179,11 @@ def test_on_a_real_bus_a_restart_is_none_and_a_twin_is_shown_by_the_command(tmp_
     bus = Bus(tmp_path).start()
     place = Address.parse(f"{bus.url}/clash?epsilon=0&max_age=0.5")
     links = [NatsLink(place, name=name) for name in ("above", "one", "restarted", "twin")]
-    found = Discovery(
+    found = AggregatorDiscovery(
         links[0], place.tree, lambda name: AggregatorService(links[0], Aggregator(name), tree=place.tree)
     )
     stop = threading.Event()
-    work = threading.Thread(target=run_all, args=(found.look, stop, lambda line: None))
+    work = threading.Thread(target=run_services, args=(found.services, stop, lambda line: None))
     work.start()
     data = factor_data(np.random.default_rng(0), len(METRICS), 200).T
 
@@ -217,7 +215,7 @@ def test_on_a_real_bus_a_restart_is_none_and_a_twin_is_shown_by_the_command(tmp_
         spoken(second, twin, until=lambda: second.member.clashes and twin.member.clashes)
         address = f"{bus.url}/clash"
         text = CliRunner().invoke(command, ["--nats", address]).output
-        assert clashing(["rack/n1"]) in text
+        assert clash_note(["rack/n1"]) in text
         assert json.loads(CliRunner().invoke(command, ["--nats", address, "--json"]).output)["clashes"] == [
             "rack/n1"
         ]

@@ -13,20 +13,19 @@ import pytest
 
 from prontosched.errors import FederationError
 from prontosched.federation.address import Address
-from prontosched.federation.feed import MESSAGE_LIMIT
-from prontosched.federation.leases import RefusalLeases
+from prontosched.federation.leases import LeaderLease, RefusalLeases
 from prontosched.federation.link import (
     DECISIONS,
     LEASES,
+    MESSAGE_LIMIT,
     SUMMARIES,
-    Board,
     Link,
     LinkDownError,
+    LocalBus,
     LocalLink,
 )
 from prontosched.federation.member import Member
-from prontosched.federation.nats_link import NatsLink
-from prontosched.federation.seat import Seat
+from prontosched.federation.nats import NatsLink
 from prontosched.federation.tree import Tree
 
 from .buses import Bus, eventually
@@ -36,7 +35,7 @@ from .buses import Bus, eventually
 def pair(request: pytest.FixtureRequest, link_to: Callable[..., NatsLink]) -> tuple[Link, Link]:
     """Two links that hear each other, in one process and over NATS."""
     if request.param == "local":
-        board = Board()
+        board = LocalBus()
         return LocalLink(board), LocalLink(board)
     bus = request.getfixturevalue("shared_bus")
     group = uuid.uuid4().hex[:12]
@@ -115,13 +114,13 @@ def test_the_capacity_floor_holds_over_the_bus(pair: tuple[Link, Link]) -> None:
     assert leases[0].tell("n3", **told)
 
 
-def test_a_seat_passes_on_when_its_holder_falls_silent(pair: tuple[Link, Link]) -> None:
-    first, second = (Seat(link, "rack1", f"holder{i}", seconds=0.4) for i, link in enumerate(pair))
-    assert first.claim()
-    assert not second.claim()
+def test_a_lease_passes_on_when_its_holder_falls_silent(pair: tuple[Link, Link]) -> None:
+    first, second = (LeaderLease(link, "rack1", f"holder{i}", seconds=0.4) for i, link in enumerate(pair))
+    assert first.acquire()
+    assert not second.acquire()
 
-    eventually(second.claim)
-    assert not first.claim()
+    eventually(second.acquire)
+    assert not first.acquire()
 
 
 def test_values_put_while_the_bus_is_away_arrive_when_it_is_back(
@@ -209,7 +208,7 @@ def test_an_address_that_cannot_be_right_is_refused(address: str, message: str) 
 def test_the_address_can_set_when_members_propagate() -> None:
     link = NatsLink("nats://127.0.0.1:1?epsilon=0.2&trigger=elementwise&max_age=30", timeout=0.2)
     link.close()
-    rule = Member(link, "n1").voice.rule
+    rule = Member(link, "n1").summaries.rule
 
     assert (rule.epsilon, rule.kind, rule.max_age_seconds) == (0.2, "elementwise", 30.0)
 

@@ -13,11 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from prontosched.cli.federation import command
-from prontosched.cli.federation_words import from_bus, words
 from prontosched.errors import FederationError
 from prontosched.federation.link import DECISIONS, SUMMARIES, LocalLink
-from prontosched.federation.lookout import look
-from prontosched.federation.nats_link import NatsLink
+from prontosched.federation.monitor import take_snapshot
+from prontosched.federation.nats import NatsLink
 from prontosched.federation.tree import Tree
 
 from .buses import Bus
@@ -35,7 +34,7 @@ def fleet() -> Simulated:
 
 
 def test_outliers_come_first(fleet: Simulated) -> None:
-    seen = look(LocalLink(fleet.board), tree=fleet.tree)
+    seen = take_snapshot(LocalLink(fleet.board), tree=fleet.tree)
 
     assert len(seen.nodes) == 7
     assert seen.nodes[0].name == "rack2/odd"
@@ -49,7 +48,7 @@ def test_an_aggregator_whose_nodes_have_left_is_no_node() -> None:
     fleet.step(40)
     for _, member, _ in fleet.nodes.values():
         member.leave()
-    seen = look(LocalLink(fleet.board), tree=fleet.tree)
+    seen = take_snapshot(LocalLink(fleet.board), tree=fleet.tree)
 
     assert seen.nodes == []
     assert [group.name for group in seen.groups(fleet.tree)] == ["", "rack1", "rack2"]
@@ -57,16 +56,16 @@ def test_an_aggregator_whose_nodes_have_left_is_no_node() -> None:
 
 
 def test_those_who_follow_another_tree_are_counted_and_told_what_to_do(fleet: Simulated) -> None:
-    seen = look(LocalLink(fleet.board), tree=Tree(depth=1))
+    seen = take_snapshot(LocalLink(fleet.board), tree=Tree(depth=1))
 
     assert seen.nodes == []
     assert seen.misplaced == 7
-    assert look(LocalLink(fleet.board), tree=fleet.tree).misplaced == 0
-    assert any("same depth and shards" in line for line in words(from_bus(seen, Tree(depth=1)), 20))
+    assert take_snapshot(LocalLink(fleet.board), tree=fleet.tree).misplaced == 0
+    assert any("same depth and shards" in line for line in seen.warnings)
 
 
 def test_without_the_client_library_the_extra_is_named() -> None:
-    code = "import sys; sys.modules['nats'] = None; import prontosched.federation.nats_link"
+    code = "import sys; sys.modules['nats'] = None; import prontosched.federation.nats"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert found.returncode == 1
@@ -74,7 +73,7 @@ def test_without_the_client_library_the_extra_is_named() -> None:
 
 
 def test_what_epsilon_saved_is_counted_in_messages_and_bytes(fleet: Simulated) -> None:
-    saved = look(LocalLink(fleet.board), tree=fleet.tree).saved
+    saved = take_snapshot(LocalLink(fleet.board), tree=fleet.tree).saved
 
     assert saved["messages_saved"] > 0
     assert 0.0 < saved["share_saved"] < 1.0
@@ -82,9 +81,9 @@ def test_what_epsilon_saved_is_counted_in_messages_and_bytes(fleet: Simulated) -
 
 
 def test_a_decision_that_has_expired_is_no_decision(fleet: Simulated) -> None:
-    fresh = look(LocalLink(fleet.board), tree=fleet.tree)
+    fresh = take_snapshot(LocalLink(fleet.board), tree=fleet.tree)
     fleet.time += 3600.0
-    later = look(LocalLink(fleet.board), tree=fleet.tree)
+    later = take_snapshot(LocalLink(fleet.board), tree=fleet.tree)
     fleet.time -= 3600.0
 
     assert all(row.accept is not None for row in fresh.nodes)
@@ -96,7 +95,7 @@ def test_rubbish_on_the_bus_is_counted_and_hidden(fleet: Simulated) -> None:
     stranger = LocalLink(fleet.board)
     stranger.put(SUMMARIES, "rack1.rubbish", b"rubbish")
     stranger.put(DECISIONS, "rack1.rubbish", b"rubbish")
-    seen = look(stranger, tree=fleet.tree)
+    seen = take_snapshot(stranger, tree=fleet.tree)
 
     assert seen.unreadable == 2
     assert len(seen.nodes) == 7
@@ -106,7 +105,7 @@ def test_a_bus_that_does_not_answer_is_said_so() -> None:
     link = NatsLink("nats://127.0.0.1:1", timeout=0.2)
     try:
         with pytest.raises(FederationError, match=r"the bus must answer within 0\.3 s"):
-            look(link, seconds=0.3)
+            take_snapshot(link, seconds=0.3)
     finally:
         link.close()
 

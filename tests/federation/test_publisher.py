@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from prontosched.federation.message import Summary
-from prontosched.federation.propagation import Propagation
+from prontosched.federation.publisher import Propagation
 from prontosched.subspace import Subspace
 
 

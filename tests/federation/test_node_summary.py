@@ -6,9 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from prontosched.federation.contribution import shared_by, start_signal, summary_of
-from prontosched.federation.link import SUMMARIES, Board, LocalLink
-from prontosched.federation.member import Member
+from prontosched.federation.link import SUMMARIES, LocalBus, LocalLink
+from prontosched.federation.member import Member, node_summary, signal_statistics, start_signal
 from prontosched.federation.message import Summary
 from prontosched.pipeline.presets import make_node
 from prontosched.subspace import distance
@@ -20,7 +19,7 @@ def test_what_the_learned_signal_shares_survives_the_way_and_starts_another() ->
     stream, teacher = Stream(1), make_node("default", metrics=METRICS)
     for step in range(120):
         teacher.step(stream.read(), ready=8.0 if step % 20 < 4 else 1.0, utilisation=50.0, time=float(step))
-    sent = dataclasses.replace(summary_of(teacher, "n1", METRICS), statistics=shared_by(teacher))
+    sent = dataclasses.replace(node_summary(teacher, "n1", METRICS), statistics=signal_statistics(teacher))
     read = Summary.from_bytes(sent.to_bytes(), lambda _schema: METRICS)
     learner = make_node("default", metrics=METRICS)
 
@@ -34,7 +33,7 @@ def test_what_the_learned_signal_shares_survives_the_way_and_starts_another() ->
 def test_a_summary_with_statistics_weighs_less_than_ten_kilobytes_and_an_early_one_half_of_that() -> None:
     metrics = tuple(f"m{i:03d}" for i in range(134))
     node = make_node("default", metrics=metrics)
-    board = Board(lambda: 1_000_000.0)
+    board = LocalBus(lambda: 1_000_000.0)
     link, rng = LocalLink(board), np.random.default_rng(3)
     link.rule = {"epsilon": 0.0}
     member, sizes = Member(link, "rack/n1"), []
@@ -48,7 +47,7 @@ def test_a_summary_with_statistics_weighs_less_than_ten_kilobytes_and_an_early_o
 
 
 def test_nothing_is_told_of_fewer_vectors_than_a_block() -> None:
-    node, board = make_node("default", metrics=METRICS, signal="paper"), Board()
+    node, board = make_node("default", metrics=METRICS, signal="paper"), LocalBus()
     member, stream = Member(LocalLink(board), "rack/n1"), Stream(4)
     for _ in range(9):
         member.step(node, node.step(stream.read()))
@@ -61,7 +60,7 @@ def test_nothing_is_told_of_fewer_vectors_than_a_block() -> None:
 def test_what_travels_has_the_spare_direction_that_a_node_does_not_show() -> None:
     metrics = tuple(f"m{i:03d}" for i in range(134))
     node = make_node("default", metrics=metrics, signal="paper")
-    board = Board(lambda: 1_000_000.0)
+    board = LocalBus(lambda: 1_000_000.0)
     member = Member(LocalLink(board), "rack/n1")
     rng = np.random.default_rng(3)
     for _ in range(60):

@@ -1,0 +1,433 @@
+"""Monitor the whole bus: every summary, decision and view, as rows an operator can read.
+
+Covers: the subscriptions, the rows, and the groups that they form. A monitor reads what it is
+allowed to and changes nothing. A poll costs only what changed since the last one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prontosched.errors import FederationError
+from prontosched.federation.link import DECISIONS, SUMMARIES, VIEW_KEY, VIEWS, Entry, Link
+from prontosched.federation.message import (
+    DecisionMessage,
+    GlobalView,
+    Summary,
+    UnknownSchemaError,
+    clash_note,
+)
+from prontosched.federation.schema import SchemaCache, carry
+from prontosched.federation.tree import ROOT, Tree, level
+
+NAN = float("nan")
+RANK = 4
+MAX_SENDERS = 20_000
+PAUSE_MESSAGES = 16
+# As long as a bus keeps a summary that is not renewed; where nothing tells of the end, this does.
+KEPT_SECONDS = 3600.0
+# A schema follows a message at once; later it is missing.
+SCHEMA_SECONDS = 3.0
+# What has not been renewed for so long was sent before the tree was another one.
+MISPLACED_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """One node or aggregator.
+
+    Attributes
+    ----------
+    aggregator
+        True for an inner vertex of the tree.
+    age_seconds
+        Since its last summary, by the clock of the bus.
+    samples, nodes
+        Vectors and nodes behind its summary.
+    distance
+        From the global view on the fleet's scale: the root of the share of the node's variance
+        that lies outside it, 0 for none and 1 for all; NaN unknown.
+    accept, reason
+        Its present decision; None when there is none or it has expired.
+    sent, skipped
+        Summaries sent, and those that epsilon saved.
+    message_bytes
+        Length of its last summary.
+    """
+
+    name: str
+    parent: str
+    aggregator: bool
+    age_seconds: float
+    samples: float
+    nodes: int
+    distance: float
+    accept: bool | None
+    reason: str
+    sent: int
+    skipped: int
+    message_bytes: int
+
+
+@dataclass(slots=True)
+class AggregatorStatus:
+    """An aggregator and what lies under it.
+
+    Attributes
+    ----------
+    parent
+        Name of the aggregator above; None for the root.
+    age_seconds
+        Since its last summary, or the global view's age at the root; NaN if it has sent none.
+    children, nodes
+        Who reports to it directly, and nodes at any depth.
+    samples
+        Vectors behind its nodes' summaries.
+    refusing
+        Nodes that refuse jobs now; None where no node's decision is known.
+    """
+
+    name: str
+    parent: str | None
+    age_seconds: float = NAN
+    children: int = 0
+    nodes: int = 0
+    samples: float = 0.0
+    refusing: int | None = None
+
+    def add(self, row: MemberStatus) -> None:
+        """Count one node."""
+        self.nodes += 1
+        self.samples += row.samples
+        if row.accept is not None:
+            self.refusing = (self.refusing or 0) + (not row.accept)
+
+
+@dataclass(frozen=True, slots=True)
+class FederationSnapshot:
+    """The whole federation at one moment.
+
+    Attributes
+    ----------
+    rows
+        Aggregators from the root down, then nodes with the outliers first.
+    revision, view_nodes, view_age_seconds
+        Of the global view; None, 0 and NaN where there is none.
+    unreadable
+        Messages on the bus that are not what they should be.
+    misplaced
+        Those who report to someone else than this tree says, because theirs is another.
+    denied
+        What the bus does not let this reader read, in words; empty for nothing.
+    clashes
+        Names under which more than one agent publishes.
+    """
+
+    rows: tuple[MemberStatus, ...]
+    revision: int | None
+    view_nodes: int
+    view_age_seconds: float
+    unreadable: int
+    misplaced: int = 0
+    denied: str = ""
+    clashes: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> list[MemberStatus]:
+        """The nodes, outliers first."""
+        return [row for row in self.rows if not row.aggregator]
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """What epsilon saved: messages, their share, and bytes."""
+        sent, skipped = sum(r.sent for r in self.rows), sum(r.skipped for r in self.rows)
+        return {
+            "messages_sent": sent,
+            "messages_saved": skipped,
+            "share_saved": skipped / (sent + skipped) if sent + skipped else 0.0,
+            "bytes_saved": sum(r.skipped * r.message_bytes for r in self.rows),
+        }
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is wrong with names or settings of members, in sentences."""
+        found = [clash_note(self.clashes)] if self.clashes else []
+        if self.misplaced:
+            found.append(
+                f"{self.misplaced} report elsewhere than this tree says: give everyone the same depth "
+                "and shards in the address"
+            )
+        return found
+
+    def as_dict(self, tree: Tree, *, max_groups: int, max_members: int) -> dict[str, Any]:
+        """Return plain values: groups from the root down, then members with the outliers first."""
+        groups, nodes = self.groups(tree), self.nodes
+        return {
+            "revision": self.revision,
+            "view_age_seconds": plain(self.view_age_seconds),
+            "view_nodes": self.view_nodes,
+            "nodes": len(nodes),
+            "unreadable": self.unreadable,
+            "clashes": list(self.clashes),
+            "saved": self.saved,
+            "groups": [_chosen(group, _GROUP_FIELDS) for group in groups[:max_groups]],
+            "members": [_chosen(row, _MEMBER_FIELDS) for row in nodes[:max_members]],
+            "more": max(0, len(nodes) - max_members),
+        }
+
+    def groups(self, tree: Tree) -> list[AggregatorStatus]:
+        """Return the root and all aggregators, level by level, whether they have sent anything or not."""
+        found = {ROOT: AggregatorStatus(ROOT, None, self.view_age_seconds)}
+
+        def group(name: str) -> AggregatorStatus:
+            if name not in found:
+                parent = tree.parent(name)
+                found[name] = AggregatorStatus(name, parent)
+                group(parent).children += 1
+            return found[name]
+
+        for row in self.rows:
+            if row.aggregator:
+                group(row.name).age_seconds = row.age_seconds
+                continue
+            name = row.parent
+            group(name).children += 1
+            group(name).add(row)
+            while name != ROOT:
+                name = tree.parent(name)
+                group(name).add(row)
+        return sorted(found.values(), key=lambda one: (level(one.name), one.name))
+
+
+_GROUP_FIELDS = ("name", "parent", "children", "nodes", "samples", "age_seconds", "refusing")
+_MEMBER_FIELDS = ("name", "parent", "samples", "age_seconds", "distance", "accept", "reason")
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can carry it: numbers to 9 digits, None where they are not finite."""
+    if isinstance(value, float):
+        return round(value, 9) if math.isfinite(value) else None
+    return value
+
+
+def _chosen(row: MemberStatus | AggregatorStatus, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: plain(getattr(row, name)) for name in names}
+
+
+class FederationMonitor:
+    """Keep the state of a federation as it changes on the bus.
+
+    Parameters
+    ----------
+    tree
+        Who reports to whom.
+    max_senders
+        Senders that are held at most; those beyond are not seen.
+
+    Notes
+    -----
+    Memory: `d * 4` single-precision numbers per sender.
+    """
+
+    def __init__(self, link: Link, *, tree: Tree | None = None, max_senders: int = MAX_SENDERS) -> None:
+        self.link = link
+        self.tree = tree or Tree()
+        self.max_senders = max_senders
+        self._schemas = SchemaCache(link)
+        # The view first: distances are measured to it.
+        patterns = ((VIEWS, VIEW_KEY), (SUMMARIES, ">"), (DECISIONS, ">"))
+        self._subscriptions = [link.subscribe(*pattern) for pattern in patterns]
+        self._senders: dict[str, _Sender] = {}
+        self._misplaced: dict[str, float] = {}
+        self._decisions: dict[str, DecisionMessage] = {}
+        self._pending: dict[tuple[str, str], Entry] = {}
+        self._unreadable: set[tuple[str, str]] = set()
+        self._view: GlobalView | None = None
+        self._view_time = NAN
+
+    @property
+    def ready(self) -> bool:
+        """True once all that lay on the bus at the start has arrived."""
+        return all(subscription.ready for subscription in self._subscriptions)
+
+    @property
+    def pending(self) -> int:
+        """Messages that wait for their schema."""
+        return len(self._pending)
+
+    def poll(self, pause: Callable[[], None] | None = None) -> None:
+        """Take in what arrived since the last call, never waiting for the bus.
+
+        `pause` is called after every few messages, so that other threads may run in between.
+        """
+        arrived = list(self._pending.items())
+        self._pending = {}
+        for subscription in self._subscriptions:
+            arrived += [((subscription.topic, entry.key), entry) for entry in subscription.drain()]
+        for number, (place, entry) in enumerate(arrived, 1):
+            self._unreadable.discard(place)
+            try:
+                self._read(place[0], entry)
+            except UnknownSchemaError:
+                self._pending[place] = entry
+            except FederationError:
+                self._unreadable.add(place)
+                self._drop(*place)
+            if pause is not None and number % PAUSE_MESSAGES == 0:
+                pause()
+
+    def snapshot(self, pause: Callable[[], None] | None = None) -> FederationSnapshot:
+        """Return all rows as they are now."""
+        now, view = self.link.now(), self._view
+        for key in [key for key, sender in self._senders.items() if now - sender.time > KEPT_SECONDS]:
+            del self._senders[key]
+        decisions = {m.node: m for m in self._decisions.values() if not m.expired(now)}
+        parents = {self.tree.parent(sender.summary.node) for sender in self._senders.values()}
+        rows = []
+        for number, sender in enumerate(self._senders.values(), 1):
+            name = sender.summary.node
+            # A release that does not say so itself is known by its children.
+            sender.aggregator = sender.aggregator or name in parents
+            rows.append(self._row(sender, now, decisions.get(name)))
+            if pause is not None and number % (4 * PAUSE_MESSAGES) == 0:
+                pause()
+        return FederationSnapshot(
+            tuple(sorted(rows, key=_rank)),
+            view.revision if view else None,
+            view.nodes if view else 0,
+            now - self._view_time if view else NAN,
+            len(self._unreadable) + sum(now - e.time > SCHEMA_SECONDS for e in self._pending.values()),
+            sum(now - when <= MISPLACED_SECONDS for when in self._misplaced.values()),
+            "; ".join(dict.fromkeys(s.denied for s in self._subscriptions if s.denied)),
+            view.clashes if view else (),
+        )
+
+    def close(self) -> None:
+        """End the subscriptions."""
+        for subscription in self._subscriptions:
+            self.link.unsubscribe(subscription)
+
+    def _read(self, topic: str, entry: Entry) -> None:
+        if not entry.value:
+            self._drop(topic, entry.key)
+        elif topic == SUMMARIES:
+            self._read_summary(entry)
+        elif topic == DECISIONS:
+            message = DecisionMessage.from_bytes(entry.value)
+            if entry.key in self._decisions or len(self._decisions) < self.max_senders:
+                self._decisions[entry.key] = message
+        else:
+            view = GlobalView.from_bytes(entry.value, self._schemas)
+            if self._view is None or view.revision != self._view.revision:
+                self._view = view
+            self._view_time = entry.time
+
+    def _read_summary(self, entry: Entry) -> None:
+        summary = Summary.from_bytes(entry.value, self._schemas)
+        if self.tree.key(summary.node) != entry.key:
+            self._drop(SUMMARIES, entry.key)
+            if len(self._misplaced) < self.max_senders:
+                self._misplaced[entry.key] = entry.time
+        elif entry.key in self._senders or len(self._senders) < self.max_senders:
+            self._senders[entry.key] = _Sender.of(summary, entry)
+
+    def _drop(self, topic: str, key: str) -> None:
+        if topic == SUMMARIES:
+            self._senders.pop(key, None)
+            self._misplaced.pop(key, None)
+        elif topic == DECISIONS:
+            self._decisions.pop(key, None)
+
+    def _row(self, sender: _Sender, now: float, decision: DecisionMessage | None) -> MemberStatus:
+        summary = sender.summary
+        return MemberStatus(
+            summary.node,
+            self.tree.parent(summary.node),
+            sender.aggregator,
+            max(0.0, now - sender.time),
+            summary.samples,
+            summary.nodes,
+            sender.distance(self._view),
+            decision.accept if decision else None,
+            decision.reason if decision else "",
+            summary.sent,
+            summary.skipped,
+            sender.message_bytes,
+        )
+
+
+def _rank(row: MemberStatus) -> tuple[bool, float, str]:
+    """Return the place of a row: aggregators from the root down, then nodes with the outliers first."""
+    if row.aggregator:
+        return False, level(row.name), row.name
+    return True, 0.0 if math.isnan(row.distance) else -row.distance, row.name
+
+
+@dataclass(slots=True)
+class _Sender:
+    """What is held of a sender: no more of its summary than a row and the distance to the view need."""
+
+    summary: Summary
+    stretched: NDArray[np.float32] | None
+    time: float
+    message_bytes: int
+    aggregator: bool
+    measured: float = NAN
+    against: GlobalView | None = None
+
+    @classmethod
+    def of(cls, summary: Summary, entry: Entry) -> _Sender:
+        stretched: NDArray[np.float32] | None = None
+        if summary.subspace is not None:
+            own = summary.subspace.cut(RANK)
+            stretched = (own.basis * own.singular_values * summary.deviation[:, None]).astype(np.float32)
+        unused: dict[str, Any] = dict.fromkeys(("mean", "deviation", "spread", "counts"), np.zeros(0))
+        return cls(
+            replace(summary, subspace=None, statistics={}, **unused),
+            stretched,
+            entry.time,
+            len(entry.value),
+            summary.merged,
+        )
+
+    def distance(self, view: GlobalView | None) -> float:
+        """Return the distance from the view on the fleet's scale, measured once per view."""
+        if view is not self.against:
+            self.against, self.measured = view, NAN
+            if view is not None and view.subspace is not None and self.stretched is not None:
+                own = carry(self.stretched.astype(np.float64), self.summary.metrics, view.metrics)
+                deviation = view.deviation[:, None]
+                own = np.divide(own, deviation, out=np.zeros_like(own), where=deviation > 0)
+                total = float(np.sum(own**2))
+                inside = float(np.sum((view.subspace.basis[:, :RANK].T @ own) ** 2))
+                self.measured = math.sqrt(max(0.0, 1.0 - inside / total)) if total > 0.0 else NAN
+        return self.measured
+
+
+def take_snapshot(link: Link, *, tree: Tree | None = None, seconds: float = 5.0) -> FederationSnapshot:
+    """Read the bus once, or raise `FederationError` if it does not answer within `seconds`."""
+    limit = time.monotonic() + seconds
+    monitor = FederationMonitor(link, tree=tree)
+    try:
+        while not monitor.ready:
+            if time.monotonic() > limit:
+                raise FederationError(
+                    f"the bus must answer within {seconds:g} s, got {link.last_error or 'nothing'}: "
+                    "check its address and that it runs"
+                )
+            time.sleep(0.01)
+        monitor.poll()
+        # Schemas come by messages of their own.
+        while monitor.pending and time.monotonic() < limit:
+            time.sleep(0.01)
+            monitor.poll()
+        return monitor.snapshot()
+    finally:
+        monitor.close()
