@@ -177,6 +177,24 @@ def test_a_node_on_the_bus_is_heard_by_others(tmp_path):
     assert DecisionMessage.from_bytes(heard[0].value).node == "site/rack/n1"
 
 
+def test_faults_that_the_bus_reports_are_faults_of_the_agent(tmp_path):
+    from tests.federation.buses import Bus, eventually
+
+    bus = Bus(tmp_path).start()
+    agent = make_agent(Machine(), followers=make_followers(AgentSettings(nats=bus.url, name="rack/n1")))
+    link = agent.followers[0].link
+    try:
+        eventually(lambda: link.connected)
+        assert not agent.faults
+    finally:
+        bus.kill()
+    eventually(lambda: link.faults)
+    run(agent, ticks=2)
+
+    assert agent.faults["federation"] == 1
+    assert agent.last_fault == "federation: the connection was lost"
+
+
 def test_an_unknown_gate_is_refused_with_those_there_are():
     with pytest.raises(SettingsError, match="no gate is called 'slrum'"):
         make_followers(AgentSettings(gate="slrum"))

@@ -265,3 +265,45 @@ def test_a_bus_that_goes_and_comes_is_told_once_each(
 
     assert [text.partition(" bus")[0] for text in told] == ["on the", "the", "back on the"]
     assert "Connect call failed" in link.last_error or not link.last_error
+
+
+def test_faults_that_the_bus_reports_are_counted(tmp_path: Path, link_to: Callable[..., NatsLink]) -> None:
+    """A user that is refused, a right that is missing, and a connection that is lost."""
+    (tmp_path / "bus.conf").write_text(
+        f'''
+        jetstream {{ store_dir: "{tmp_path}/store" }}
+        authorization {{ users: [ {{
+            user: member, password: right
+            permissions: {{ publish: {{ deny: "$KV.pronto-test-decisions.forbidden" }} }}
+        }} ] }}
+        '''
+    )
+    bus = Bus(tmp_path, config=tmp_path / "bus.conf").start()
+    place = f"127.0.0.1:{bus.port}/test"
+    try:
+        stranger = link_to(bus, address=f"nats://member:wrong@{place}")
+        eventually(lambda: stranger.faults)
+        assert "authorization violation" in stranger.last_fault.lower()
+        stranger.close()
+
+        member = link_to(bus, address=f"nats://member:right@{place}")
+        member.put(DECISIONS, "allowed", b"1")
+        assert member.flush(60)
+        assert member.faults == 0
+        member.put(DECISIONS, "forbidden", b"1")
+        eventually(lambda: member.refused)
+        assert member.faults >= 1
+        assert "permissions violation" in member.last_fault.lower()
+        before = member.faults
+    finally:
+        bus.kill()
+    eventually(lambda: member.faults > before)
+    assert member.last_fault == "the connection was lost"
+
+
+def test_a_bus_that_is_not_there_is_no_fault() -> None:
+    link = NatsLink("nats://127.0.0.1:1", timeout=0.5)
+    eventually(lambda: link.last_error)
+    link.close()
+
+    assert (link.faults, link.last_fault) == (0, "")

@@ -133,7 +133,7 @@ class Link(Protocol):
     last_error
         Why the bus does not answer; empty while it does.
     faults, last_fault
-        How often the bus failed or reported a fault so far, and the last one.
+        Connections lost and faults that the bus reported, and the last of these.
     """
 
     last_error: str

@@ -40,6 +40,7 @@ try:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.errors import Error as NatsError
+    from nats.errors import NoServersError, UnexpectedEOF
     from nats.js import JetStreamContext
     from nats.js.api import Header, StorageType
     from nats.js.errors import APIError, BadRequestError, NotFoundError
@@ -71,6 +72,8 @@ _ALLOWED = {
 }
 # What means that a connection is dead.
 _LOST = (NatsError, OSError, asyncio.TimeoutError)
+# What the client library reports of a server that is not there; the link counts lost connections itself.
+_UNREACHABLE = (OSError, NoServersError, UnexpectedEOF)
 
 
 class _Client(Client):
@@ -99,7 +102,8 @@ class NatsSession:
     timeout
         Seconds to wait for any one answer.
     report
-        Called with every fault that the bus reports while the connection stands.
+        Called with every fault that the bus reports: a user or a right that it refuses, a
+        consumer that is too slow.
 
     Attributes
     ----------
@@ -118,7 +122,6 @@ class NatsSession:
         self.complaint = ""
         self.subscriptions: dict[Subscription, Any] = {}
         self._report = report
-        self._open = False
         self._denied: set[str] = set()
         self._unreadable: set[str] = set()
         self._client: Client
@@ -146,7 +149,6 @@ class NatsSession:
                 max_outstanding_pings=2,
                 error_cb=self._complain,
             )
-            self._open = True
             self._js = self._client.jetstream(timeout=self.timeout)
             for topic in TOPICS:
                 await self._make_bucket(topic)
@@ -157,7 +159,6 @@ class NatsSession:
 
     async def close(self) -> None:
         """Disconnect; the client library may wait for a broken connection, so not for long."""
-        self._open = False
         try:
             await asyncio.wait_for(self._client.close(), 0.5)
         except _LOST as error:
@@ -311,7 +312,7 @@ class NatsSession:
     async def _complain(self, error: Exception) -> None:
         self.complaint = str(error).removeprefix("nats: ").strip("'")
         log.debug("bus: %s", self.complaint)
-        if self._open:
+        if not isinstance(error, _UNREACHABLE):
             self._report(self.complaint)
         if "permissions violation" in self.complaint.lower():
             # The client library hands errors on in lower case.
@@ -356,9 +357,8 @@ class NatsLink:
     refused
         Values that the bus will never take: too long, or not allowed.
     faults, last_fault
-        What went wrong on the bus, and the last of it: outages, one each and one more for each
-        new reason, and all that the bus reports on a connection (a right that is missing, a
-        consumer that is too slow).
+        How many faults the bus reported and how many connections were lost, and the last of
+        these. A bus that cannot be reached is no fault: `connected` tells it.
 
     Notes
     -----
@@ -508,6 +508,8 @@ class NatsLink:
                 await self._serve(session)
             finally:
                 self._session = None
+                if not self._closing:
+                    self._fault("the connection was lost")
                 await session.close()
         except _LOST as error:
             # What was reported on the side says more than the broken connection.
@@ -517,8 +519,6 @@ class NatsLink:
         """Note why the bus is away; log it once until it is back."""
         if self._closing:
             return
-        if not self._away or reason != self.last_error:
-            self._fault(reason)
         log.log(
             logging.DEBUG if self._away or self.quiet else logging.WARNING,
             "the bus does not answer, going on without it and trying again: %s",
