@@ -34,7 +34,6 @@ PURE = {
     "telemetry.synthetic",
     "federation.tree",
     "federation.aggregator",
-    "federation.clash",
     "federation.message",
 }
 IMPURE = {
