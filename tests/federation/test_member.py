@@ -182,10 +182,10 @@ def test_a_seat_that_goes_back_and_forth_loses_no_summary() -> None:
     def pair(holder: str) -> list:
         made = [fleet.service(name) for name in ("east", "")]
         for service in made:
-            seat = LeaderLease(
+            lease = LeaderLease(
                 service.link, service.aggregator.name, holder, seconds=5.0, clock=lambda: watch[0]
             )
-            service.seat = seat
+            service.lease = lease
         return made
 
     one, other = pair("one"), pair("other")

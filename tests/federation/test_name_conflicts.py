@@ -49,7 +49,7 @@ def heard(*versions: tuple[int, int], expiry: float = 180.0) -> Aggregator:
 def test_two_who_speak_in_turn_clash() -> None:
     aggregator = heard((1, 1), (1, 2), (5, 1), (1, 3), (5, 2), (1, 4))
 
-    assert aggregator.clashes.names == ("n",)
+    assert aggregator.conflicts.names == ("n",)
     assert aggregator.merged().clashes == ("n",)
     assert aggregator.merged().nodes == 1
 
@@ -66,25 +66,25 @@ def test_restarts_duplicates_and_replays_are_no_clash(lives: list[int], replayed
             for number in replayed:
                 aggregator.receive(said(*past[number % len(past)]), now=float(len(past)))
 
-    assert aggregator.clashes.names == ()
+    assert aggregator.conflicts.names == ()
 
 
 def test_one_late_word_of_the_former_is_no_clash() -> None:
     assert CONFLICT_SUMMARIES == 2
-    assert heard((1, 1), (5, 1), (1, 2), (5, 2), (5, 3)).clashes.names == ()
+    assert heard((1, 1), (5, 1), (1, 2), (5, 2), (5, 3)).conflicts.names == ()
 
 
 def test_an_aggregator_that_starts_in_the_middle_notices_too() -> None:
     """What lies on the bus is the newest of one of the two."""
-    assert heard((5, 7), (1, 3), (5, 8)).clashes.names == ()
-    assert heard((5, 7), (1, 3), (5, 8), (1, 4), (5, 9), (1, 5)).clashes.names == ("n",)
+    assert heard((5, 7), (1, 3), (5, 8)).conflicts.names == ()
+    assert heard((5, 7), (1, 3), (5, 8), (1, 4), (5, 9), (1, 5)).conflicts.names == ("n",)
 
 
 def test_a_clash_outlives_a_restart_of_the_newer_one() -> None:
     aggregator = heard((1, 1), (5, 1), (1, 2), (1, 3), (9, 1), (1, 4), expiry=4.0)
     aggregator.receive(said(9, 2), now=8.0)
     aggregator.expire(8.0)
-    assert aggregator.clashes.names == ("n",)
+    assert aggregator.conflicts.names == ("n",)
 
 
 def test_a_clash_ends_when_one_of_the_two_has_another_name() -> None:
@@ -98,7 +98,7 @@ def test_a_clash_ends_when_one_of_the_two_has_another_name() -> None:
     # And when one says goodbye, which is all that both have said.
     gone = heard((1, 1), (5, 1), (1, 2), (1, 3))
     gone.forget("n")
-    assert gone.clashes.names == ()
+    assert gone.conflicts.names == ()
 
 
 def test_aggregators_that_take_over_from_each_other_do_not_clash() -> None:
@@ -107,7 +107,7 @@ def test_aggregators_that_take_over_from_each_other_do_not_clash() -> None:
         summary = dataclasses.replace(said(incarnation, sequence, "rack"), merged=True)
         aggregator.receive(summary, now=float(now))
 
-    assert aggregator.clashes.names == ()
+    assert aggregator.conflicts.names == ()
 
 
 def test_what_is_remembered_is_bounded() -> None:
