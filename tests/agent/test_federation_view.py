@@ -203,12 +203,12 @@ def test_nobody_watches_the_bus_when_nobody_asks():
     board = LocalBus()
     view = TreeView(lambda: LocalLink(board), Tree, embedded=True, refresh_seconds=0.02, idle_seconds=0.3)
     eventually(view.ask)
-    assert board._feeds
-    eventually(lambda: not board._feeds, message="the feeds are closed")
+    assert board._subscriptions
+    eventually(lambda: not board._subscriptions, message="the feeds are closed")
     eventually(view.ask)
     view.close()
 
-    assert not board._feeds
+    assert not board._subscriptions
     assert not [t for t in threading.enumerate() if t.name == "pronto-federation"]
 
 

@@ -63,7 +63,16 @@ def test_a_rule_that_makes_no_sense_is_refused(options: dict[str, float], messag
 
 def example_summary() -> Summary:
     ones = np.ones(3)
-    return Summary("n", 1, 1, ("a", "b", "c"), None, 10.0, ones, ones, 0 * ones, 10 * ones)
+    return Summary(
+        node="n",
+        metrics=("a", "b", "c"),
+        subspace=None,
+        samples=10.0,
+        mean=ones,
+        deviation=ones,
+        spread=0 * ones,
+        counts=10 * ones,
+    )
 
 
 def example_subspace(basis: np.ndarray, strength: float = 1.0) -> Subspace:
