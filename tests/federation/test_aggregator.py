@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -34,8 +36,7 @@ def leaves(
 def numbered(summary: Summary | None, name: str) -> Summary:
     """An aggregator's result, as its parent would hear it."""
     assert summary is not None
-    fields = {field: getattr(summary, field) for field in summary.__slots__}
-    return Summary(**{**fields, "node": name, "incarnation": 1, "sequence": 1})
+    return replace(summary, node=name, incarnation=1, sequence=1)
 
 
 def tree_of(summaries: list[Summary], shape: str, *, spare: int) -> Summary:
@@ -115,8 +116,7 @@ def test_order_duplicates_and_replays_change_not_a_single_bit(seed: int, data: s
 
 
 def summary_with(summary: Summary, **changes: object) -> Summary:
-    fields = {field: getattr(summary, field) for field in summary.__slots__}
-    return Summary(**{**fields, **changes})  # type: ignore[arg-type]
+    return replace(summary, **changes)  # type: ignore[arg-type]
 
 
 def test_cumulative_summaries_are_not_counted_twice(rng: np.random.Generator) -> None:
