@@ -261,7 +261,6 @@ class EmbeddedTree:
         return {"aggregators": len(self._order), "root": found}
 
 
-LOG = logging.getLogger("prontosched.agent")
 MAX_GROUPS = 256
 MAX_MEMBERS = 100
 REFRESH_SECONDS = 2.0
