@@ -50,8 +50,6 @@ class SyntheticFleet:
     announced
         Timesteps for which memory and fork metrics ramp up before each burst; 0
         leaves bursts unannounced.
-    drift
-        How fast the way metrics follow the loads turns, in radians per timestep.
 
     Notes
     -----
@@ -73,7 +71,6 @@ class SyntheticFleet:
         burst_every: float = 150.0,
         burst_length: float = 12.0,
         announced: int = 0,
-        drift: float = 0.0,
     ) -> None:
         if nodes < 1 or features < FACTORS:
             raise ValueError(
@@ -84,7 +81,6 @@ class SyntheticFleet:
         self.burst_every = burst_every
         self.burst_length = burst_length
         self.announced = announced
-        self.drift = drift
         self.metrics = tuple(f"{KINDS[i % len(KINDS)]}_{i // len(KINDS)}" for i in range(features))
         self._rng = np.random.default_rng(seed)
         self._loads = np.zeros((nodes, FACTORS))
@@ -132,18 +128,9 @@ class SyntheticFleet:
         hidden = np.einsum("mdf,mf->md", self._loadings, self._loads)
         hidden += self._follows_cpu * (demand * 2.0)[:, None] + self._announces * (2.0 * ramp)[:, None]
         hidden += 0.6 * rng.standard_normal((nodes, self.features))
-        if self.drift:
-            self._turn()
         self.timestep += 1
         vectors = (self._levels + hidden) * self._units
         return Step(vectors, ready, 100.0 * busy, bursting)
-
-    def _turn(self) -> None:
-        """Turn the loadings a little within the first two loads."""
-        cosine, sine = np.cos(self.drift), np.sin(self.drift)
-        first, second = self._loadings[:, :, 0].copy(), self._loadings[:, :, 1].copy()
-        self._loadings[:, :, 0] = cosine * first - sine * second
-        self._loadings[:, :, 1] = sine * first + cosine * second
 
 
 def names_of(nodes: int, node: str = ALONE) -> list[str]:

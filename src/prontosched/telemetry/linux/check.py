@@ -23,15 +23,17 @@ from prontosched.telemetry.probe import PROBE_SECONDS, Probe
 COST_READS = 20
 SCRAPES = 20
 PROBES, PROBES_SECONDS = 3, 3.0
+PSI_REMEDY = "boot the kernel with psi=1"
+CGROUP_REMEDY = "the root cgroup has none, and v1 controllers hide it"
 # By the end of its path: what a file is good for, and what to do where it cannot be read.
 MEANINGS = {
     "proc/stat": ("CPU times, interrupts, context switches", ""),
     "proc/loadavg": ("load and run queue", ""),
     "proc/meminfo": ("memory", ""),
     "proc/vmstat": ("paging and reclaim", ""),
-    "pressure/cpu": ("CPU pressure; also the check on CPU Ready", "boot the kernel with psi=1"),
-    "pressure/io": ("I/O pressure", "boot the kernel with psi=1"),
-    "pressure/memory": ("memory pressure", "boot the kernel with psi=1"),
+    "pressure/cpu": ("CPU pressure; also the check on CPU Ready", PSI_REMEDY),
+    "pressure/io": ("I/O pressure", PSI_REMEDY),
+    "pressure/memory": ("memory pressure", PSI_REMEDY),
     "pressure/irq": ("interrupt pressure", "needs a kernel with CONFIG_IRQ_TIME_ACCOUNTING; not important"),
     "proc/schedstat": ("CPU Ready where threads cannot be read", "only needed where threads are hidden"),
     "sys/fs/file-nr": ("open files", ""),
@@ -45,10 +47,10 @@ MEANINGS = {
     "net/sockstat": ("sockets", ""),
     "net/softnet_stat": ("packets put off or dropped", ""),
     "cpu.stat": ("CPU time and throttling of the cgroup", ""),
-    "memory.events": ("memory limits of the cgroup", "the root cgroup has none, and v1 controllers hide it"),
-    "memory.current": ("memory of the cgroup", "the root cgroup has none, and v1 controllers hide it"),
-    "memory.swap.current": ("swap of the cgroup", "the root cgroup has none, and v1 controllers hide it"),
-    "pids.current": ("threads of the cgroup", "the root cgroup has none, and v1 controllers hide it"),
+    "memory.events": ("memory limits of the cgroup", CGROUP_REMEDY),
+    "memory.current": ("memory of the cgroup", CGROUP_REMEDY),
+    "memory.swap.current": ("swap of the cgroup", CGROUP_REMEDY),
+    "pids.current": ("threads of the cgroup", CGROUP_REMEDY),
     "cgroup.stat": ("cgroups below", ""),
 }
 
@@ -98,15 +100,7 @@ class MachineReport:
 
 
 def inspect_machine(root: str | os.PathLike[str] = "/", *, seconds: float = 1.0) -> MachineReport:
-    """Read a machine for a moment and say what it can measure.
-
-    Parameters
-    ----------
-    root
-        Folder that holds `proc` and `sys`.
-    seconds
-        How long to watch CPU Ready.
-    """
+    """Read the machine under `root` for some seconds and say what it can measure."""
     source = LinuxSource(root)
     try:
         source.read()
@@ -166,14 +160,10 @@ def _findings(source: LinuxSource) -> tuple[Finding, ...]:
     remedy = "" if threads == "ok" else "mount /proc without hidepid, or run in the host's PID namespace"
     found = [Finding("CPU Ready, thread by thread", "proc/*/task/*/schedstat", threads, remedy)]
     told = source.ready_reader.sorter.cgroups.told_apart
-    remedy = (
-        "" if told else "mount the host's /sys as well: what quotas held back counts as contention without it"
-    )
-    found.append(
-        Finding("quotas, to be told from contention", "sys/fs/cgroup", "ok" if told else "absent", remedy)
-    )
-    paths = [*source.paths, "proc/schedstat"]
-    for path in paths:
+    remedy = "mount the host's /sys as well: what quotas held back counts as contention without it"
+    state, remedy = ("ok", "") if told else ("absent", remedy)
+    found.append(Finding("quotas, to be told from contention", "sys/fs/cgroup", state, remedy))
+    for path in (*source.paths, "proc/schedstat"):
         what, remedy = next((m for end, m in MEANINGS.items() if path.endswith(end)), (path, ""))
         state = trouble.get(path, "ok")
         if path == "proc/schedstat" and not Path(source.root, path).exists():

@@ -247,7 +247,7 @@ class ThreadScanner:
         """
         stride, scan, pread = seen.stride, self._scan, os.pread
         phase, upcoming = scan % stride, (scan + 1) % stride
-        ran = False
+        ran, idle = False, 0
         gone: list[str] = []
         for name, thread in threads.items():
             sure = stride == 1 or thread in self._hot
@@ -256,6 +256,10 @@ class ThreadScanner:
                 continue
             try:
                 data = pread(thread.descriptor, 128, 0) if thread.descriptor >= 0 else self._first(thread)
+                if sure and data == thread.data:
+                    thread.scan = scan
+                    idle += 1
+                    continue
                 fresh = born or thread.scan == scan - 1
                 if data != thread.data:
                     words = data.split(None, 2)
@@ -284,6 +288,7 @@ class ThreadScanner:
                     seen.active.append(one)
                 elif due or more_waited:
                     seen.sampled.append(one)
+        seen.read += idle
         if gone:
             # The folder is listed again, for another thread may have taken the number.
             process.links = -1
