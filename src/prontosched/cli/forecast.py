@@ -102,7 +102,7 @@ def command(report: Path | None, as_json: bool, **options: Any) -> None:
     from prontosched.evaluation.forecast.report import as_plain_text, write_report
     from prontosched.evaluation.forecast.run import run_forecast
 
-    settings = _settings(**options)
+    settings = _settings(options)
     began = time.monotonic()
     outcome = run_forecast(settings, _bar)
     line = shlex.join(["pronto", *sys.argv[1:]])
@@ -115,49 +115,32 @@ def command(report: Path | None, as_json: bool, **options: Any) -> None:
     click.echo(json.dumps(to_json(outcome, line)) if as_json else as_plain_text(outcome))
 
 
-def _settings(
-    *,
-    traces: tuple[Path, ...],
-    targets: int | None,
-    windows: int,
-    alarm_length: float,
-    clusters: int,
-    vms: int,
-    length: float,
-    full: bool,
-    seed: int,
-    no_generated: bool,
-    fresh: bool,
-    cache: Path | None,
-    jobs: int | None,
-    interval: float | None,
-    ready: str | None,
-    unit: str | None,
-) -> ForecastSettings:
+def _settings(options: dict[str, Any]) -> ForecastSettings:
     """Turn options into settings."""
     from prontosched.evaluation.datasets.paper_shape import PaperShape
     from prontosched.evaluation.forecast.run import ForecastSettings
     from prontosched.evaluation.forecast.study import StudySettings
 
-    if no_generated and not traces:
+    traces, seed, vms = options["traces"], options["seed"], options["vms"]
+    if options["no_generated"] and not traces:
         raise click.UsageError("--no-generated needs TRACES: there is nothing else to forecast")
-    study = StudySettings(targets, windows, round(alarm_length / DAY_SECONDS), seed)
-    shape = PaperShape(
-        clusters, hosts=max(1, vms // 20), vms=vms, days=round(length / DAY_SECONDS), seed=seed
-    )
-    if full:
+    if options["full"]:
         study = StudySettings(100_000 if traces else 3, None, None, seed)
-        shape = PaperShape(clusters, hosts=14, vms=350, days=28, seed=seed)
+        shape = PaperShape(options["clusters"], hosts=14, vms=350, days=28, seed=seed)
+    else:
+        alarm_days, days = (round(options[key] / DAY_SECONDS) for key in ("alarm_length", "length"))
+        study = StudySettings(options["targets"], options["windows"], alarm_days, seed)
+        shape = PaperShape(options["clusters"], hosts=max(1, vms // 20), vms=vms, days=days, seed=seed)
     return ForecastSettings(
         traces=traces,
-        ready=ready,
-        unit=unit,
-        interval_seconds=interval,
+        ready=options["ready"],
+        unit=options["unit"],
+        interval_seconds=options["interval"],
         shape=shape,
-        generated=not no_generated,
+        generated=not options["no_generated"],
         study=study,
-        jobs=jobs or os.cpu_count() or 1,
-        cache=None if fresh else cache or _cache_folder(),
+        jobs=options["jobs"] or os.cpu_count() or 1,
+        cache=None if options["fresh"] else options["cache"] or _cache_folder(),
     )
 
 
