@@ -74,6 +74,15 @@ HIDDEN = (
     ),
     *("zscore", "n-sigma", "peak-percentile", "r15s"),
 )
+UNITS = {"percent": "% of a CPU", "ms": "ms per interval"}
+SHOWN = 160
+TINTS = ("#1d4ed8", "#c2410c", "#047857", "#7c3aed")
+CDFS = (
+    ("left_sided", "Left-sided raises", "number of raises in [t − w/2, t], over all CPU Ready spikes"),
+    ("right_sided", "Right-sided raises", "number of raises in (t, t + w/2], over all CPU Ready spikes"),
+    ("downtime", "Downtime", "time the signal is raised (% of all)"),
+    ("contained_spikes", "Contained spikes", "raises in windows (% of CPU Ready spikes)"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,10 +343,6 @@ def _percent() -> Callable[[float, int], str]:
     return lambda value, _: f"{value:.0%}"
 
 
-UNITS = {"percent": "% of a CPU", "ms": "ms per interval"}
-SHOWN = 160
-
-
 @dataclass(frozen=True, slots=True)
 class NodeExample:
     """Some consecutive timesteps of one node under the published signal.
@@ -416,15 +421,6 @@ def _moving(events: Mask, steps: int) -> Array:
     stop = np.minimum(np.arange(events.size) + steps, events.size)
     found: Array = (sums[stop] - sums[:-1]).astype(np.float64)
     return found
-
-
-TINTS = ("#1d4ed8", "#c2410c", "#047857", "#7c3aed")
-CDFS = (
-    ("left_sided", "Left-sided raises", "number of raises in [t − w/2, t], over all CPU Ready spikes"),
-    ("right_sided", "Right-sided raises", "number of raises in (t, t + w/2], over all CPU Ready spikes"),
-    ("downtime", "Downtime", "time the signal is raised (% of all)"),
-    ("contained_spikes", "Contained spikes", "raises in windows (% of CPU Ready spikes)"),
-)
 
 
 def published(study: Study) -> list[Any]:

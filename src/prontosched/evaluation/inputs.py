@@ -28,6 +28,11 @@ from prontosched.telemetry.trace.rows import ready_wanted
 BUDGETS = (0.02, 0.03, 0.05, 0.07, 0.10, 0.14, 0.20, 0.30)
 LOW_DOWNTIME = 0.05
 MOST_HORIZON = 240
+MOST_NODES = 128
+FEWEST_NODES = 4
+# Of a small fleet each part is a quarter: fewer steps of Python each, and still work for four cores.
+PARTS = 4
+ENDINGS = (".parquet", ".csv", ".csv.gz", ".txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +86,6 @@ class Setting:
     def targets(self) -> tuple[float, float]:
         """The low and the chosen downtime at which methods are compared."""
         return (min(LOW_DOWNTIME, self.budget), self.budget)
-
-
-MOST_NODES = 128
-FEWEST_NODES = 4
-# Of a small fleet each part is a quarter: fewer steps of Python each, and still work for four cores.
-PARTS = 4
-ENDINGS = (".parquet", ".csv", ".csv.gz", ".txt")
 
 
 @dataclass(frozen=True, slots=True)

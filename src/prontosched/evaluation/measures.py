@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from prontosched.subspace import Array
 
 Mask = NDArray[np.bool_]
+CALIBRATION_BINS = 20
 
 
 def total_within(values: NDArray[Any], *, first: int, last: int) -> Array:
@@ -201,9 +202,6 @@ def paper_scores(counts: dict[str, Array]) -> dict[str, Array]:
             "success": counts["success"] / spikes,
             "success_strict": counts["success_strict"] / spikes,
         }
-
-
-CALIBRATION_BINS = 20
 
 
 def count_honest(stretch: Stretch) -> dict[str, Array]:

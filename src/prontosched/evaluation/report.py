@@ -31,6 +31,7 @@ from prontosched.subspace import Array
 
 FORMAT = 2
 COMPARED = ("recall_low", "recall", "quiet_average_precision", "average_precision", "exposure_cut")
+MOST_NODES = 32
 
 
 def outcome(study: Study) -> dict[str, Any]:
@@ -211,9 +212,6 @@ def machine() -> dict[str, Any]:
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
-
-
-MOST_NODES = 32
 
 
 def print_outcome(found: dict[str, Any]) -> str:

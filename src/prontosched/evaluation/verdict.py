@@ -28,6 +28,9 @@ PLENTY = 3
 LEVEL = 0.01
 # If the record would have to be longer than this many times to be sure, there is nothing much to be sure of.
 LONGEST_WAIT = 4.0
+DEFAULT = "learned"
+BLIND = "learned-blind"
+READY_METHOD = "ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +224,6 @@ def _listed(names: Sequence[str]) -> str:
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-DEFAULT = "learned"
-BLIND = "learned-blind"
-READY_METHOD = "ready"
 
 
 def goals(study: Study, data: str = "traces") -> list[dict[str, Any]]:

@@ -15,6 +15,12 @@ WIDTHS: Array = np.array([1.0, 2.0, 4.0])
 SHARES: Array = np.array([0.6, 0.3, 0.1])
 # A job of fixed length loads its input for this share of it.
 PRELUDE_SHARE = 0.1
+# A job that loads its input asks for this share of its width.
+PRELUDE_DEMAND = 0.1
+NODE, WIDTH, WORK, PRELUDE, NUMBER = range(5)
+# Metrics per kind of state they follow.
+KINDS = ("cpu", "run_queue", "context_switches", "memory", "disk_io", "fork_rate", "network", "interrupts")
+EACH = 4
 
 
 class Jobs(NamedTuple):
@@ -82,11 +88,6 @@ def bounded_pareto_mean(smallest: float, largest: float, tail: float) -> float:
     norm = 1.0 - (smallest / largest) ** tail
     inner = smallest ** (1.0 - tail) - largest ** (1.0 - tail)
     return float(smallest**tail / norm * tail / (tail - 1.0) * inner)
-
-
-# A job that loads its input asks for this share of its width.
-PRELUDE_DEMAND = 0.1
-NODE, WIDTH, WORK, PRELUDE, NUMBER = range(5)
 
 
 class Cluster:
@@ -187,11 +188,6 @@ class Cluster:
     def utilisation(self) -> Array:
         """CPU utilisation of each node in percent."""
         return np.asarray(100.0 * np.minimum(self.demand / self.cores, 1.0))
-
-
-# Metrics per kind of state they follow.
-KINDS = ("cpu", "run_queue", "context_switches", "memory", "disk_io", "fork_rate", "network", "interrupts")
-EACH = 4
 
 
 class NodeTelemetry(NamedTuple):

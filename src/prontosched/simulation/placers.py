@@ -22,6 +22,8 @@ from prontosched.subspace import Array
 Mask = NDArray[np.bool_]
 STALE_SECONDS = 10
 PACKER_TARGET = 0.6
+# Those that draw at random, and so go by levels.
+DRAWING = ("random", "two-choices", "two-choices-stale")
 
 
 class View(NamedTuple):
@@ -107,8 +109,6 @@ PLACERS: dict[str, Placer] = {
     "least-allocated": least_allocated,
     "packer": packer,
 }
-# Those that draw at random, and so go by levels.
-DRAWING = ("random", "two-choices", "two-choices-stale")
 
 
 class Loads:

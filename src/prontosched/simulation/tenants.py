@@ -25,6 +25,9 @@ BEYOND = 600
 HOUR = 60
 DAY = 24 * HOUR
 CHRONIC_SHARE = 0.1
+# The load of a recorded machine is scaled so that this percentile of it takes all CPUs.
+FULL_AT = 95.0
+LEAST_ROWS = 100
 
 
 class Tenants(NamedTuple):
@@ -207,11 +210,6 @@ def _base_load(nodes: int, steps: int, rng: np.random.Generator, base: float) ->
         level = 0.95 * level + 0.31 * noise
         levels[step] = level
     return np.clip(np.clip(rng.normal(base, 0.08, nodes), 0.05, 0.6) + 0.05 * levels, 0.0, 1.0)
-
-
-# The load of a recorded machine is scaled so that this percentile of it takes all CPUs.
-FULL_AT = 95.0
-LEAST_ROWS = 100
 
 
 def read_background(

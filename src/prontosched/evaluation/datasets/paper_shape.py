@@ -119,6 +119,16 @@ _DEVICES: dict[str, Mix] = (
         for name in ("actav5", "actav15", "runav5", "runav15")
     }
 )
+INTERVAL_SECONDS = 20.0
+DAY_STEPS = 4320
+CHUNK_STEPS = 180  # an hour
+# Monday, 5 March 2012, 00:00 UTC: the year of the paper's trace.
+START_SECONDS = 1_330_905_600.0
+CORES_PER_HOST = 32
+MOST_READY_MS = 20_000.0
+# Lag-one weights of the slow courses: a quarter of an hour, and a burst's five minutes.
+_SLOW = float(np.exp(-1.0 / 45.0))
+_BURST = float(np.exp(-1.0 / 15.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,19 +161,6 @@ def _table(metrics: dict[str, Mix]) -> MetricTable:
 
 
 TABLES = {"vm": _table(_VM), "host": _table(_VM | _DEVICES)}
-
-
-INTERVAL_SECONDS = 20.0
-DAY_STEPS = 4320
-CHUNK_STEPS = 180  # an hour
-# Monday, 5 March 2012, 00:00 UTC: the year of the paper's trace.
-START_SECONDS = 1_330_905_600.0
-CORES_PER_HOST = 32
-MOST_READY_MS = 20_000.0
-
-# Lag-one weights of the slow courses: a quarter of an hour, and a burst's five minutes.
-_SLOW = float(np.exp(-1.0 / 45.0))
-_BURST = float(np.exp(-1.0 / 15.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ METRICS = (
     *("in_errs", "in_segs", "listen_overflows", "out_rsts", "out_segs", "passive_opens", "retransegs"),
     *("tcp_timeouts", "udp_in_dg", "udp_out_dg", "udp_rcv_buf_errs", "udp_snd_buf_errs"),
 )
+SIGN = "CPU capacity provisioned [MHZ]"
 
 
 class SmdFile:
@@ -114,9 +115,6 @@ def _numbers(lines: list[str], places: list[int], counts: TraceCounts) -> Array:
                 counts.cells["text in a number"] += 1
     numbers = without_infinity(numbers, counts)
     return numbers[:, [once.index(place) for place in places]]
-
-
-SIGN = "CPU capacity provisioned [MHZ]"
 
 
 class BitbrainsFile:

@@ -41,6 +41,11 @@ CHART = re.compile(r"(?P<counter>.+?) for (?P<node>.+?)\s*\((?P<unit>[^()]*)\)")
 ESXTOP = re.compile(
     r"\\\\[^\\]+\\(?P<group>Group Cpu|Group Memory|Virtual Disk)\((?P<node>[^)]*)\)\\(?P<counter>.+)"
 )
+LONGEST_LINE_CHARACTERS = 4_000_000
+READY_MS = "cpu.ready.summation"
+READY_PERCENT = "cpu.readiness.average"
+READY_COUNTERS = (READY_MS, READY_PERCENT)
+UTILISATION = "cpu.usage.average"
 
 
 class LongColumns(NamedTuple):
@@ -113,13 +118,6 @@ def parse_times(cells: Any) -> Any:
         )
     seconds = (moments - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
     return seconds.astype(float)
-
-
-LONGEST_LINE_CHARACTERS = 4_000_000
-READY_MS = "cpu.ready.summation"
-READY_PERCENT = "cpu.readiness.average"
-READY_COUNTERS = (READY_MS, READY_PERCENT)
-UTILISATION = "cpu.usage.average"
 
 
 class VsphereCsvFile:

@@ -24,6 +24,32 @@ from numpy.typing import NDArray
 
 from prontosched.subspace import Array
 
+# Largest sum of p and q tried, with d up to 1. Windows of 14 to 45 points hold no more.
+MOST_TERMS = 2
+MOST_DIFFERENCES = 1
+# Steps of the optimiser per order; what has not settled by then rarely wins.
+MOST_ITERATIONS = 30
+SMOOTHING = 0.2  # the paper's best alpha
+LAGS = 7  # a week of days
+MOST_EXAMPLES = 1500
+METHODS = {"naive": "naive", "expsmo": "ExpSmo", "arima": "ARIMA", "svm": "SVM"}
+GROUPINGS = {
+    "ordered": "Ordered",
+    "euclidean": "KM Euclidean",
+    "correlation": "KM Corr",
+    "sts": "KM Sts",
+    "cort": "KM Cort",
+    "acf": "KM Acf",
+}
+# Nodes per group the number of groups aims at.
+GROUP_SIZE = 10
+# How steeply CORT weighs the behaviour of two courses against their values.
+CORT_STEEPNESS = 2.0
+TRAINING_SECONDS = 3600.0
+NEIGHBOURS = 5
+# Metrics about memory and network, by the names in use: vSphere, /proc, SMD, Bitbrains.
+MEMORY_OR_NETWORK = re.compile(r"mem|swap|net|eth|tcp|udp|segs|packet|received|transmitted", re.IGNORECASE)
+
 
 class WindowScale:
     """The range of each node in one past window.
@@ -53,13 +79,6 @@ class WindowScale:
         """Return one forecast per node, `(M,)`, in the unit of the past windows."""
         plain: Array = self._scaler.inverse_transform(forecasts[None, :])[0]
         return plain
-
-
-# Largest sum of p and q tried, with d up to 1. Windows of 14 to 45 points hold no more.
-MOST_TERMS = 2
-MOST_DIFFERENCES = 1
-# Steps of the optimiser per order; what has not settled by then rarely wins.
-MOST_ITERATIONS = 30
 
 
 class Arima:
@@ -127,13 +146,6 @@ def _fit(course: Array, order: tuple[int, int, int]) -> Any:
         except (np.linalg.LinAlgError, ValueError, IndexError):
             return None
     return fitted if np.isfinite(fitted.aic) else None
-
-
-SMOOTHING = 0.2  # the paper's best alpha
-LAGS = 7  # a week of days
-MOST_EXAMPLES = 1500
-
-METHODS = {"naive": "naive", "expsmo": "ExpSmo", "arima": "ARIMA", "svm": "SVM"}
 
 
 def smooth(scaled: Array) -> Array:
@@ -229,20 +241,6 @@ def forecast_from_cluster(
     }
 
 
-GROUPINGS = {
-    "ordered": "Ordered",
-    "euclidean": "KM Euclidean",
-    "correlation": "KM Corr",
-    "sts": "KM Sts",
-    "cort": "KM Cort",
-    "acf": "KM Acf",
-}
-# Nodes per group the number of groups aims at.
-GROUP_SIZE = 10
-# How steeply CORT weighs the behaviour of two courses against their values.
-CORT_STEEPNESS = 2.0
-
-
 def group_nodes(grouping: str, past: Array, scaled: Array, *, seed: int, groups: int | None = None) -> Array:
     """Return the group of each node, `(M,)`.
 
@@ -326,12 +324,6 @@ def _autocorrelations(scaled: Array) -> Array:
         if np.ptp(course) > 0.0:  # a constant course has no autocorrelation
             rows[row] = acf(course, nlags=lags, fft=False)[1:]
     return rows
-
-
-TRAINING_SECONDS = 3600.0
-NEIGHBOURS = 5
-# Metrics about memory and network, by the names in use: vSphere, /proc, SMD, Bitbrains.
-MEMORY_OR_NETWORK = re.compile(r"mem|swap|net|eth|tcp|udp|segs|packet|received|transmitted", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

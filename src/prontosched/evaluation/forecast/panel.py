@@ -40,6 +40,10 @@ MOST_POINTS = 45
 FEWEST_POINTS = 8
 # A window with fewer of its samples than this share is unknown.
 FEWEST_KNOWN = 0.5
+PAPER_INTERVAL_SECONDS = 20.0
+MS_PER_PERCENT = 10.0 * PAPER_INTERVAL_SECONDS
+# A trace may be this many times longer than its rows would fill before its clock is called broken.
+MOST_SPAN = 50
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -230,12 +234,6 @@ def filled_histories(points: Array) -> Iterator[tuple[int, Array]]:
         if unknown.mean() > 0.2:
             continue
         yield row, fill_forward(course) if unknown.any() else course
-
-
-PAPER_INTERVAL_SECONDS = 20.0
-MS_PER_PERCENT = 10.0 * PAPER_INTERVAL_SECONDS
-# A trace may be this many times longer than its rows would fill before its clock is called broken.
-MOST_SPAN = 50
 
 
 @dataclass(slots=True)

@@ -39,6 +39,13 @@ STYLE = {
     "svg.hashsalt": "pronto",
     "svg.fonttype": "none",
 }
+CAPTIONS = {
+    "example": "One hour of one node, forecast one sample ahead, each time from the hour before.",
+    "daily": "Errors of daily medians. Bars are averages, dots are single nodes.",
+    "windows": "Error against the length of the window: the past window is as long as the one forecast.",
+    "alarms": "The same alarms judged twice. In brackets: share of days that are spikes. "
+    "0.5 is what a method without any skill gets; a per-node average gets more where nodes have no spikes at all.",
+}
 
 
 def draw_example(example: HourForecast, unit: str) -> Any:
@@ -173,15 +180,6 @@ def _figure(height: float, columns: int = 1) -> tuple[Any, Any]:
     figure = Figure(figsize=(8.4, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(1, columns)
-
-
-CAPTIONS = {
-    "example": "One hour of one node, forecast one sample ahead, each time from the hour before.",
-    "daily": "Errors of daily medians. Bars are averages, dots are single nodes.",
-    "windows": "Error against the length of the window: the past window is as long as the one forecast.",
-    "alarms": "The same alarms judged twice. In brackets: share of days that are spikes. "
-    "0.5 is what a method without any skill gets; a per-node average gets more where nodes have no spikes at all.",
-}
 
 
 def tables_of(outcome: ForecastOutcome) -> list[Table]:

@@ -39,6 +39,28 @@ from prontosched.subspace import Array
 
 # Part of every key: answers of another version of the methods are not taken up.
 VERSION = 2
+PAST_DAYS = (14, 21)
+# Forecasts a node needs before its error is worth averaging.
+FEWEST_FORECASTS = 3
+FIXED_MS = (500, 800, 1000)
+PERCENTILES = (90, 95, 99)
+THRESHOLDS: dict[str, str] = (
+    {f"{value}ms": f"{value}" for value in FIXED_MS}
+    | {f"p{share}": f"{share}th" for share in PERCENTILES}
+    | {"3sigma": "μ+3σ", "xbar": "xbar", "median": "median", "mean+xbar": "mean + xbar"}
+)
+ALARM_METHODS = {
+    "naive": "Naive",
+    "expsmo": "ExpSmo",
+    "arima": "ARIMA",
+    "svm cluster": "SVM Cluster",
+    "svm full": "SVM Full",
+}
+# A forecast in [0, 1] from which the alarm is given.
+ALARM = 0.5
+UNKNOWN = "-"
+ALARM_PAST_DAYS = 14
+FEWEST_TARGETS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +140,6 @@ def run_tasks(
 
 def _do(task: Task) -> tuple[str, Any]:
     return task.name, task.work(*task.arguments)
-
-
-PAST_DAYS = (14, 21)
-# Forecasts a node needs before its error is worth averaging.
-FEWEST_FORECASTS = 3
 
 
 def usable(past: Array) -> tuple[NDArray[np.intp], Array]:
@@ -220,25 +237,6 @@ def rmse_by_node(errors: list[float] | Array) -> float:
     if len(errors) < FEWEST_FORECASTS:
         return float("nan")
     return float(np.sqrt(np.mean(np.square(errors))))
-
-
-FIXED_MS = (500, 800, 1000)
-PERCENTILES = (90, 95, 99)
-THRESHOLDS: dict[str, str] = (
-    {f"{value}ms": f"{value}" for value in FIXED_MS}
-    | {f"p{share}": f"{share}th" for share in PERCENTILES}
-    | {"3sigma": "μ+3σ", "xbar": "xbar", "median": "median", "mean+xbar": "mean + xbar"}
-)
-ALARM_METHODS = {
-    "naive": "Naive",
-    "expsmo": "ExpSmo",
-    "arima": "ARIMA",
-    "svm cluster": "SVM Cluster",
-    "svm full": "SVM Full",
-}
-# A forecast in [0, 1] from which the alarm is given.
-ALARM = 0.5
-UNKNOWN = "-"
 
 
 def thresholds(kind: str, past: Array) -> Array:
@@ -380,9 +378,6 @@ def _ratio(part: Any, whole: Any) -> Any:
     part, whole = np.asarray(part, dtype=float), np.asarray(whole, dtype=float)
     return np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
 
-
-ALARM_PAST_DAYS = 14
-FEWEST_TARGETS = 6
 
 # scope/method or method -> node -> step -> error
 Errors = dict[str, dict[str, dict[int, float]]]
