@@ -30,13 +30,6 @@ from prontosched.gates.gate import (
     read_rank,
 )
 
-ACCEPTING = "ProntoReject = false\n-\n"
-# What an administrator adds to START, with jobs that may opt out.
-START = (
-    "((MY.ProntoReject =?= true && time() < MY.ProntoValidUntil) =!= true || TARGET.ProntoOptOut =?= true)"
-)
-# What an administrator takes off NEGOTIATOR_PRE_JOB_RANK, and a user may take off a job's Rank.
-LEVEL = "ifThenElse((time() < MY.ProntoContentionUntil) =?= true, MY.ProntoLevel, 0)"
 # Programs of HTCondor, one of which any machine of a pool has.
 PROGRAMS = ("condor_startd", "condor_master", "condor_status")
 _REASON = re.compile(r'^ProntoReason = "(.*)"$', re.MULTILINE)
