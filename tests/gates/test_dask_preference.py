@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -89,6 +90,20 @@ def test_scheduler_chooses_by_itself_once_the_preference_is_taken_away(preferrin
     where = preferring.where(60)
 
     assert min(where[address] for address in preferring.addresses) > 0
+
+
+def test_installing_where_nothing_was_installed_logs_no_error(cluster: Running) -> None:
+    records: list[logging.LogRecord] = []
+    handler, logger = logging.Handler(logging.ERROR), logging.getLogger("distributed.core")
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        install(cluster.client, decide=wished)
+        uninstall(cluster.client)
+    finally:
+        logger.removeHandler(handler)
+
+    assert [record.getMessage() for record in records] == []
 
 
 def test_installing_again_replaces_what_was_installed(preferring: Running) -> None:
