@@ -14,7 +14,7 @@ from prontosched.gates.gate import Verdict, chance
 
 
 class BusDecisions:
-    """Hear every decision that is put on a federation's bus.
+    """Follow every decision that is put on a federation's bus.
 
     Nodes go by the last part of their name there: `site/row/rack/n1` is the node `n1`.
 
@@ -40,13 +40,13 @@ class BusDecisions:
         self.unreadable = 0
         self._clock = clock
         self._feed = link.subscribe(DECISIONS, ">")
-        self._heard: dict[str, Verdict] = {}
+        self._newest: dict[str, Verdict] = {}
 
     def verdict(self, node: str) -> Verdict | None:
         """Return the newest verdict that `node` has put on the bus."""
         for entry in self._feed.drain():
             self._take(entry.key, entry.value)
-        return self._heard.get(node)
+        return self._newest.get(node)
 
     def _take(self, key: str, value: bytes) -> None:
         try:
@@ -57,13 +57,13 @@ class BusDecisions:
             return
         name = sender.rpartition("/")[2]
         if found is None:  # the node has left
-            self._heard.pop(name, None)
+            self._newest.pop(name, None)
             return
-        if found.node != sender:  # rights on the bus go by key: nobody speaks for another node
+        if found.node != sender:  # rights on the bus go by key: no node writes for another
             self.unreadable += 1
             return
-        if name not in self._heard and len(self._heard) >= MOST_KNOWN:
+        if name not in self._newest and len(self._newest) >= MOST_KNOWN:
             return
         score = chance(found.probability, refuse=not found.accept)
         left = min(found.valid_until - self.link.now(), self.valid_seconds)
-        self._heard[name] = Verdict(not found.accept, score, found.reason, self._clock() + left)
+        self._newest[name] = Verdict(not found.accept, score, found.reason, self._clock() + left)

@@ -219,7 +219,7 @@ class Controller:
             self.settle(verdict, self._now())
 
     def _now(self) -> float:
-        """Return the agent's time: its last word plus what has passed since."""
+        """Return the time by the agent's clock: when it last handed over a verdict, plus what has passed since."""
         given, at = self._given
         return given + (time.monotonic() - at)
 

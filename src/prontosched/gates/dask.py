@@ -447,8 +447,8 @@ def read_workers(identity: Mapping[str, Any]) -> dict[str, WorkerView]:
 def may_pause(me: str, score: float, workers: Mapping[str, WorkerView], share: float) -> bool:
     """Tell whether `me` may be paused, or stay so: by `floor.may_close`.
 
-    Workers paused by others are not in service. One that must give way is told False and
-    resumes; whoever is worse off then finds the place free.
+    Workers paused by others are not in service. A calmer worker that is paused gets False
+    and resumes; the one that is worse off then finds the place free.
 
     Examples
     --------

@@ -111,7 +111,7 @@ class HTCondorGate:
         )
 
     def observe(self, node: str) -> Observed:
-        """Return what the file says; others' doings are beside ours and not seen here."""
+        """Return what the file says; what others do to START is not seen here."""
         text = self.marks.read(node) or ""
         rank = _RANK.search(text)
         found = Observed("open")

@@ -44,7 +44,7 @@ def load_update(chance: float | None, previous: int | None = None) -> tuple[str,
 
 
 def wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether LSF expects any of our indices from this host; without its word, yes.
+    """Tell whether LSF expects any of our indices from this host; True where it does not say.
 
     Examples
     --------

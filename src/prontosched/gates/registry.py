@@ -77,7 +77,7 @@ def missing_engine(name: str, **options: Any) -> str | None:
 
 
 def present_gates() -> list[str]:
-    """Return the gates of ours that have something to speak to on this machine.
+    """Return the gates whose scheduler, or whose marks, are on this machine.
 
     A gate says so by a static method `present`; those of other packages and those that
     cannot tell are left to be asked for by name.
