@@ -70,6 +70,19 @@ def test_contended_worker_is_given_no_task_beyond_its_threads(preferring: Runnin
     assert most == 0
 
 
+def test_where_every_worker_is_contended_tasks_are_handed_out_as_by_dask(preferring: Running) -> None:
+    for address in preferring.addresses:
+        WISHES[address] = Verdict(True, 0.95, "busy", time.time() + 600)
+    preferring.wait(lambda: all(score(preferring, a) == 0.95 for a in preferring.addresses))
+    futures = preferring.client.map(place, range(30), [0.1] * 30, pure=False)
+    most = 0
+    while not all(future.done() for future in futures):
+        most = max(most, *(len(worker.state.ready) for worker in preferring.workers.values()))
+        time.sleep(0.01)
+
+    assert most > 0, "no worker waits for the scheduler between two tasks"
+
+
 def test_tasks_with_dependencies_prefer_a_calm_worker_that_has_the_data(preferring: Running) -> None:
     loaded = preferring.addresses[0]
     data = preferring.client.scatter([1, 2], broadcast=True)

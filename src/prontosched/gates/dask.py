@@ -466,9 +466,9 @@ def may_pause(me: str, score: float, workers: Mapping[str, WorkerView], share: f
 class ProntoScheduler(SchedulerPlugin):  # type: ignore[misc]
     """Choose workers by the soonest expected end of a task, contention included.
 
-    A task on a worker that is sure to meet contention is taken to run twice as long. A
-    worker that expects contention is given no task beyond its threads; the last tasks of a
-    queue are left to calm workers where those will be free soon.
+    A task on a worker that is sure to meet contention is taken to run twice as long. While
+    others are calm, a worker that expects contention is given no task beyond its threads;
+    the last tasks of a queue are left to calm workers where those will be free soon.
 
     Notes
     -----
@@ -506,10 +506,12 @@ class ProntoScheduler(SchedulerPlugin):  # type: ignore[misc]
         best = min(
             scheduler.idle_task_count, key=lambda ws: (not _free(ws), level_of(chance_of(ws)), _load(ws))
         )
-        if chance_of(best) < CONTENDED:
+        calm = sum(ws.nthreads for ws in scheduler.running if chance_of(ws) < CONTENDED)
+        if chance_of(best) < CONTENDED or not calm:
             return best
-        # It has a task that will end, and this is asked again then: nothing waits for ever.
-        waits = self._calm_soon() and level_of(chance_of(best)) == LEVELS - 1
+        # Calm workers can take all that is queued as soon as they are free. The best has a
+        # task that will end, and this is asked again then: nothing waits for ever.
+        waits = level_of(chance_of(best)) == LEVELS - 1 and 0 < len(scheduler.queued) <= calm
         return best if _free(best) and not waits else None
 
     def without_dependencies(self, ts: Any) -> Any:
@@ -523,12 +525,6 @@ class ProntoScheduler(SchedulerPlugin):  # type: ignore[misc]
         if len({level_of(chance_of(ws)) for ws in pool}) <= 1:
             return own(scheduler, ts)
         return min(pool, key=lambda ws: (self.objective(ts, ws), _load(ws)))
-
-    def _calm_soon(self) -> bool:
-        """Tell whether calm workers can take all that is queued as soon as they are free."""
-        scheduler = self._scheduler
-        calm = sum(ws.nthreads for ws in scheduler.running if chance_of(ws) < CONTENDED)
-        return bool(0 < len(scheduler.queued) <= calm)
 
     def _or_dasks_own(self, method: str, ours: Callable[..., Any]) -> Callable[..., Any]:
         scheduler = self._scheduler
