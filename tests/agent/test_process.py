@@ -188,14 +188,16 @@ def test_it_stays_small_and_imports_nothing_heavy(start, tmp_path):
         assert f"/{heavy}/" not in maps
 
 
-def test_a_thousand_made_up_nodes_are_decided_every_second(start):
-    process = start("up", *listen(), "--synthetic", "1000", "--for", "8s", "--json")
-    out, err = process.communicate(timeout=90)
+def test_a_thousand_made_up_nodes_are_decided(start, tmp_path):
+    process = start("up", *listen(), "--synthetic", "1000", "--json")
+    url = address(tmp_path)
+    wait_for(lambda: ask(url)["tally"]["decisions"] >= 5000)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=120)
     found = json.loads(out)
 
     assert process.returncode == 0, err
     assert found["nodes"] == 1000
-    assert found["tally"]["decisions"] >= 2000
     assert not found["faults"]
 
 
