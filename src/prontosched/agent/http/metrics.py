@@ -7,7 +7,7 @@ agent knows, so that a metric can never disagree with `/v1/status`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from itertools import accumulate
 
@@ -22,6 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
+from prontosched.agent.answer import Answer
 from prontosched.agent.loop import STATES, Agent
 from prontosched.agent.nodes import LiveNode
 from prontosched.agent.record import BOUNDS
@@ -65,65 +66,44 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
 
 
+# What was expected of an age long past says nothing of now.
+_PER_NODE: tuple[tuple[str, str, Callable[[Answer], float]], ...] = (
+    ("pronto_accepting", "1 when the node takes another job, else 0.", lambda found: found.accept),
+    ("pronto_raised", "1 when the rejection signal is raised, else 0.", lambda found: bool(found.raised)),
+    ("pronto_score", "Rejection score.", lambda found: found.score),
+    ("pronto_threshold", "Score from which the signal is raised.", lambda found: found.threshold),
+    (
+        "pronto_probability",
+        "Chance of contention within the horizon.",
+        lambda found: math.nan if found.stale else found.probability,
+    ),
+    ("pronto_cpu_ready_percent", "CPU Ready, percent per CPU.", lambda found: found.cpu_ready_percent),
+    (
+        "pronto_expected_cpu_ready_percent",
+        "CPU Ready expected within the horizon.",
+        lambda found: math.nan if found.stale else found.expected_ready,
+    ),
+    ("pronto_cpu_utilisation_percent", "Busy share of all CPUs.", lambda found: found.utilisation_percent),
+    ("pronto_telemetry_age_seconds", "Age of the telemetry decided on.", lambda found: found.age_seconds),
+    ("pronto_stale", "1 when telemetry is too old to decide on.", lambda found: found.stale),
+    ("pronto_announced_cpus", "CPUs announced and not yet seen.", lambda found: found.announced_cpus),
+)
+
+
 def _nodes(agent: Agent) -> Iterator[Metric]:
-    labels = ["node"]
-    accepting = GaugeMetricFamily(
-        "pronto_accepting", "1 when the node takes another job, else 0.", labels=labels
-    )
-    raised = GaugeMetricFamily(
-        "pronto_raised", "1 when the rejection signal is raised, else 0.", labels=labels
-    )
-    score = GaugeMetricFamily("pronto_score", "Rejection score.", labels=labels)
-    threshold = GaugeMetricFamily("pronto_threshold", "Score from which the signal is raised.", labels=labels)
-    ready = GaugeMetricFamily("pronto_cpu_ready_percent", "CPU Ready, percent per CPU.", labels=labels)
-    expected = GaugeMetricFamily(
-        "pronto_expected_cpu_ready_percent", "CPU Ready expected within the horizon.", labels=labels
-    )
-    used = GaugeMetricFamily("pronto_cpu_utilisation_percent", "Busy share of all CPUs.", labels=labels)
-    age = GaugeMetricFamily("pronto_telemetry_age_seconds", "Age of the telemetry decided on.", labels=labels)
-    stale = GaugeMetricFamily("pronto_stale", "1 when telemetry is too old to decide on.", labels=labels)
-    announced = GaugeMetricFamily("pronto_announced_cpus", "CPUs announced and not yet seen.", labels=labels)
-    state = GaugeMetricFamily(
-        "pronto_state", "1 for the state the node is in, 0 for the others.", labels=["node", "state"]
-    )
-    chance = GaugeMetricFamily(
-        "pronto_probability", "Chance of contention within the horizon.", labels=labels
-    )
-    names = agent.nodes.names or [agent.nodes.fallback_name]
-    for name in names:
-        found, label = agent.answer(name), [name]
-        accepting.add_metric(label, float(found.accept))
-        raised.add_metric(label, float(bool(found.raised)))
-        for one in STATES:
-            state.add_metric([name, one], float(found.state == one))
-        age.add_metric(label, found.age_seconds)
-        stale.add_metric(label, float(found.stale))
-        announced.add_metric(label, found.announced_cpus)
-        for family, value in (
-            (score, found.score),
-            (threshold, found.threshold),
-            (ready, found.cpu_ready_percent),
-            # What was expected of an age long past says nothing of now.
-            (expected, math.nan if found.stale else found.expected_ready),
-            (chance, math.nan if found.stale else found.probability),
-            (used, found.utilisation_percent),
-        ):
-            if not math.isnan(value):
-                family.add_metric(label, value)
-    yield from (
-        accepting,
-        state,
-        raised,
-        score,
-        threshold,
-        chance,
-        ready,
-        expected,
-        used,
-        age,
-        stale,
-        announced,
-    )
+    answers = [agent.answer(name) for name in agent.nodes.names or [agent.nodes.fallback_name]]
+    for name, text, value_of in _PER_NODE:
+        family = GaugeMetricFamily(name, text, labels=["node"])
+        for found in answers:
+            if not math.isnan(value := float(value_of(found))):
+                family.add_metric([found.node], value)
+        yield family
+    text = "1 for the state the node is in, 0 for the others."
+    states = GaugeMetricFamily("pronto_state", text, labels=["node", "state"])
+    for found in answers:
+        for state in STATES:
+            states.add_metric([found.node, state], float(found.state == state))
+    yield states
 
 
 def _waiting(agent: Agent) -> Iterator[Metric]:
