@@ -1,11 +1,17 @@
-"""Imports point downwards, and what is pure stays pure. No exemptions."""
+"""Imports point downwards, names are unique, and what is written of modules is true. No exemptions."""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "src" / "prontosched"
+import prontosched
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "prontosched"
 # From the top. A part imports from lower rows only; parts of one row do not know each other.
 ROWS = [
     {"__main__"},
@@ -36,6 +42,8 @@ PURE = {
     "federation.aggregator",
     "federation.message",
 }
+# Groups of entry points, written like modules.
+ENTRY_POINTS = {"sources"}
 IMPURE = {
     "asyncio",
     "datetime",
@@ -50,6 +58,7 @@ IMPURE = {
 }
 
 
+@cache
 def modules() -> list[tuple[str, ast.Module]]:
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -104,3 +113,120 @@ def test_no_module_is_named_after_nothing() -> None:
     nothing = {"utils", "util", "common", "core", "helpers", "helper", "manager", "misc"}
 
     assert [name for name, _ in modules() if nothing & set(name.split("."))] == []
+
+
+def imported_modules() -> dict[str, set[str]]:
+    """Return what every module imports of the package, wherever in the file and for whatever purpose."""
+    trees = dict(modules())
+    graph: dict[str, set[str]] = {}
+    for module, tree in trees.items():
+        found = set()
+        for item in ast.walk(tree):
+            if isinstance(item, ast.ImportFrom) and (item.module or "").startswith("prontosched."):
+                source = (item.module or "").removeprefix("prontosched.")
+                inner = {f"{source}.{alias.name}" for alias in item.names} & set(trees)
+                found |= inner or {source}
+        graph[module] = found - {module}
+    return graph
+
+
+def test_no_module_reaches_itself_through_its_imports() -> None:
+    graph = imported_modules()
+    reached = {module: set(others) for module, others in graph.items()}
+    grown = True
+    while grown:
+        grown = False
+        for others in reached.values():
+            more = set().union(*(reached.get(other, set()) for other in others)) - others
+            if more:
+                others |= more
+                grown = True
+
+    assert sorted(module for module, others in reached.items() if module in others) == []
+
+
+def test_public_classes_have_names_of_their_own() -> None:
+    names = Counter(
+        item.name
+        for _, tree in modules()
+        for item in tree.body
+        if isinstance(item, ast.ClassDef) and not item.name.startswith("_")
+    )
+
+    assert sorted(name for name, count in names.items() if count > 1) == []
+
+
+def exists(dotted: str) -> bool:
+    """Tell whether a dotted name below the package is a module, or something that a module defines."""
+    known = dict(modules())
+    if dotted in prontosched.__all__ or dotted in ENTRY_POINTS:
+        return True
+    parts = dotted.split(".")
+    for cut in range(len(parts), 0, -1):
+        module = ".".join(parts[:cut])
+        if module not in known:
+            continue
+        scope: ast.AST = known[module]
+        for part in parts[cut:]:
+            named = [item for item in getattr(scope, "body", []) if part in names_of(item)]
+            if not named:
+                return False
+            scope = named[0]
+        return True
+    return False
+
+
+def names_of(item: ast.stmt) -> set[str]:
+    if isinstance(item, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return {item.name}
+    if isinstance(item, ast.Assign):
+        return {target.id for target in item.targets if isinstance(target, ast.Name)}
+    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+        return {item.target.id}
+    if isinstance(item, ast.ImportFrom):
+        return {alias.asname or alias.name for alias in item.names}
+    return set()
+
+
+def test_what_is_written_of_modules_exists() -> None:
+    written = [
+        *PACKAGE.rglob("*.py"),
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+    ]
+    wrong = []
+    for path in written:
+        for name in re.findall(r"`prontosched\.([a-z_]+(?:\.\w+)*)", path.read_text()):
+            if not exists(name):
+                wrong.append(f"{path.relative_to(ROOT)}: prontosched.{name}")
+
+    assert wrong == []
+
+
+def ways() -> dict[str, list[str]]:
+    """Return the dotted names of every way that the journey describes, by its title."""
+    page = (ROOT / "docs" / "journey.md").read_text()
+    sections = re.split(r"^## ", page, flags=re.M)[1:]
+    return {
+        section.splitlines()[0]: re.findall(r"`((?!\w+\.(?:csv|html)`)[a-z_]+(?:\.[A-Za-z_]+)+)`", section)
+        for section in sections
+    }
+
+
+def test_the_journey_names_what_exists() -> None:
+    assert [name for names in ways().values() for name in names if not exists(name)] == []
+
+
+# The most modules that a way may pass: the first one has both ends of the product in it.
+LONGEST_WAY = {"A second of /proc to a drained node": 25}
+
+
+def test_each_way_of_the_journey_is_short() -> None:
+    found = ways()
+    known = {name for name, _ in modules()}
+
+    assert set(LONGEST_WAY) <= set(found)
+    for title, names in found.items():
+        passed = {max((m for m in known if f"{name}.".startswith(f"{m}.")), key=len) for name in names}
+        assert 5 <= len(passed) <= LONGEST_WAY.get(title, 20), (title, sorted(passed))

@@ -19,7 +19,7 @@ from prontosched.pipeline.node import Node
 from prontosched.pipeline.presets import make_node
 from prontosched.subspace import Array
 
-__all__ = ["ContentionClassifier", "StreamingPCA", "SubspaceAnomaly"]
+__all__ = ["ContentionModel", "StreamingPCA", "SubspaceAnomaly"]
 
 
 class Slots:
@@ -171,7 +171,7 @@ class SubspaceAnomaly(_Subspace, base.AnomalyDetector):  # type: ignore[misc]
         return max(0.0, float(y @ y) - inside)
 
 
-class ContentionClassifier(base.Classifier):  # type: ignore[misc]
+class ContentionModel(base.Classifier):  # type: ignore[misc]
     """The default signal: the chance that contention comes within the horizon.
 
     The label of a row is whether there was contention when it was measured. `predict_proba_one`

@@ -9,7 +9,7 @@ import pytest
 from river import checks, compose, datasets, evaluate, linear_model, metrics, preprocessing
 
 from prontosched import FPCAEdge
-from prontosched.river import ContentionClassifier, StreamingPCA, SubspaceAnomaly
+from prontosched.river import ContentionModel, StreamingPCA, SubspaceAnomaly
 
 ESTIMATORS = [
     StreamingPCA(2),
@@ -17,7 +17,7 @@ ESTIMATORS = [
     StreamingPCA(2, "frequent-directions"),
     StreamingPCA(2, "power-method"),
     SubspaceAnomaly(2),
-    ContentionClassifier(),
+    ContentionModel(),
 ]
 
 
@@ -90,7 +90,7 @@ def test_the_classifier_forecasts_one_row_ahead_better_than_chance():
         busy = t % 30 >= 20
         rows.append(({"cpu": 90.0 * busy + rng.gauss(0, 3), "net": rng.gauss(0, 1)}, busy))
 
-    score = evaluate.progressive_val_score(rows, ContentionClassifier(), metrics.ROCAUC())
+    score = evaluate.progressive_val_score(rows, ContentionModel(), metrics.ROCAUC())
 
     assert score.get() > 0.9
 
