@@ -23,14 +23,13 @@ ROWS = [
     {"pipeline"},
     {"signals"},
     {"telemetry", "decision"},
-    {"codec", "subspace", "symmetric"},
+    {"codec", "subspace"},
     {"extras"},
     {"errors", "threads"},
 ]
 PURE = {
     "subspace",
     "codec",
-    "symmetric",
     "pipeline",
     "decision",
     "signals",

@@ -2,7 +2,8 @@
 
 Layout: four magic bytes, the length of a JSON header, the header, the raw bytes
 of all arrays in the header's order, and a checksum of everything before it. The
-header carries plain values; arrays keep their bits.
+header carries plain values; arrays keep their bits. Symmetric matrices are kept and sent as
+their upper triangles (`pack_symmetric`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,9 @@ DTYPES = frozenset(
 # Asking an array for the name of its type takes longer than copying its numbers.
 _LITTLE = {name: np.dtype(name).newbyteorder("<") for name in DTYPES}
 _NAMES = {np.dtype(name): name for name in DTYPES}
+
+# Largest difference of a symmetric matrix from its transpose, as a share of its largest entry: rounding.
+ASYMMETRY = 1e-7
 
 _LENGTH = struct.Struct("<I")
 _CHECK_BYTES = 16
@@ -139,3 +144,37 @@ def _array(data: bytes, start: int, name: Any, dtype: Any, shape: Any) -> tuple[
         raise StateError(f"array {name!r} of shape {shape} must fit {len(data)} bytes: they are truncated")
     array = np.frombuffer(data, dtype=little, count=count, offset=start).astype(dtype).reshape(shape)
     return array, end
+
+
+def is_symmetric(value: np.ndarray[Any, Any]) -> bool:
+    """Tell whether these are square matrices `(..., n, n)` that equal their transposes, but for rounding."""
+    if value.ndim < 2 or value.shape[-1] != value.shape[-2] or not value.size:
+        return False
+    apart = np.abs(value - np.swapaxes(value, -1, -2)).max()
+    return bool(apart <= ASYMMETRY * np.abs(value).max())
+
+
+def pack_symmetric(matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the upper triangles `(..., n (n + 1) / 2)` of matrices `(..., n, n)`, row by row.
+
+    Examples
+    --------
+    >>> pack_symmetric(np.array([[1.0, 2.0], [2.0, 3.0]]))
+    array([1., 2., 3.])
+    """
+    side = matrix.shape[-1]
+    return np.take(matrix.reshape(*matrix.shape[:-2], side * side), _triangle(side)[0], axis=-1)
+
+
+def unpack_symmetric(triangle: np.ndarray[Any, Any], side: int) -> np.ndarray[Any, Any]:
+    """Return the matrices `(..., side, side)` that `pack_symmetric` was given."""
+    return np.take(triangle, _triangle(side)[1], axis=-1)
+
+
+@lru_cache(maxsize=16)
+def _triangle(side: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return where the triangle lies in the flat matrix, and each entry of the matrix in the triangle."""
+    row, column = np.triu_indices(side)
+    matrix = np.zeros((side, side), np.intp)
+    matrix[row, column] = matrix[column, row] = np.arange(row.size)
+    return row * side + column, matrix

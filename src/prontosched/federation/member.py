@@ -259,7 +259,7 @@ class Member:
         # The first own block says whether the view was rightly trusted.
         tested = self._untested and learned
         # A node that has seen this much would drop the view at once.
-        old = learned and adopted_weight(float(timestep)) < LEAST_WEIGHT
+        old = learned and adopted_weight(timestep) < LEAST_WEIGHT
         return (newer or grown or tested) and not old
 
     def _start_due(self, view: GlobalView, timestep: int) -> bool:

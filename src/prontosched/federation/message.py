@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched import symmetric
-from prontosched.codec import decode, encode
+from prontosched.codec import decode, encode, is_symmetric, pack_symmetric, unpack_symmetric
 from prontosched.errors import FederationError, StateError
 from prontosched.federation.link import MESSAGE_LIMIT
 from prontosched.federation.schema import Metrics, fingerprint
@@ -279,8 +278,8 @@ def _packed(estimate: Estimate) -> dict[str, Any]:
         packed["clashes"] = list(estimate.clashes)
     for name, value in estimate.statistics.items():
         # A matrix of products is symmetric; half of it is enough.
-        if symmetric.is_symmetric(value):
-            packed[f"symmetric:{name}"] = _single(symmetric.upper(value))
+        if is_symmetric(value):
+            packed[f"symmetric:{name}"] = _single(pack_symmetric(value))
         else:
             packed[f"statistic:{name}"] = _single(value)
     return packed
@@ -379,7 +378,7 @@ def _matrix(triangle: Array, what: str) -> Array:
     fits = length > 0 and side * (side + 1) // 2 == length
     if not fits or triangle.size // length * side**2 > MAX_STATISTIC_NUMBERS:
         raise FederationError(f"{what} must have upper triangles, got shape {triangle.shape}: discard it")
-    return symmetric.whole(triangle, side)
+    return unpack_symmetric(triangle, side)
 
 
 def _number(found: dict[str, Any], name: str) -> float:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prontosched.codec import MAX_BYTES, decode, encode
 from prontosched.decision import NAN, Decision, Evidence, Signal
@@ -33,8 +32,6 @@ ADOPTED_SAMPLES = 20.0
 ADOPTED_HALF_LIFE = 500.0
 LEAST_WEIGHT = 1.0
 NOTHING = np.zeros(0)
-
-Timesteps = TypeVar("Timesteps", float, NDArray[np.float64])
 
 
 class Node:
@@ -190,7 +187,7 @@ class Node:
         adopted = self._adopted
         if own is None or adopted is None:
             return adopted
-        weight = adopted_weight(float(self.timestep))
+        weight = adopted_weight(self.timestep)
         if weight < LEAST_WEIGHT:
             self._adopted = None
             return own
@@ -329,7 +326,7 @@ def _subspace(part: Mapping[str, Any]) -> Subspace:
     return Subspace(part["rows"].T, part["strengths"])
 
 
-def adopted_weight(timestep: Timesteps) -> Timesteps:
+def adopted_weight(timestep: float) -> float:
     """Return as how many vectors an adopted view counts for a node that has seen `timestep` of its own.
 
     Examples
@@ -337,5 +334,4 @@ def adopted_weight(timestep: Timesteps) -> Timesteps:
     >>> adopted_weight(0), adopted_weight(500)
     (20.0, 10.0)
     """
-    weight: Timesteps = ADOPTED_SAMPLES * 0.5 ** (timestep / ADOPTED_HALF_LIFE)
-    return weight
+    return float(ADOPTED_SAMPLES * 0.5 ** (timestep / ADOPTED_HALF_LIFE))

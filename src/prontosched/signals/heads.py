@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from prontosched.codec import pack_symmetric, unpack_symmetric
 from prontosched.signals.arithmetic import Component, One, Operations, Value
 from prontosched.subspace import Array
-from prontosched.symmetric import upper, whole
 from prontosched.telemetry.scaling import weight_of
 
 # Labels' worth of the prior, and how far the past fades with each label.
@@ -203,7 +203,7 @@ class Heads(Component):
         self._write()
         own, own_weighted = self.share()
         self.prior_left[:] = 1.0
-        self.fleet_prior[:] = np.concatenate([scale * upper(information), scale * weighted], axis=-1)
+        self.fleet_prior[:] = np.concatenate([scale * pack_symmetric(information), scale * weighted], axis=-1)
         fleet, fleet_weighted = self._fleet_prior()
         inverse = np.linalg.inv(own + self.ridge * self.identity + fleet)
         self.inverse[:] = 0.5 * (inverse + np.swapaxes(inverse, -1, -2))
@@ -213,7 +213,7 @@ class Heads(Component):
     def _fleet_prior(self) -> tuple[Array, Array]:
         """Return what was taken from a fleet: information, and information times weights."""
         size = self.prior.shape[-1]
-        return whole(self.fleet_prior[:, :-size], size), self.fleet_prior[:, -size:]
+        return unpack_symmetric(self.fleet_prior[:, :-size], size), self.fleet_prior[:, -size:]
 
 
 DIRECTIONS = 4
