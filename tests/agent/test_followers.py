@@ -69,6 +69,19 @@ def test_a_node_that_left_is_opened_and_stays_counted():
     asyncio.run(agent.abandon())
 
 
+def test_nodes_for_which_the_system_has_no_thread_are_said_and_counted(monkeypatch):
+    def refused(self, verdict, now):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("prontosched.agent.gate.Controller.apply", refused)
+    agent, follower = gated(MemoryGate("n1"), enforce=True, ticks=5)
+    asyncio.run(agent.abandon())
+
+    assert follower.status()["nodes_beyond"] == 1
+    assert agent.faults["gate"] == 5
+    assert agent.last_fault == "gate: 1 nodes go without a gate: can't start new thread"
+
+
 def test_in_shadow_mode_nothing_is_changed_but_all_is_counted():
     gate = MemoryGate("n1")
     agent, follower = gated(gate, enforce=False, ticks=61)
