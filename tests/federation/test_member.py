@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 
+from prontosched.codec import decode, encode
 from prontosched.decision import Decision
 from prontosched.federation.leases import LeaderLease, NodeCount
 from prontosched.federation.link import DECISIONS, SUMMARIES, VIEWS, LocalLink
@@ -245,6 +247,28 @@ def test_a_decision_is_published_when_it_changes_and_before_it_expires() -> None
     assert len(seen) <= 8
     for earlier, later in itertools.pairwise(seen):
         assert later.issued < earlier.valid_until
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [{"samples": 10**400}, {"node": "paris/r1/\ud800"}, {"nodes": 10_000_000}, {"mean": np.full(6, 1e39)}],
+    ids=["overflow", "half a character", "ten million", "beyond single precision"],
+)
+def test_a_poisoned_summary_stops_no_aggregator_and_changes_no_view(poison: dict[str, Any]) -> None:
+    fleet, calm = Simulated(TREE_NAMES), Simulated(TREE_NAMES)
+    fleet.step(30)
+    calm.step(30)
+    genuine = fleet.board.values[SUMMARIES]["rome.r1.n1"].value
+    fields = decode(genuine, kind="summary", version=1)
+    fields.pop("version")
+    data = encode("summary", 1, {**fields, "node": "paris/r1/poison", **poison})
+    LocalLink(fleet.board).put(SUMMARIES, "paris.r1.poison", data)
+    fleet.step(30)
+    calm.step(30)
+
+    assert fleet.view.samples == calm.view.samples
+    assert fleet.view.nodes == calm.view.nodes
+    assert sum(service.rejected for service in fleet.services) == 1
 
 
 def test_nothing_malformed_on_the_bus_reaches_the_view() -> None:

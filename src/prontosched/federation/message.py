@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ MAX_REASON = 400
 MAX_RANK = 64
 MAX_STATISTICS = 64
 MAX_STATISTIC_NUMBERS = 65_536
+# Numbers travel in single precision, which ends at 3e38. Below this bound sums over a fleet and
+# spreads between its nodes stay within it too.
+LARGEST = 1e30
 # A scaled value is clipped at 8, so no second moment can exceed 64 per metric and
 # sample; the rest is room for estimates of a young scale.
 MAX_MOMENT = 256.0
@@ -46,6 +50,27 @@ class UnknownSchemaError(FederationError):
     def __init__(self, schema: str) -> None:
         super().__init__(f"a message must name a known schema, got {schema}: wait until its names arrive")
         self.schema = schema
+
+
+Read = TypeVar("Read")
+Parameters = ParamSpec("Parameters")
+
+
+def boundary(read: Callable[Parameters, Read]) -> Callable[Parameters, Read]:
+    """Make sure that whatever arrives becomes a checked value or a `FederationError`."""
+
+    @wraps(read)
+    def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Read:
+        try:
+            return read(*args, **kwargs)
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            if isinstance(error, FederationError):
+                raise
+            raise FederationError(
+                f"a message must be what its kind says, got {error!r:.80}: discard it"
+            ) from error
+
+    return checked
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -122,6 +147,7 @@ class Summary(Estimate):
         return encode("summary", VERSIONS["summary"], {**own, **_packed(self)})
 
     @classmethod
+    @boundary
     def from_bytes(cls, data: bytes, schemas: Schemas) -> Summary:
         """Read and check a message.
 
@@ -138,6 +164,10 @@ class Summary(Estimate):
             split(node)
         own: dict[str, Any] = {name: read_count(found, name) for name in _COUNTERS}
         own["merged"] = found.get("merged") is True
+        if not own["merged"] and found.get("nodes") != 1:
+            raise FederationError(
+                f"the summary of node {node!r} must stand for one node, got {found.get('nodes')!r:.20}: discard it"
+            )
         return cls(node=node, **own, **_unpacked(found, schemas, f"summary of {node!r}"))
 
 
@@ -155,6 +185,7 @@ class GlobalView(Estimate):
         return encode("view", VERSIONS["view"], {"revision": self.revision, **_packed(self)})
 
     @classmethod
+    @boundary
     def from_bytes(cls, data: bytes, schemas: Schemas) -> GlobalView:
         """Read and check a message; errors as in `Summary.from_bytes`."""
         found = read_fields(data, "view")
@@ -195,6 +226,7 @@ class DecisionMessage:
         return encode("decision", VERSIONS["decision"], {**own, "reason": self.reason[:MAX_REASON]})
 
     @classmethod
+    @boundary
     def from_bytes(cls, data: bytes) -> DecisionMessage:
         """Read and check a message."""
         found = read_fields(data, "decision")
@@ -243,11 +275,20 @@ def read_fields(data: bytes, kind: str) -> dict[str, Any]:
 def read_text(found: dict[str, Any], name: str, longest: int) -> str:
     """Return a text field of at most `longest` characters."""
     value = found.get(name)
-    if not isinstance(value, str) or len(value) > longest:
+    if not isinstance(value, str) or len(value) > longest or not _encodable(value):
         raise FederationError(
-            f"{name} must be a text of at most {longest} characters, got {value!r:.40}: discard it"
+            f"{name} must be a text of at most {longest} characters, got {value!a:.40}: discard it"
         )
     return value
+
+
+def _encodable(text: str) -> bool:
+    """Tell whether a text can be written as UTF-8; JSON can carry halves of characters that cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_count(found: dict[str, Any], name: str) -> int:
@@ -356,17 +397,19 @@ def _statistics(found: dict[str, Any], what: str) -> dict[str, Array]:
             f"{what} must have at most {MAX_STATISTICS} statistics of {MAX_STATISTIC_NUMBERS} numbers, "
             f"got {len(statistics)} of {size}: discard it"
         )
-    if not all(np.isfinite(value).all() for value in statistics.values()):
-        raise FederationError(f"{what} must have finite statistics, got others: discard it")
+    if not all(map(_plausible, statistics.values())):
+        raise FederationError(f"{what} must have finite statistics up to {LARGEST:g}, got others: discard it")
     return statistics
 
 
 def _clashes(found: dict[str, Any], what: str) -> tuple[str, ...]:
     names = found.get("clashes", [])
     known = isinstance(names, list) and len(names) <= MAX_CLASHES
-    if not known or not all(isinstance(name, str) and len(name) <= MAX_NAME for name in names):
+    if not known or not all(
+        isinstance(name, str) and len(name) <= MAX_NAME and _encodable(name) for name in names
+    ):
         raise FederationError(
-            f"{what} must have at most {MAX_CLASHES} names as clashes, got {names!r:.40}: discard it"
+            f"{what} must have at most {MAX_CLASHES} names as clashes, got {names!a:.40}: discard it"
         )
     return tuple(names)
 
@@ -386,7 +429,10 @@ def _number(found: dict[str, Any], name: str) -> float:
     value = found.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise FederationError(f"{name} must be a number, got {value!r:.40}: discard it")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _vector(found: dict[str, Any], name: str, length: int | None) -> Array:
@@ -396,6 +442,11 @@ def _vector(found: dict[str, Any], name: str, length: int | None) -> Array:
             f"{name} must be {length or 'some'} numbers, got {getattr(value, 'shape', value)!r:.40}"
         )
     numbers: Array = value.astype(np.float64)
-    if not np.isfinite(numbers).all():
-        raise FederationError(f"{name} must be finite, got NaN or infinity: discard it")
+    if not _plausible(numbers):
+        raise FederationError(f"{name} must be finite numbers up to {LARGEST:g}, got others: discard it")
     return numbers
+
+
+def _plausible(numbers: Array) -> bool:
+    """Tell whether all numbers are finite and small enough to be merged and sent on."""
+    return bool((np.abs(numbers) <= LARGEST).all())

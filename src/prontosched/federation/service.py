@@ -285,12 +285,20 @@ def run_services(
         Takes a line for each lease won or lost.
     """
     leading: dict[str, bool] = {}
+    troubled: set[str] = set()
     while not stop.wait(TURN_SECONDS):
         for service in services():
+            name = service.aggregator.name or "root"
             try:
                 service.turn()
+                troubled.discard(name)
             except LinkDownError as error:
                 log.info("bus lost, waiting: %s", error)
+            except Exception:
+                # One aggregator's trouble is not that of the others, nor of its next turn.
+                if name not in troubled:
+                    troubled.add(name)
+                    log.exception("%s: a turn failed; trying again each turn", name)
             status = service.status()
             if leading.get(status["aggregator"]) != status["speaking"]:
                 leading[status["aggregator"]] = status["speaking"]
