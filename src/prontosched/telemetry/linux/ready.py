@@ -217,6 +217,27 @@ def _of_low_priority(thread: Thread) -> bool:
         return False
 
 
+class CpuTimes(NamedTuple):
+    """What the CPUs did since the last reading; NaN where unknown, and `seconds` at the first.
+
+    Attributes
+    ----------
+    busy, steal
+        Share of all CPUs that was busy, and that the hypervisor gave to others, in [0, 1].
+    threads
+        How many threads the kernel counts, hidden ones included.
+    nice
+        Share of programs' time that was of low priority, in [0, 1].
+    """
+
+    seconds: float
+    cpus: int
+    busy: float
+    threads: float
+    steal: float
+    nice: float
+
+
 class CpuReady(NamedTuple):
     """CPU Ready in percent per CPU, its parts, and notes on where it came from.
 
@@ -279,34 +300,9 @@ class ReadyReader:
         self._schedstat = True
         self._notes: dict[str, tuple[str, ...]] = {}
 
-    def read(
-        self,
-        *,
-        seconds: float,
-        cpus: int,
-        busy: float,
-        threads: float = math.nan,
-        steal: float = math.nan,
-        nice: float = math.nan,
-    ) -> CpuReady:
-        """Return CPU Ready since the last reading.
-
-        Parameters
-        ----------
-        seconds
-            Time since the last reading; NaN at the first.
-        cpus
-            How many CPUs are online.
-        busy
-            Share of all CPUs that was busy, in [0, 1]; NaN if unknown.
-        threads
-            How many threads the kernel counts, hidden ones included; NaN if unknown.
-        steal
-            Share of all CPUs that the hypervisor gave to others, in [0, 1]; NaN if unknown.
-        nice
-            Share of programs' time that was of low priority, in [0, 1]; NaN if unknown.
-        """
-        self.last = self._read(seconds, cpus, busy, threads, 100.0 * steal, nice)
+    def read(self, times: CpuTimes) -> CpuReady:
+        """Return CPU Ready since the last reading."""
+        self.last = self._read(times)
         return self.last
 
     def exclude_thread(self) -> None:
@@ -318,20 +314,19 @@ class ReadyReader:
         except (OSError, ValueError):
             return
 
-    def _read(
-        self, seconds: float, cpus: int, busy: float, threads: float, steal: float, nice: float
-    ) -> CpuReady:
-        pressure = self._pressure_percent(seconds, busy)
+    def _read(self, times: CpuTimes) -> CpuReady:
+        pressure = self._pressure_percent(times)
+        steal = 100.0 * times.steal
         stolen = steal if steal == steal else 0.0
         if self._threads:
             self.waiting = self.scanner.scan()
             if not self.scanner.trouble:
-                return self._from_threads(seconds, cpus, pressure, stolen, threads, nice)
+                return self._from_threads(times, pressure, stolen)
         why = f"threads {self.scanner.trouble}" if self._threads else "threads not wanted"
         if self._schedstat:
             waited = self._schedstat_seconds()
             if waited is not None:
-                percent = 100.0 * waited / seconds / cpus
+                percent = 100.0 * waited / times.seconds / times.cpus
                 notes = self._noted(f"ready from /proc/schedstat: {why}", MIXED_NOTE)
                 return CpuReady(percent + stolen, notes, percent, 0.0, steal)
             self._schedstat = False
@@ -343,9 +338,8 @@ class ReadyReader:
             math.nan, (f"ready unknown: {why}, /proc/schedstat absent, PSI {state}",), steal=steal
         )
 
-    def _from_threads(
-        self, seconds: float, cpus: int, pressure: float, stolen: float, threads: float, nice: float
-    ) -> CpuReady:
+    def _from_threads(self, times: CpuTimes, pressure: float, stolen: float) -> CpuReady:
+        seconds, cpus, _, threads, _, nice = times
         parts = self.sorter.sort(self.waiting, seconds=seconds, cpus=cpus)
         self.scanner.beside_seconds = self.sorter.cost_seconds
         scale = 100.0 / seconds / cpus if seconds > 0.0 else math.nan
@@ -376,15 +370,15 @@ class ReadyReader:
         """Return notes as the same tuple every time, so that a change can be told by `is`."""
         return self._notes.setdefault(notes[0], notes)
 
-    def _pressure_percent(self, seconds: float, busy: float) -> float:
+    def _pressure_percent(self, times: CpuTimes) -> float:
         data = self._files.read("proc/pressure/cpu")
         found = SOME_TOTAL.search(data) if data is not None else None
         total = float(found[1]) if found else math.nan
         waited = (total - self._pressure_total) / 1e6
         self._pressure_total = total
-        if not waited >= 0.0 or not seconds > 0.0:
+        if not waited >= 0.0 or not times.seconds > 0.0:
             return math.nan
-        return 100.0 * min(1.0, waited / seconds) * (busy if busy == busy else 1.0)
+        return 100.0 * min(1.0, waited / times.seconds) * (times.busy if times.busy == times.busy else 1.0)
 
     def _schedstat_seconds(self) -> float | None:
         data = self._files.read("proc/schedstat")

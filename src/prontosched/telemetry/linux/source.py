@@ -19,7 +19,7 @@ from prontosched.subspace import Array
 from prontosched.telemetry.counters import Rates
 from prontosched.telemetry.linux.files import Files
 from prontosched.telemetry.linux.metrics import Metric, Section, Stat, sections
-from prontosched.telemetry.linux.ready import Consumer, CpuReady, ReadyReader
+from prontosched.telemetry.linux.ready import Consumer, CpuReady, CpuTimes, ReadyReader
 from prontosched.telemetry.source import Sample
 
 NOT_UNDERSTOOD = "not understood"
@@ -164,14 +164,8 @@ class LinuxSource:
         parsed = [self._parse(section) for section in self._sections]
         busy, steal, nice = self._shares(parsed[0])
         load = parsed[LOAD_SECTION]
-        ready = self._ready.read(
-            seconds=seconds,
-            cpus=max(1, self._stat.cpus),
-            busy=busy,
-            threads=load[THREADS_PLACE] if load else math.nan,
-            steal=steal,
-            nice=nice,
-        )
+        threads = load[THREADS_PLACE] if load else math.nan
+        ready = self._ready.read(CpuTimes(seconds, max(1, self._stat.cpus), busy, threads, steal, nice))
         vector = self._vector(parsed, self._thread_numbers(seconds), seconds)
         self.cost_seconds = time.thread_time() - started
         sample = Sample(self.node, self.metrics, vector, timestamp, ready.percent, 100.0 * busy, ready.notes)
