@@ -24,3 +24,8 @@ def use_one_thread() -> None:
 def given_environment() -> dict[str, str]:
     """Return the environment as the user gave it, for commands of theirs."""
     return {name: value for name, value in os.environ.items() if name not in _set_here}
+
+
+def engine_environment() -> dict[str, str]:
+    """Return the environment for commands of engines and hooks: without Pronto's settings, some of which are secret."""
+    return {name: value for name, value in given_environment().items() if not name.startswith("PRONTO_")}

@@ -225,6 +225,19 @@ def test_health_check_opens_a_node_whose_mark_cannot_be_read(slurm: SlurmCluster
     assert "DRAIN" not in slurm.state("n2")
 
 
+def test_a_reason_that_is_no_text_hides_no_node_and_ends_no_gate(slurm: SlurmCluster) -> None:
+    odd = os.fsdecode(b"reason=disk \xff\xfe fails\x85State=IDLE")
+    slurm.call("scontrol", "update", "nodename=n4", "state=drain", odd)
+    gate = SlurmGate(conf=slurm.conf)
+    gate.refuse("n2", busy(60))
+
+    assert gate.owned() == ["n2"]
+    assert not gate.observe("n4").ours
+    assert gate.census().in_service == len(slurm.nodes) - 1
+    gate.accept("n2")
+    slurm.call("scontrol", "update", "nodename=n4", "state=resume")
+
+
 def test_health_check_leaves_valid_marks_and_other_drains_alone(slurm: SlurmCluster) -> None:
     reason = admin_drains(slurm, "n1")
     SlurmGate(conf=slurm.conf).refuse("n2", busy(60))

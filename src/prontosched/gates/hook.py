@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from prontosched.errors import IntegrationError, SettingsError
 from prontosched.gates.gate import MarkFiles, Observed, Verdict, label, marks_folder, read_label
-from prontosched.threads import given_environment
+from prontosched.threads import engine_environment
 
 
 class HookGate:
@@ -121,7 +121,7 @@ class HookGate:
         try:
             process = subprocess.Popen(
                 [*self.command, event, node],
-                env={**given_environment(), **told},
+                env={**engine_environment(), **told},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

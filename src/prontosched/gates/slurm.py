@@ -11,7 +11,7 @@ ours. Everywhere else their drain is left alone.
 
 from __future__ import annotations
 
-import os
+import logging
 import re
 import shutil
 import subprocess
@@ -31,6 +31,9 @@ from prontosched.gates.gate import (
     read_label,
     read_rank,
 )
+from prontosched.threads import engine_environment
+
+log = logging.getLogger(__name__)
 
 FEATURE = "pronto_admit"
 LARGEST_WEIGHT = 4_294_967_280
@@ -131,9 +134,16 @@ class SlurmCommands:
         return read_node(self._run("--oneliner", "show", "node", _checked(name)))
 
     def nodes(self) -> list[SlurmNode]:
-        """Return all nodes, in one call."""
-        text = self._run("--all", "--oneliner", "show", "node")
-        return [read_node(line) for line in text.splitlines() if line.startswith("NodeName=")]
+        """Return all nodes, in one call; one that cannot be read is left out."""
+        found = []
+        # Only newlines end a line: free text may hold other separators.
+        for line in self._run("--all", "--oneliner", "show", "node").split("\n"):
+            if line.startswith("NodeName="):
+                try:
+                    found.append(read_node(line))
+                except IntegrationError as error:
+                    log.warning("left out: %s", error)
+        return found
 
     def update(self, name: str, **changes: str) -> None:
         """Change one node: `update("n1", state="drain", reason="…")`."""
@@ -147,14 +157,21 @@ class SlurmCommands:
         return [line.strip() for line in text.splitlines()]
 
     def _run(self, *arguments: str, program: str = "scontrol") -> str:
-        environment = dict(os.environ)
+        environment = engine_environment()
         if self.conf is not None:
             environment["SLURM_CONF"] = str(self.conf)
         command = [program, *arguments]
         shown = " ".join(command[:3])
         try:
+            # Free text is whatever administrators wrote, in any encoding.
             done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=self.timeout, check=False
+                command,
+                env=environment,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=self.timeout,
+                check=False,
             )
         except FileNotFoundError as error:
             raise IntegrationError(
