@@ -32,7 +32,7 @@ MINUTE_SECONDS, TEN_MINUTES_SECONDS = 60, 600
 MINUTES_KEPT_SECONDS = 2 * 86400.0
 FUTURE_SECONDS = 86400.0
 # Downsampled rows take at most this share of the bound, by about so many bytes each.
-SHARE_OF_LOG, ROW_BYTES = 2 / 3, 48
+SHARE_OF_LOG, ROW_BYTES = 2 / 3, 56
 KEPT_DIRECTIONS = 8
 SAME_COSINE = 0.5
 # Two bytes from 1e-3 to 1e9 with three significant digits, and always larger for larger values.
