@@ -21,7 +21,7 @@ def brought_back(start, tmp_path, *options):
     (tmp_path / "state/pronto/address.json").unlink(missing_ok=True)
     process = start("agent", *listen(), *MADE_UP, *options)
     url = address(tmp_path)
-    wait_for(lambda: ask(url)["tally"]["decisions"] > 0)
+    wait_for(lambda: ask(url)["tally"]["decisions"] >= 100)
     return process, url
 
 

@@ -165,19 +165,19 @@ def test_single_decisions_that_had_to_go_are_still_there_by_the_minute(tmp_path)
     assert sum(point["timesteps"] for point in week) == 40_000
 
 
-def test_a_week_of_a_thousand_nodes_takes_no_more_than_is_said(tmp_path):
+def test_a_week_of_many_nodes_takes_no_more_than_is_said(tmp_path):
     """Shorter by a factor of 24: hours for days."""
-    names = [f"rack/n{i}" for i in range(1000)]
+    names = [f"rack/n{i}" for i in range(200)]
     log = DecisionLog(tmp_path / "d.sqlite", max_age_seconds=7 * 3600.0)
     now = 1_000_000.0
     for t in range(0, 9 * 3600, 60):
         log.write((), many(now + t, names, ready=t % 7, raised=t % 3 == 0))
-    found = log.history(names[700], now, now + 9 * 3600, 600, every_decision=False)
+    found = log.history(names[170], now, now + 9 * 3600, 600, every_decision=False)
     kept = log._open().execute("select count(*) from downsampled").fetchone()[0]
     size = log.size_bytes
     log.close()
 
-    assert 7 * 60 + 7 * 6 <= kept / 1000 <= 1.1 * (7 * 60 + 7 * 6) + 40
+    assert 7 * 60 + 7 * 6 <= kept / 200 <= 1.1 * (7 * 60 + 7 * 6) + 40
     assert size / kept < 60  # bytes per node and row
     assert found[0]["time"] >= now + 1.4 * 3600
     assert len(found) > 400
@@ -185,16 +185,16 @@ def test_a_week_of_a_thousand_nodes_takes_no_more_than_is_said(tmp_path):
 
 
 def test_minutes_of_too_many_nodes_stay_below_the_bound(tmp_path):
-    names = [f"n{i}" for i in range(3000)]
-    log = DecisionLog(tmp_path / "d.sqlite", max_bytes=2_000_000)
+    names = [f"n{i}" for i in range(900)]
+    log = DecisionLog(tmp_path / "d.sqlite", max_bytes=600_000)
     sizes = []
     for t in range(0, 300 * 60, 60):
-        log.write([row(float(t), raised=True, node=names[t % 3000])], many(float(t), names, ready=1.0))
+        log.write([row(float(t), raised=True, node=names[t % 900])], many(float(t), names, ready=1.0))
         sizes.append(os.path.getsize(tmp_path / "d.sqlite"))
-    found = log.history("n2999", 0.0, 300 * 60.0, 600, every_decision=False)
+    found = log.history("n899", 0.0, 300 * 60.0, 600, every_decision=False)
     log.close()
 
-    assert max(sizes) < 1.2 * 2_000_000
+    assert max(sizes) < 1.2 * 600_000
     assert found[-1]["time"] >= 298 * 60.0
 
 
