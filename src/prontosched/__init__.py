@@ -1,17 +1,19 @@
 """Pronto: every node decides for itself, in microseconds, whether it can take another job.
 
-The map. A telemetry vector passes seven stages, each a module or folder of its name:
+The map. A telemetry vector passes these folders, in this order:
 
-1. `telemetry`     machine to vectors, all metrics on one scale
-2. `pipeline`      vectors to a subspace, followed in memory that never grows
-3. `pipeline.projection`   vector times subspace, each direction kept one continuous signal
-4. `pipeline.spikes`       projections to -1, 0 or +1
-5. `decision`      the evidence of a step to a decision with its reason, by one of the `signals`
-6. `federation`    nodes to one global view, without sharing telemetry
-7. `gates`         decision to schedulers
+- `telemetry`   machine to vectors, all metrics on one scale
+- `pipeline`    vectors to a subspace, its projections and their spikes, in memory that never grows
+- `signals`     that evidence to a decision with its reason (`decision`)
+- `agent`       the live process: one node or thousands, their state, answers over HTTP
+- `federation`  nodes to one global view, without sharing telemetry
+- `gates`       decisions to schedulers
 
-`pipeline.node` carries a vector through stages 2 to 5: start there. `fleet` does it for
-many nodes at once, `presets` makes both by name.
+Beside them: `evaluation` and `simulation` measure what it is worth, `dashboard` has the pages,
+`cli` the commands, `tables`, `sklearn` and `river` are for notebooks.
+
+Start at `pipeline.node`: it carries a vector to a decision. `pipeline.fleet` does it for many
+nodes at once, `pipeline.presets` makes both by name. `docs/journey.md` names every hop.
 
 Examples
 --------
