@@ -16,10 +16,11 @@ run: $(VENV)/.run
 demo: $(VENV)/.run
 	@exec $(BIN)/python -m examples.demo $(ARGS)
 
-# Installs the programs that tests start, where it may; DAEMONS=0 runs what can run without. Two files at a time.
+# Installs the programs that tests start, where it may; DAEMONS=0 runs what can run without. Three files at a time,
+# since many tests wait for something to happen.
 test: $(VENV)/.dev
 	@[ "$(DAEMONS)" = 0 ] || sh .ci/daemons || true
-	@$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Into /opt/pronto, with the command in /usr/local/bin and a systemd unit; deploy/install.sh says what can be set.
 install uninstall:

@@ -14,6 +14,32 @@ import pytest
 from tests.requirements import require_data, summary
 
 
+# Files that take longest, first: a run on several processes then ends on short ones.
+LONGEST = (
+    "tests/test_examples.py",
+    "tests/test_demo.py",
+    "tests/dashboard",
+    "tests/agent/test_many_nodes.py",
+    "tests/agent/test_process.py",
+    "tests/gates",
+    "tests/test_notebooks.py",
+    "tests/simulation",
+    "tests/python",
+    "tests/agent",
+    "tests/federation",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Bring the longest files to the front."""
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.relative_to(config.rootpath).as_posix()
+        return next((i for i, name in enumerate(LONGEST) if path.startswith(name)), len(LONGEST))
+
+    items.sort(key=place)
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     """A generator whose seed CI may vary with PRONTO_TEST_SEED."""
