@@ -13,7 +13,6 @@ import pytest
 
 from tests.requirements import require_data, summary
 
-
 # Files that take longest, first: a run on several processes then ends on short ones.
 LONGEST = (
     "tests/test_examples.py",
