@@ -29,6 +29,7 @@ def test_tools_and_benchmarks_are_in_the_source_archive_and_not_in_the_wheel() -
         assert not re.search(r"(?m)^\s*(from|import) (benchmarks|tools)\b", module.read_text()), module
 
 
+@pytest.mark.soak
 def test_a_row_of_the_core_has_a_figure_and_a_goal() -> None:
     rows = [row.as_json() for row in node_rows()]
 

@@ -84,6 +84,7 @@ def test_preference_alone_beats_present_values_and_closes_nothing() -> None:
     assert study.interval(name, "least-allocated", "pronto-prefer", "downtime").mean == 0.0
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_the_default_beats_the_one_line_rule_with_a_placer_that_looks_at_nothing() -> None:
     """The short form of the goals by placer."""
