@@ -33,9 +33,10 @@ def began_at(url):
 
 def test_killed_at_any_moment_nodes_go_on_warm_and_after_a_clean_end_with_all(start, tmp_path):
     process, url = brought_back(start, tmp_path)
-    # Seven groups: by now everyone was saved twice.
-    wait_for(lambda: ask(url)["disk"]["saves"] > 14, seconds=60)
-    before = timesteps(url)
+    wait_for(lambda: ask(url)["disk"]["saves"] > 7, seconds=60)
+    before, saves = timesteps(url), ask(url)["disk"]["saves"]
+    # Seven groups, in turn: by then everyone was saved once more.
+    wait_for(lambda: ask(url)["disk"]["saves"] >= saves + 8, seconds=60)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     process, url = brought_back(start, tmp_path)
@@ -47,7 +48,7 @@ def test_killed_at_any_moment_nodes_go_on_warm_and_after_a_clean_end_with_all(st
 
     assert status["nodes"] == 100
     assert not status["faults"]
-    assert all(was / 3 <= now for was, now in zip(before, killed, strict=True)), (before, killed)
+    assert all(was <= now for was, now in zip(before, killed, strict=True)), (before, killed)
     assert "warm, 100 nodes" in err
     # Asking takes a few timesteps.
     assert all(was - 10 <= now for was, now in zip(last, stopped, strict=True)), (last, stopped)
