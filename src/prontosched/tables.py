@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -21,12 +20,11 @@ from prontosched.pipeline.presets import make_node
 from prontosched.subspace import Array
 from prontosched.telemetry.source import Sample, samples
 from prontosched.telemetry.trace import open_trace
+from prontosched.telemetry.trace.rows import Layout, lay_out
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-READY = ("ready", "cpu_ready", "cpu_ready_percent")
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,10 +187,10 @@ def replay(
     data
         A pandas or polars data frame, the path of a CSV or Parquet trace, or an array of rows `(n, d)`.
     ready
-        The column of CPU Ready in percent, or its values. By default `ready`, `cpu_ready` or
-        `cpu_ready_percent` where there is one.
+        The column of CPU Ready in percent, or its values. By default the one that a trace would
+        have it in, such as `ready` or `cpu_ready`.
     utilisation, timestamp
-        Columns of CPU utilisation in percent and of the time.
+        Columns of CPU utilisation in percent and of the time; by default as in a trace.
     exclude
         Columns that are not metrics; `*` matches anything.
     node
@@ -212,7 +210,7 @@ def replay(
         source = open_trace(data, ready=ready, exclude=exclude, utilisation=utilisation, timestamp=timestamp)
         rows = _of_node(samples(source), node)
     elif hasattr(data, "columns"):
-        rows = _frame_rows(data, ready, utilisation, timestamp, exclude)
+        rows = _of_node(([row] for row in _frame_rows(data, ready, utilisation, timestamp, exclude)), node)
     else:
         rows = _array_rows(np.asarray(data, dtype=np.float64), ready)
     decisions: list[Decision] = []
@@ -246,35 +244,42 @@ def _of_node(steps: Iterator[list[Sample]], node: str | None) -> Iterator[Sample
             )
 
 
+@dataclass(frozen=True)
+class _FrameColumns:
+    """The columns of a data frame, as the layout of a trace wants to know them."""
+
+    path: str
+    names: tuple[str, ...]
+    text: frozenset[str]
+
+
 def _frame_rows(
     frame: Any, ready: Any, utilisation: str | None, timestamp: str | None, exclude: Sequence[str]
 ) -> Iterator[Sample]:
-    """Yield the rows of a data frame; columns that are no numbers are no metrics."""
-    names = [str(name) for name in frame.columns]
-    if ready is None:
-        ready = next((name for name in READY if name in names), None)
-    for name in (ready, utilisation, timestamp):
-        if isinstance(name, str) and name not in names:
-            raise ValueError(f"the table must have a column {name!r}, got {', '.join(names[:12])}")
-    apart = {name for name in (ready, utilisation, timestamp) if isinstance(name, str)}
-    columns = {name: np.asarray(frame[name].to_numpy()) for name in names}
-    metrics = [
-        name
-        for name, values in columns.items()
-        if name not in apart
-        and values.dtype.kind in "fiub"
-        and not any(fnmatch(name, pattern) for pattern in exclude)
-    ]
-    if not metrics:
-        raise ValueError(
-            f"the table must have columns of numbers beside CPU Ready, got {', '.join(names[:12])}"
-        )
-    table = np.column_stack([columns[name].astype(np.float64) for name in metrics])
-    now = _numbers(columns[ready] if isinstance(ready, str) else ready, len(table))
-    busy = _numbers(None if utilisation is None else columns[utilisation], len(table))
-    clock = _numbers(None if timestamp is None else columns[timestamp], len(table))
+    """Yield the rows of a data frame; its columns mean what those of a trace would."""
+    columns = {str(name): np.asarray(frame[name].to_numpy()) for name in frame.columns}
+    given = {"ready": ready, "utilisation": utilisation, "timestamp": timestamp, "node": None}
+    named = {role: name if isinstance(name, str) else None for role, name in given.items()}
+    for name in named.values():
+        if name is not None and name not in columns:
+            raise ValueError(f"the table must have a column {name!r}, got {', '.join(list(columns)[:12])}")
+    text = frozenset(name for name, values in columns.items() if values.dtype.kind not in "fiub")
+    file: Any = _FrameColumns("the table", tuple(columns), text)
+    layout, _ = lay_out([file], named, exclude)
+    table = np.column_stack([columns[name].astype(np.float64) for name in layout.metrics])
+
+    def side(role: str, names: tuple[str, ...]) -> Array:
+        name = Layout.pick(names, file)
+        # A time in words counts where it was asked for, and is then refused in words.
+        absent = name is None or (named[role] is None and columns[name].dtype.kind not in "fiubM")
+        return _numbers(None if absent or name is None else columns[name], len(table))
+
+    now = side("ready", layout.ready) if ready is None or named["ready"] else _numbers(ready, len(table))
+    busy, clock = side("utilisation", layout.utilisation), side("timestamp", layout.timestamp)
+    node = Layout.pick(layout.node, file)
+    nodes = ["table"] * len(table) if node is None else [str(one) for one in columns[node]]
     for i, values in enumerate(table):
-        yield Sample("table", tuple(metrics), values, float(clock[i]), float(now[i]), float(busy[i]))
+        yield Sample(nodes[i], layout.metrics, values, float(clock[i]), float(now[i]), float(busy[i]))
 
 
 def _array_rows(table: Array, ready: Any) -> Iterator[Sample]:

@@ -115,3 +115,18 @@ def test_the_examples_of_the_python_page_run(tmp_path, monkeypatch):
     for block in blocks:
         exec(compile(block, str(page), "exec"), {})
     assert Path("host.png").exists()
+
+
+def test_the_columns_of_a_frame_mean_what_those_of_its_file_do(tmp_path):
+    frame = table(300).drop(columns=["host", "when"])
+    frame["timestamp"] = 1_700_000_000.0 + np.arange(300)
+    frame["utilisation"] = 40.0
+    frame["probe_slowdown"] = 1.0 + frame["cpu_ready"]
+    frame["node"] = "n1"
+    frame.to_csv(tmp_path / "one.csv", index=False)
+
+    of_frame, of_file = prontosched.replay(frame), prontosched.replay(tmp_path / "one.csv")
+
+    assert of_frame.node.metrics == of_file.node.metrics == ("cpu", "net", "disk", "forks")
+    np.testing.assert_array_equal(of_frame.probability, of_file.probability)
+    np.testing.assert_array_equal(of_frame.time, of_file.time)
