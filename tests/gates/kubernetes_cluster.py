@@ -80,7 +80,7 @@ class Cluster:
         key = self.folder / "account.key"
         subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
         self._start_servers(key)
-        wait_for((self.folder / "cert" / "apiserver.crt").exists, what="a certificate of the API server")
+        wait_for(self._certified, what="a whole certificate of the API server")
         self.admin = self.api("admin-token")
         wait_for(
             self._healthy, seconds=120, what=f"a healthy API server, see {self.folder}/kube-apiserver.log"
@@ -214,6 +214,11 @@ class Cluster:
             *("--bind-address", "127.0.0.1", "--secure-port", str(free_port())),
             *("--cert-dir", str(self.folder / "scheduler-cert")),
         )
+
+    def _certified(self) -> bool:
+        # The server creates the file before it writes into it.
+        file = self.folder / "cert" / "apiserver.crt"
+        return file.exists() and "END CERTIFICATE" in file.read_text()
 
     def _healthy(self) -> bool:
         try:
