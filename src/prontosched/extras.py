@@ -12,7 +12,7 @@ from prontosched.errors import SettingsError
 
 # The modules that each extra of the package brings.
 EXTRAS = {
-    "agent": ("aiohttp", "prometheus_client", "nats", "nkeys"),
+    "agent": ("aiohttp", "prometheus_client", "nats", "nkeys", "nacl"),
     "trace": ("pyarrow",),
     "vsphere": ("pyVmomi", "pyVim"),
     "dask": ("distributed",),

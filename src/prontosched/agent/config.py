@@ -155,14 +155,18 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
     link: Any = None
     if settings.nats is not None:
         from prontosched.agent.federation import FederationFollower
-        from prontosched.federation.address import Address
+        from prontosched.federation.address import IDENTITY_FILE, Address
         from prontosched.federation.nats import NatsLink
         from prontosched.federation.tree import split
 
         address = Address.parse(settings.nats)
         if settings.name is not None:
             split(settings.name)
-        link = NatsLink(address, name=settings.name or os.uname().nodename)
+        link = NatsLink(
+            address,
+            name=settings.name or os.uname().nodename,
+            identity=(settings.state or default_folder()) / IDENTITY_FILE,
+        )
         found.append(
             FederationFollower(
                 link,

@@ -152,6 +152,8 @@ class FederationFollower:
         found: dict[str, Any] = {
             "embedded": self._board is not None,
             "connected": self.link.connected,
+            "signed": self.link.signed,
+            "dropped": self.link.dropped,
             "members": len(members),
             "adopted": self.adopted,
             "started": self.started,
@@ -276,6 +278,8 @@ ALONE: dict[str, Any] = {
     "view_nodes": 0,
     "nodes": 0,
     "unreadable": 0,
+    "signed": False,
+    "dropped": 0,
     "adopted": 0,
     "started": 0,
     "clashes": [],

@@ -1,8 +1,9 @@
-"""`pronto federation`: the tree as it is now."""
+"""`pronto federation`: the tree as it is now, and the keys of those who take part."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ import click
 from prontosched.cli.options import Duration, asking_options, find
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--nats", metavar="ADDRESS", help="Bus to ask instead: nats://host:port/group?creds=FILE.")
 @asking_options
 @click.option(
@@ -23,7 +24,9 @@ from prontosched.cli.options import Duration, asking_options, find
     "--wait", type=Duration(0.1), default="5s", metavar="TIME", help="How long to wait for the bus."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
 def command(
+    ctx: click.Context,
     nats: str | None,
     url: str | None,
     token_file: Path | None,
@@ -41,6 +44,8 @@ def command(
     Example:
         pronto federation --nats nats://127.0.0.1:4222
     """
+    if ctx.invoked_subcommand is not None:
+        return
     if nats is not None:
         _ask_bus(nats, top, wait, as_json)
         return
@@ -51,6 +56,38 @@ def command(
         )
     found = client.get("/v1/federation")
     click.echo(json.dumps(found) if as_json else "\n".join(_lines(found, top)))
+
+
+@command.command()
+@click.option(
+    "--name", metavar="PLACE", help="Place to register, such as paris/rack7/n3.  [default: host name]"
+)
+@click.option("--aggregator", is_flag=True, help="The key of `pronto aggregate`; its place is * unless told.")
+@click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Where the key lies.  [default: $XDG_STATE_HOME/pronto]",
+)
+@click.option("--renew", is_flag=True, help="Make the next key, which follows once it is registered.")
+def keys(name: str | None, aggregator: bool, state: Path | None, renew: bool) -> None:
+    """Print the line that registers this machine's public key.
+
+    Makes the private key at the first call. Collect the lines of all machines in one file and
+    give it to all: --nats nats://bus/group?keys=FILE.
+
+    \b
+    Example:
+        pronto federation keys --name paris/rack7/n3
+    """
+    from prontosched.agent.store import default_folder
+    from prontosched.federation.address import AGGREGATOR_FILE, IDENTITY_FILE
+    from prontosched.federation.signing import AGGREGATOR, NODE, next_path, read_identity
+
+    path = (state or default_folder()) / (AGGREGATOR_FILE if aggregator else IDENTITY_FILE)
+    found = read_identity(next_path(path) if renew else path)
+    place = name or ("*" if aggregator else os.uname().nodename)
+    click.echo(f"{AGGREGATOR if aggregator else NODE} {place} {found.public}")
 
 
 def _ask_bus(address: str, top: int, wait: float, as_json: bool) -> None:
@@ -77,6 +114,8 @@ def _ask_bus(address: str, top: int, wait: float, as_json: bool) -> None:
         "nodes": len(seen.nodes),
         "unreadable": seen.unreadable,
         "misplaced": seen.misplaced,
+        "signed": seen.signed,
+        "dropped": seen.dropped,
         "clashes": list(seen.clashes),
         "denied": seen.denied,
         "view_age_seconds": plain(seen.view_age_seconds),
@@ -114,6 +153,10 @@ def _lines(found: dict[str, Any], top: int) -> list[str]:
         )
     if found["unreadable"]:
         lines.append(f"{found['unreadable']} messages on the bus cannot be read")
+    if found["dropped"]:
+        lines.append(f"{found['dropped']} messages were dropped: not rightly signed")
+    if not found["signed"] and not found["embedded"]:
+        lines.append("messages are not signed: whoever is on the bus can speak for anyone (docs/security.md)")
     if found["note"]:
         lines.append(found["note"])
     return lines

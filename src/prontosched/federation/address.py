@@ -22,13 +22,23 @@ from prontosched.federation.publisher import Propagation
 from prontosched.federation.tree import Tree
 
 # What may follow the question mark: files, the tree, and the rule of propagation.
-FILES = {"creds": "credentials", "ca": "authority", "cert": "certificate", "key": "key", "names": "names"}
+FILES = {
+    "creds": "credentials",
+    "ca": "authority",
+    "cert": "certificate",
+    "key": "key",
+    "names": "names",
+    "keys": "keys",
+    "sign": "sign",
+}
 TREE: dict[str, Callable[[str], Any]] = {"depth": int, "shards": int}
 RULE: dict[str, tuple[str, Callable[[str], Any]]] = {
     "epsilon": ("epsilon", float),
     "trigger": ("kind", str),
     "max_age": ("max_age_seconds", float),
 }
+# Where private keys lie in the state folder, of an agent and of `pronto aggregate`.
+IDENTITY_FILE, AGGREGATOR_FILE = "federation.key", "aggregate.key"
 KEYS = (*FILES, *TREE, *RULE)
 _GROUP = re.compile(r"^[A-Za-z0-9_-]{1,32}$")
 
@@ -48,6 +58,10 @@ class Address:
     names
         File with a key of at least 16 bytes under which metric names are hashed; None
         sends them as they are.
+    keys
+        File with the registered public keys; messages are signed and checked. None for neither.
+    sign
+        File with the private key to sign with; None for the one in the state folder.
     user, password
         Given before the host, where there is no credentials file.
     tree
@@ -69,6 +83,8 @@ class Address:
     certificate: str | None = None
     key: str | None = None
     names: str | None = None
+    keys: str | None = None
+    sign: str | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     tree: Tree = field(default_factory=Tree)

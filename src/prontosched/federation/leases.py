@@ -22,7 +22,7 @@ from prontosched.codec import decode, encode
 from prontosched.errors import FederationError, StateError
 from prontosched.federation.link import CENSUS_KEY, LEASES, VIEWS, Link, LinkDownError
 from prontosched.federation.message import read_count, read_fields
-from prontosched.federation.tree import place
+from prontosched.federation.tree import ROOT, place
 
 ATTEMPTS = 12
 LONGEST_SECONDS = 3600.0
@@ -293,13 +293,16 @@ class NodeCount:
 
     def __init__(self, link: Link, *, fallback: int = 1) -> None:
         self.nodes = fallback
+        self._link = link
         self._subscription = link.subscribe(VIEWS, CENSUS_KEY)
 
     def __call__(self) -> int:
         """Return the number of nodes, never waiting."""
         for entry in self._subscription.drain():
             try:
-                self.nodes = max(1, read_count(read_fields(entry.value, "census"), "nodes"))
+                told = read_count(read_fields(entry.value, "census"), "nodes")
+                # Not even the root may count more nodes than have a key.
+                self.nodes = max(1, min(told, self._link.most_nodes(ROOT)))
             except FederationError:
                 continue
         return self.nodes

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from prontosched.errors import FederationError
+from prontosched.federation.tree import MAX_NODES
 
 SUMMARIES = "summaries"
 SCHEMAS = "schemas"
@@ -47,12 +48,22 @@ class Entry(NamedTuple):
         Grows with every change of the topic; 0 where the bus did not say.
     time
         When it arrived, by the clock of the bus.
+    roles
+        As what its sender may speak here, where messages are signed: `node`, `aggregator` or both.
+    outdated
+        True when something newer was signed and heard before.
     """
 
     key: str
     value: bytes
     revision: int
     time: float
+    roles: frozenset[str] = frozenset()
+    outdated: bool = False
+
+
+# Returns what of an entry counts, or None for one to be dropped.
+Check = Callable[[Entry], Entry | None]
 
 
 class Subscription:
@@ -75,9 +86,10 @@ class Subscription:
     where `keep_replaced` is set.
     """
 
-    def __init__(self, topic: str, pattern: str) -> None:
+    def __init__(self, topic: str, pattern: str, check: Check | None = None) -> None:
         self.topic = topic
         self.pattern = pattern
+        self._check = check
         self.ready = False
         self.denied = ""
         self.received = 0
@@ -89,11 +101,18 @@ class Subscription:
 
     def deliver(self, entry: Entry, *, live: bool = True) -> None:
         """Take one value; one read from the store never replaces one that came live."""
+        size = len(entry.value)
+        checked = entry if self._check is None or size > MESSAGE_LIMIT else self._check(entry)
         with self._lock:
             self.received += live
-            self.received_bytes += len(entry.value) if live else 0
+            self.received_bytes += size if live else 0
             before = self._unread.get(entry.key)
-            if len(entry.value) > MESSAGE_LIMIT or (before is None and len(self._unread) >= MAX_KEYS):
+            if checked is None or size > MESSAGE_LIMIT or (before is None and len(self._unread) >= MAX_KEYS):
+                return
+            entry = checked
+            if entry.outdated:
+                if self.keep_replaced and len(self._replaced) < MAX_KEYS:
+                    self._replaced[entry.key] = entry
                 return
             if live or before is None or not before[1]:
                 if self.keep_replaced and before is not None:
@@ -134,8 +153,11 @@ class Link(Protocol):
         Why the bus does not answer; empty while it does.
     faults, last_fault
         Connections lost and faults that the bus reported, and the last of these.
+    signed
+        True where only what is rightly signed counts.
     """
 
+    signed: bool
     last_error: str
     faults: int
     last_fault: str
@@ -145,6 +167,15 @@ class Link(Protocol):
     @property
     def connected(self) -> bool:
         """True while the bus answers."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were dropped because they were not rightly signed."""
+        ...
+
+    def most_nodes(self, place: str) -> int:
+        """Return how many nodes there can be under an aggregator: as many as have a key."""
         ...
 
     def now(self) -> float:
@@ -255,6 +286,8 @@ class LocalLink:
 
     def __init__(self, bus: LocalBus) -> None:
         self.bus = bus
+        self.signed = False
+        self.dropped = 0
         self.last_error = ""
         self.faults = 0
         self.last_fault = ""
@@ -262,6 +295,10 @@ class LocalLink:
         self.rule: Mapping[str, Any] = {}
         self.connected = True
         self._subscriptions: list[Subscription] = []
+
+    def most_nodes(self, place: str) -> int:
+        """Return the most that any federation has: nobody is registered."""
+        return MAX_NODES
 
     def now(self) -> float:
         """Return the time of the bus."""

@@ -21,7 +21,7 @@ from prontosched.codec import decode, encode, is_symmetric, pack_symmetric, unpa
 from prontosched.errors import FederationError, StateError
 from prontosched.federation.link import MESSAGE_LIMIT
 from prontosched.federation.schema import Metrics, fingerprint
-from prontosched.federation.tree import MAX_NAME, ROOT, split
+from prontosched.federation.tree import MAX_NAME, MAX_NODES, ROOT, split
 from prontosched.subspace import Array, Subspace
 
 VERSIONS = {"summary": 1, "view": 1, "decision": 1, "census": 1}
@@ -244,6 +244,16 @@ class DecisionMessage:
         )
 
 
+def check_roles(summary: Summary, roles: frozenset[str]) -> None:
+    """Refuse what is signed by one who may speak, but not as that; nothing where it is not signed."""
+    role = "aggregator" if summary.merged else "node"
+    if roles and role not in roles:
+        raise FederationError(
+            f"the summary of {summary.node!r} must be signed as that of a {'/'.join(sorted(roles))}, got one of "
+            f"a {role}: discard it"
+        )
+
+
 def census_to_bytes(nodes: int) -> bytes:
     """Return the message by which the root tells how many nodes there are."""
     return encode("census", VERSIONS["census"], {"nodes": nodes})
@@ -335,7 +345,7 @@ def _unpacked(found: dict[str, Any], schemas: Schemas, what: str) -> dict[str, A
     schema = read_text(found, "schema", 32)
     samples = _number(found, "samples")
     nodes = read_count(found, "nodes")
-    if not 0.0 <= samples <= 1e15 or nodes > 10_000_000:
+    if not 0.0 <= samples <= 1e15 or nodes > MAX_NODES:
         raise FederationError(
             f"{what} must have plausible counts, got {samples} samples of {nodes} nodes: discard it"
         )

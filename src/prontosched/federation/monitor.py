@@ -22,10 +22,11 @@ from prontosched.federation.message import (
     GlobalView,
     Summary,
     UnknownSchemaError,
+    check_roles,
     clash_note,
 )
 from prontosched.federation.schema import SchemaCache, carry
-from prontosched.federation.tree import ROOT, Tree, level
+from prontosched.federation.tree import ROOT, Tree, level, place
 
 NAN = float("nan")
 RANK = 4
@@ -128,6 +129,8 @@ class FederationSnapshot:
         What the bus does not let this reader read, in words; empty for nothing.
     clashes
         Names under which more than one agent publishes.
+    signed, dropped
+        Whether only what is rightly signed counts, and messages dropped because they were not.
     """
 
     rows: tuple[MemberStatus, ...]
@@ -138,6 +141,8 @@ class FederationSnapshot:
     misplaced: int = 0
     denied: str = ""
     clashes: tuple[str, ...] = ()
+    signed: bool = False
+    dropped: int = 0
 
     @property
     def nodes(self) -> list[MemberStatus]:
@@ -175,6 +180,8 @@ class FederationSnapshot:
             "view_nodes": self.view_nodes,
             "nodes": len(nodes),
             "unreadable": self.unreadable,
+            "signed": self.signed,
+            "dropped": self.dropped,
             "clashes": list(self.clashes),
             "saved": self.saved,
             "groups": [_chosen(group, _GROUP_FIELDS) for group in groups[:max_groups]],
@@ -271,15 +278,15 @@ class FederationMonitor:
         self._pending = {}
         for subscription in self._subscriptions:
             arrived += [((subscription.topic, entry.key), entry) for entry in subscription.drain()]
-        for number, (place, entry) in enumerate(arrived, 1):
-            self._unreadable.discard(place)
+        for number, (where, entry) in enumerate(arrived, 1):
+            self._unreadable.discard(where)
             try:
-                self._read(place[0], entry)
+                self._read(where[0], entry)
             except UnknownSchemaError:
-                self._pending[place] = entry
+                self._pending[where] = entry
             except FederationError:
-                self._unreadable.add(place)
-                self._drop(*place)
+                self._unreadable.add(where)
+                self._drop(*where)
             if pause is not None and number % PAUSE_MESSAGES == 0:
                 pause()
 
@@ -307,6 +314,8 @@ class FederationMonitor:
             sum(now - when <= MISPLACED_SECONDS for when in self._misplaced.values()),
             "; ".join(dict.fromkeys(s.denied for s in self._subscriptions if s.denied)),
             view.clashes if view else (),
+            self.link.signed,
+            self.link.dropped,
         )
 
     def close(self) -> None:
@@ -321,6 +330,10 @@ class FederationMonitor:
             self._read_summary(entry)
         elif topic == DECISIONS:
             message = DecisionMessage.from_bytes(entry.value)
+            if place(message.node) != entry.key:
+                raise FederationError(
+                    f"a decision must be under its node's key, got {message.node!r} on another"
+                )
             if entry.key in self._decisions or len(self._decisions) < self.max_senders:
                 self._decisions[entry.key] = message
         else:
@@ -331,6 +344,7 @@ class FederationMonitor:
 
     def _read_summary(self, entry: Entry) -> None:
         summary = Summary.from_bytes(entry.value, self._schemas)
+        check_roles(summary, entry.roles)
         if self.tree.key(summary.node) != entry.key:
             self._drop(SUMMARIES, entry.key)
             if len(self._misplaced) < self.max_senders:

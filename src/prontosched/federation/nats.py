@@ -20,6 +20,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 from prontosched.errors import FederationError
@@ -35,6 +36,8 @@ from prontosched.federation.link import (
     LinkDownError,
     Subscription,
 )
+from prontosched.federation.signing import Identity, KeyRing, Seals, unsealed
+from prontosched.federation.tree import MAX_NODES
 
 try:
     from nats.aio.client import Client
@@ -104,6 +107,8 @@ class NatsSession:
     report
         Called with every fault that the bus reports: a user or a right that it refuses, a
         consumer that is too slow.
+    seals
+        Signs what is sent and checks what arrives; None where messages are not signed.
 
     Attributes
     ----------
@@ -113,11 +118,20 @@ class NatsSession:
         What the client library reported last.
     """
 
-    def __init__(self, address: Address, *, name: str, timeout: float, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        name: str,
+        timeout: float,
+        report: Callable[[str], None],
+        seals: Seals | None = None,
+    ) -> None:
         self.options = address.client_options()
         self.group = address.group
         self.name = name
         self.timeout = timeout
+        self.seals = seals
         self.offset = 0.0
         self.complaint = ""
         self.subscriptions: dict[Subscription, Any] = {}
@@ -166,6 +180,9 @@ class NatsSession:
 
     async def put(self, topic: str, key: str, value: bytes) -> bool:
         """Store a value; False when the bus will never take it (too long, or not allowed)."""
+        return await self._put(topic, key, self.seals.seal(topic, key, value) if self.seals else value)
+
+    async def _put(self, topic: str, key: str, value: bytes) -> bool:
         subject = self._subject(topic, key)
         for attempt in range(PUT_ATTEMPTS):
             try:
@@ -187,7 +204,13 @@ class NatsSession:
         return False
 
     async def get(self, topic: str, key: str) -> Entry | None:
-        """Return the newest value of a key, or None."""
+        """Return the newest value of a key, or None; one that is wrongly signed as withdrawn."""
+        entry = await self._get(topic, key)
+        if self.seals is not None:
+            return self.seals.answer(topic, entry)
+        return entry and entry._replace(value=unsealed(entry.value))
+
+    async def _get(self, topic: str, key: str) -> Entry | None:
         try:
             found = await self._js.get_msg(
                 self._stream(topic), subject=self._subject(topic, key), direct=True
@@ -199,6 +222,8 @@ class NatsSession:
 
     async def compare_and_set(self, topic: str, key: str, value: bytes, revision: int) -> int | None:
         """Store a value if `revision` is still the newest; None if it is not."""
+        if self.seals is not None:
+            value = self.seals.seal(topic, key, value)
         headers: dict[str, str] = {Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(revision)}
         try:
             stored = await self._js.publish(
@@ -255,7 +280,7 @@ class NatsSession:
     async def _read_store(self, subscription: Subscription) -> None:
         topic, pattern = subscription.topic, subscription.pattern
         if "*" not in pattern and ">" not in pattern:
-            entry = await self.get(topic, pattern)
+            entry = await self._get(topic, pattern)
             if entry is not None:
                 subscription.deliver(entry, live=False)
             return
@@ -302,11 +327,11 @@ class NatsSession:
     async def _compare_clocks(self) -> None:
         before = time.monotonic()
         key = f"clock.{self.name}"
-        if not await self.put(LEASES, key, b"-"):
+        if not await self._put(LEASES, key, b"-"):
             self.offset = time.time() - before
             return
         after = time.monotonic()
-        entry = await self.get(LEASES, key)
+        entry = await self._get(LEASES, key)
         self.offset = (entry.time if entry else time.time()) - (before + after) / 2.0
 
     async def _complain(self, error: Exception) -> None:
@@ -349,6 +374,9 @@ class NatsLink:
         Seconds to wait for any one answer.
     quiet
         Leave it to the caller to say that the bus went or came.
+    identity
+        File with the private key, where the address names keys but no own one; made if it is
+        missing. None for a link that only reads.
 
     Attributes
     ----------
@@ -366,7 +394,13 @@ class NatsLink:
     """
 
     def __init__(
-        self, address: str | Address, *, name: str = "member", timeout: float = 2.0, quiet: bool = False
+        self,
+        address: str | Address,
+        *,
+        name: str = "member",
+        timeout: float = 2.0,
+        quiet: bool = False,
+        identity: Path | None = None,
     ) -> None:
         self.address = Address.parse(address) if isinstance(address, str) else address
         self.name_key = self.address.name_key()
@@ -380,6 +414,8 @@ class NatsLink:
         self.last_error = ""
         # Raises here, not in the thread, what is wrong with the address.
         self.address.client_options()
+        self.seals = _seals(self.address, identity)
+        self.signed = self.seals is not None
         self._name = re.sub(r"[^A-Za-z0-9_-]", "-", name)[:60] or "member"
         self._offset = time.time() - time.monotonic()
         self._outbox: dict[tuple[str, str], bytes] = {}
@@ -398,6 +434,15 @@ class NatsLink:
     def connected(self) -> bool:
         """True while the bus answers."""
         return self._session is not None
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were dropped because they were not rightly signed."""
+        return self.seals.dropped if self.seals else 0
+
+    def most_nodes(self, place: str) -> int:
+        """Return how many nodes under an aggregator have a key; without keys there is no telling."""
+        return self.seals.ring.most_nodes(place) if self.seals else MAX_NODES
 
     def now(self) -> float:
         """Return the time by the clock of the bus; by this machine's until the first connection."""
@@ -419,7 +464,8 @@ class NatsLink:
 
     def subscribe(self, topic: str, pattern: str) -> Subscription:
         """Return a subscription; it is ready once the bus has answered."""
-        subscription = Subscription(topic, pattern)
+        check = self.seals.window(topic) if self.seals else _unchecked
+        subscription = Subscription(topic, pattern, check)
         with self._lock:
             self._subscriptions.append(subscription)
         self._notify()
@@ -447,6 +493,8 @@ class NatsLink:
         self._closing = True
         self._notify()
         self._thread.join(timeout=self.timeout + 3.0)
+        if self.seals is not None and self.seals.identity is not None:
+            self.seals.identity.close()
 
     def _ask(self, question: Callable[[NatsSession], Coroutine[Any, Any, Result]]) -> Result:
         session = self._session
@@ -501,7 +549,9 @@ class NatsLink:
 
     async def _connect(self) -> None:
         """Open a session and serve it until it ends."""
-        session = NatsSession(self.address, name=self._name, timeout=self.timeout, report=self._fault)
+        session = NatsSession(
+            self.address, name=self._name, timeout=self.timeout, report=self._fault, seals=self.seals
+        )
         try:
             await session.open()
             try:
@@ -536,10 +586,11 @@ class NatsLink:
         self._away, self.last_error = False, ""
         log.log(
             logging.DEBUG if self.quiet else logging.INFO,
-            "%s the bus at %s, group %s",
+            "%s the bus at %s, group %s, %s",
             "back on" if self.sessions > 1 else "on",
             ",".join(self.address.servers),
             self.address.group,
+            "signed" if self.signed else "unsigned: whoever is on it can speak for anyone",
         )
         with self._lock:
             # The bus may have lost what it held; sending it again harms no one.
@@ -584,6 +635,19 @@ class NatsLink:
                         del self._outbox[place]
                     if not arrived and self._newest.get(place) is value:
                         del self._newest[place]
+
+
+def _seals(address: Address, identity: Path | None) -> Seals | None:
+    if address.keys is None:
+        return None
+    ring = KeyRing(Path(address.keys), address.tree)
+    path = Path(address.sign) if address.sign else identity
+    own = None if identity is None or path is None else Identity.open(path, registered=ring.registered)
+    return Seals(address.group, ring, own)
+
+
+def _unchecked(entry: Entry) -> Entry:
+    return entry._replace(value=unsealed(entry.value))
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> bool:

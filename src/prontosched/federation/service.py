@@ -22,6 +22,7 @@ from prontosched.federation.message import (
     Summary,
     UnknownSchemaError,
     census_to_bytes,
+    check_roles,
     clash_note,
     read_count,
     read_fields,
@@ -29,7 +30,7 @@ from prontosched.federation.message import (
 )
 from prontosched.federation.publisher import Propagation, SummaryPublisher
 from prontosched.federation.schema import SchemaCache
-from prontosched.federation.tree import MAX_NAME, ROOT, Tree, child_pattern, level, name_of
+from prontosched.federation.tree import MAX_NAME, ROOT, Tree, child_pattern, level, name_of, without_shard
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +122,8 @@ class AggregatorService:
             "aggregator": self.aggregator.name or "root",
             "speaking": self._leading,
             "connected": self.link.connected,
+            "signed": self.link.signed,
+            "dropped": self.link.dropped,
             "children": len(self.aggregator.children),
             "heard": self.subscription.received,
             "received": self.received,
@@ -149,13 +152,17 @@ class AggregatorService:
 
     def _receive(self, entry: Entry) -> None:
         if not entry.value:
-            self.aggregator.forget(name_of(entry.key))
+            self.aggregator.forget(without_shard(name_of(entry.key)))
             return
         summary = Summary.from_bytes(entry.value, self.schemas)
         if self.tree.key(summary.node) != entry.key:
             raise FederationError(
                 f"a summary must speak for {name_of(entry.key)!r} on its key, got {summary.node!r}: discard it"
             )
+        check_roles(summary, entry.roles)
+        if entry.outdated and summary.node not in self.aggregator.children:
+            # It left, and said this before.
+            return
         # Age by the clock of the bus: a sender's own may be wrong by an hour.
         self.received += self.aggregator.receive(summary, now=min(entry.time, self.link.now()))
 

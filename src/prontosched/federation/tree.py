@@ -20,6 +20,8 @@ from prontosched.errors import FederationError
 ROOT = ""
 MAX_NAME = 200
 MAX_LEVELS = 8
+# Nodes of one federation at most.
+MAX_NODES = 10_000_000
 # Shards are named so that no host can be: a host's name never begins with a tilde.
 _SHARD = "~"
 _ESCAPED = re.compile(r"=([0-9A-F]{2})")
@@ -155,6 +157,18 @@ def name_of(key: str) -> str:
     if key == "=root":
         return ROOT
     return unquote(_ESCAPED.sub(r"%\1", key.replace(".", "/")))
+
+
+def without_shard(name: str) -> str:
+    """Return the name of a node without the shard that its key is under.
+
+    Examples
+    --------
+    >>> without_shard("~0003/n5"), without_shard("~0003"), without_shard("paris/n5")
+    ('n5', '~0003', 'paris/n5')
+    """
+    first, _, rest = name.partition("/")
+    return rest if rest and first.startswith(_SHARD) else name
 
 
 def _shard(number: int) -> str:
