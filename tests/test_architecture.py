@@ -42,7 +42,7 @@ PURE = {
     "federation.message",
 }
 # Groups of entry points, written like modules.
-ENTRY_POINTS = {"sources"}
+ENTRY_POINTS = {"sources", "embeddings"}
 IMPURE = {
     "asyncio",
     "datetime",

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from html import escape
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.subspace import Array, Subspace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NAN = float("nan")
 
@@ -168,6 +171,18 @@ class Evidence:
         return max(0.0, float(self.vector @ self.vector) - inside)
 
 
+def one_line(thing: object, settings: Mapping[str, Any], state: str) -> str:
+    """Return the `repr` of a stage: its settings that are not None, then what it has learned.
+
+    Examples
+    --------
+    >>> one_line(object(), {"rank": 4, "max_rank": None}, "no vector yet")
+    'object(rank=4; no vector yet)'
+    """
+    given = ", ".join(f"{name}={value!r}" for name, value in settings.items() if value is not None)
+    return f"{type(thing).__name__}({given}; {state})"
+
+
 class Signal(Protocol):
     """What turns a step's evidence into a decision.
 
@@ -258,6 +273,12 @@ class FleetDecision(NamedTuple):
     probability: Array
     expected_ready: Array
     contended: NDArray[np.bool_]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the decisions as a data frame, a row for each node."""
+        import pandas as pd
+
+        return pd.DataFrame(self._asdict())
 
 
 class FleetSignal(Protocol):

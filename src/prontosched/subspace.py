@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = NDArray[np.float64]
 
@@ -108,6 +111,12 @@ class Subspace:
             for direction in range(self.rank)
         ]
 
+    def to_frame(self, metrics: Sequence[str] | None = None) -> pd.DataFrame:
+        """Return the basis as a data frame: a row for each metric, a column for each direction."""
+        import pandas as pd
+
+        return pd.DataFrame(self.basis, index=metrics, columns=range(1, self.rank + 1))
+
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td>{number}</td><td>{strength:.4g}</td><td>"
@@ -166,7 +175,8 @@ def extend(old: Subspace | None, block: Array, *, rank: int, forgetting: float =
     if old is None:
         return _leading(block, rank)
     if old.features != block.shape[0]:
-        raise ValueError(f"block must have {old.features} rows (metrics), got {block.shape[0]}")
+        hint = ": give its transpose" if block.shape[1:] == (old.features,) else ""
+        raise ValueError(f"block must have {old.features} rows (metrics), got {block.shape[0]}{hint}")
     return _leading(np.hstack([old.basis * (forgetting * old.singular_values), block]), rank)
 
 

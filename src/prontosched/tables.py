@@ -190,7 +190,8 @@ def replay(
         The column of CPU Ready in percent, or its values. By default the one that a trace would
         have it in, such as `ready` or `cpu_ready`.
     utilisation, timestamp
-        Columns of CPU utilisation in percent and of the time; by default as in a trace.
+        Columns of CPU utilisation in percent and of the time; by default as in a trace. A frame
+        without a time whose index has dates takes those.
     exclude
         Columns that are not metrics; `*` matches anything.
     node
@@ -204,6 +205,8 @@ def replay(
     >>> len(found), int(found.raised.sum())
     (50, 0)
     """
+    if hasattr(data, "collect"):  # a lazy frame
+        data = data.collect()
     if isinstance(data, str | PathLike):
         if ready is not None and not isinstance(ready, str):
             raise ValueError(f"ready must name a column of a trace, got {type(ready).__name__}")
@@ -217,8 +220,6 @@ def replay(
     seen, times = [], []
     made: Node | None = None
     for row in rows:
-        if row.ready < 0:
-            raise ValueError(f"CPU Ready must be at least 0, got {row.ready:g} in row {len(decisions)}")
         if made is None:
             made = make_node(preset, metrics=row.metrics or None, **options)
         decisions.append(
@@ -276,6 +277,9 @@ def _frame_rows(
 
     now = side("ready", layout.ready) if ready is None or named["ready"] else _numbers(ready, len(table))
     busy, clock = side("utilisation", layout.utilisation), side("timestamp", layout.timestamp)
+    index = np.asarray(getattr(frame, "index", ()))
+    if index.dtype.kind == "M" and np.isnan(clock).all():
+        clock = _numbers(index, len(table))
     node = Layout.pick(layout.node, file)
     nodes = ["table"] * len(table) if node is None else [str(one) for one in columns[node]]
     for i, values in enumerate(table):

@@ -205,7 +205,7 @@ def test_a_view_over_other_metrics_is_refused() -> None:
     ("options", "message"),
     [
         ({"preset": "papr"}, "preset must be one of paper, default, got 'papr'"),
-        ({"embedding": "pca"}, "embedding must be one of"),
+        ({"embedding": "pca"}, "no embedding is called 'pca'"),
         ({"signal": "psychic"}, "no signal is called 'psychic'"),
     ],
 )

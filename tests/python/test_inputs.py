@@ -6,8 +6,21 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from click.testing import CliRunner
 
-from prontosched import make_node
+from prontosched import (
+    FPCAEdge,
+    FrequentDirections,
+    LearnedSignal,
+    PowerMethod,
+    RejectJob,
+    Spirit,
+    extend,
+    make_fleet,
+    make_node,
+    replay,
+)
+from prontosched.cli import cli
 from prontosched.subspace import Subspace
 
 NAMES = ["cpu", "net", "disk"]
@@ -92,3 +105,91 @@ def test_a_subspace_explains_itself_by_the_heaviest_metrics():
     assert "1 (-0.80), 0 (+0.60)" in subspace._repr_html_()
     with pytest.raises(ValueError, match="metrics must be 3 names, got 1"):
         subspace.explain(["cpu"])
+
+
+def test_signals_embeddings_and_fleets_say_their_settings_and_state_in_one_line():
+    learned, fleet, fpca = make_node(), make_fleet("paper", nodes=2, features=3), FPCAEdge(2, 5)
+    before = repr(learned.signal)
+    for row in vectors():
+        learned.step(row, ready=0.5)
+        fleet.step(np.vstack([row, row]))
+        fpca.learn_one(row)
+    spirit = Spirit(2)
+    spirit.learn_many(vectors().T)
+
+    assert before.startswith("LearnedSignal(tolerance='5%', horizon=5, likelihood=0.5")
+    assert before.endswith("enforcing=False; no labelled step yet)")
+    assert repr(learned.signal).endswith("; 55 labelled steps, 0.0% before contention)")
+    assert repr(RejectJob(2.0)).startswith("RejectJob(threshold=2.0, ")
+    assert repr(fleet) == "Fleet(2 nodes, fpca, RejectJobFleet, 3 metrics, timestep=60)"
+    assert repr(fpca).endswith("growth='spare'; 3 metrics, 12 blocks)")
+    assert repr(spirit) == "Spirit(rank=2, forgetting=0.96, holdoff=1; 3 metrics, 60 vectors)"
+    assert repr(PowerMethod(2)) == "PowerMethod(rank=2, seed=0; no vector yet)"
+    assert "\n" not in repr(LearnedSignal(budget=0.2))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: FPCAEdge(2, 10), lambda: Spirit(2), lambda: FrequentDirections(2), lambda: PowerMethod(2, 10)],
+)
+def test_a_block_in_the_wrong_orientation_is_refused_with_a_hint(make):
+    embedding = make()
+    embedding.learn_many(vectors().T)
+
+    with pytest.raises(ValueError, match=r"must be \(3, n\), got \(60, 3\): .* give its transpose"):
+        embedding.learn_many(vectors())
+    with pytest.raises(ValueError, match=r"must be \(3, n\), got \(5, 4\)$"):
+        embedding.learn_many(np.ones((5, 4)))
+    with pytest.raises(ValueError, match="must have 3 metrics as the first one had"):
+        embedding.learn_one(np.ones(4))
+    with pytest.raises(ValueError, match=r"must be \(d, n\), got"):
+        make().learn_many(np.ones(4))
+    with pytest.raises(ValueError, match="give its transpose"):
+        extend(embedding.subspace, vectors(), rank=2)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, lambda rows, columns: pl.DataFrame(rows, schema=columns)])
+def test_the_rows_of_a_frame_are_vectors(frame):
+    rows = (vectors() * 10).round().astype(int)
+    of_array, of_frame, of_lists = FPCAEdge(2, 10), FPCAEdge(2, 10), FPCAEdge(2, 10)
+    of_array.learn_many(rows.T)
+    of_frame.learn_many(frame(rows, columns=NAMES))
+    for row in rows.tolist():
+        of_lists.learn_one(row)
+
+    np.testing.assert_array_equal(of_array.subspace.basis, of_frame.subspace.basis)
+    np.testing.assert_array_equal(of_array.subspace.basis, of_lists.subspace.basis)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, lambda rows, columns: pl.DataFrame(rows, schema=columns)])
+def test_the_columns_of_a_fleets_frame_are_matched_by_name(frame):
+    names = tuple(NAMES)
+    plain, named = (make_fleet("paper", nodes=2, features=3, metrics=names) for _ in range(2))
+    for row in vectors():
+        expected = plain.step(np.vstack([row, 2.0 * row]))
+        decision = named.step(frame(np.vstack([row, 2.0 * row])[:, ::-1], columns=NAMES[::-1]))
+        np.testing.assert_array_equal(decision.score, expected.score)
+
+    assert list(decision.to_frame()["score"]) == expected.score.tolist()
+
+
+def test_a_table_is_no_vector():
+    with pytest.raises(ValueError, match=r"one row, got 60: prontosched\.replay takes whole tables"):
+        make_node().step(pd.DataFrame(vectors(), columns=NAMES))
+
+
+def test_cpu_ready_below_zero_is_refused_everywhere(tmp_path):
+    (tmp_path / "one.csv").write_text("cpu,ready\n1,0\n2,-3\n")
+
+    with pytest.raises(ValueError, match="at least 0, NaN where unknown, got -1 at timestep 0"):
+        make_node().step(np.ones(3), ready=-1.0)
+    with pytest.raises(ValueError, match="got -3 at timestep 1"):
+        replay(tmp_path / "one.csv")
+    ran = CliRunner().invoke(cli, ["replay", str(tmp_path / "one.csv")])
+    assert "CPU Ready must be at least 0, empty where unknown, got -3" in str(ran.exception)
+
+
+def test_a_subspace_becomes_a_frame_of_metrics_and_directions():
+    frame = Subspace(np.array([[0.6], [-0.8], [0.0]]), np.array([2.0])).to_frame(NAMES)
+
+    assert frame.loc["net", 1] == -0.8

@@ -92,7 +92,7 @@ def test_wrong_tables_are_refused_in_words(tmp_path):
 
     with pytest.raises(ValueError, match="must have a column 'rdy'"):
         prontosched.replay(table(), ready="rdy")
-    with pytest.raises(ValueError, match="at least 0, got -1 in row 1"):
+    with pytest.raises(ValueError, match="at least 0, NaN where unknown, got -1 at timestep 1"):
         prontosched.replay(np.ones((3, 2)), ready=[0.0, -1.0, 0.0])
     with pytest.raises(ValueError, match="needs node=, one of 'a', 'b'"):
         prontosched.replay(tmp_path / "two.csv")
@@ -130,3 +130,12 @@ def test_the_columns_of_a_frame_mean_what_those_of_its_file_do(tmp_path):
     assert of_frame.node.metrics == of_file.node.metrics == ("cpu", "net", "disk", "forks")
     np.testing.assert_array_equal(of_frame.probability, of_file.probability)
     np.testing.assert_array_equal(of_frame.time, of_file.time)
+
+
+def test_a_lazy_frame_and_an_index_of_dates_are_understood():
+    frame = table(200).drop(columns="host")
+    lazy = pl.DataFrame(frame.drop(columns="when").to_dict("list")).lazy()
+    dated = frame.set_index("when")
+
+    np.testing.assert_array_equal(prontosched.replay(lazy).ready, frame["cpu_ready"])
+    assert np.diff(prontosched.replay(dated).time[:3]).tolist() == [1.0, 1.0]

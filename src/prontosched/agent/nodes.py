@@ -334,9 +334,8 @@ class LiveNode:
             y = self.schema.align(sample)
         if hasattr(self.node.signal, "enforcing"):
             self.node.signal.enforcing = enforcing or now < self.obeyed_until
-        decision = self.node.step(
-            y, ready=sample.ready, utilisation=sample.utilisation, time=sample.timestamp
-        )
+        ready = sample.ready if sample.ready >= 0.0 else math.nan  # some sources say -1 for unknown
+        decision = self.node.step(y, ready=ready, utilisation=sample.utilisation, time=sample.timestamp)
         before, raised = self.decision, bool(decision.raised)
         if before is None:
             self.changed_at = now

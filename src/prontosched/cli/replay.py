@@ -14,6 +14,7 @@ import click
 
 from prontosched.cli.options import policy, policy_options
 from prontosched.decision import Decision
+from prontosched.errors import TelemetryError
 from prontosched.pipeline.node import Node
 from prontosched.settings import SIGNAL_SETTINGS
 from prontosched.signals import SIGNALS, find_signal
@@ -127,6 +128,10 @@ def decisions(
             if node is None:
                 node = make_node(preset, metrics=sample.metrics, signal=options["signal"], **chosen)
                 nodes[sample.node] = node
+            if sample.ready < 0:
+                raise TelemetryError(
+                    f"CPU Ready must be at least 0, empty where unknown, got {sample.ready:g} of {sample.node}"
+                )
             timestep = node.timestep
             yield (
                 timestep,

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from prontosched.decision import one_line
 from prontosched.subspace import LARGEST, Array, Subspace
 
 
@@ -68,6 +69,12 @@ class VectorEmbedding:
     """What embeddings share that learn vector by vector and follow no spare directions."""
 
     subspace: Any
+    seen: int
+
+    @property
+    def features(self) -> int:
+        """Number of metrics, 0 before the first vector."""
+        raise NotImplementedError
 
     @property
     def kept(self) -> Subspace | None:
@@ -80,8 +87,48 @@ class VectorEmbedding:
 
     def learn_many(self, Y: Array) -> None:
         """Take in the columns of `(d, n)`, in order."""
-        for y in np.ascontiguousarray(Y.T):
+        for y in rows_of(Y, self.features):
             self.learn_one(y)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor arguments, by name."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        state = f"{self.features} metrics, {self.seen} vectors" if self.seen else "no vector yet"
+        return one_line(self, self.settings(), state)
+
+    def _vector(self, y: Any) -> Array:
+        """Return `y` as floats, with 0 for what is not finite; refuse one of another length."""
+        y = np.asarray(y, dtype=np.float64)
+        if y.shape != (self.features or y.size,):
+            raise ValueError(other_metrics(self.features, y.shape))
+        return finite(y)
+
+
+def other_metrics(features: int, shape: tuple[int, ...]) -> str:
+    """Return what is wrong with a vector of this shape."""
+    expected = f"{features} metrics as the first one had" if features else "one number per metric"
+    return f"a vector must have {expected}, got {shape}: start a new embedding when the metrics change"
+
+
+def rows_of(Y: Any, features: int) -> Array:
+    """Return the vectors of a block as rows `(n, d)`; refuse a block in the wrong orientation.
+
+    Parameters
+    ----------
+    Y
+        One vector per column, `(d, n)`. A data frame has one vector per row.
+    features
+        Number of metrics, 0 where it is not known yet.
+    """
+    rows = Y.to_numpy() if hasattr(Y, "columns") else np.asarray(Y).T
+    rows = np.ascontiguousarray(rows, dtype=np.float64)
+    if rows.ndim != 2 or (features and rows.shape[1] != features):
+        turned = rows.ndim == 2 and rows.shape[0] == features
+        hint = ": one vector per column is wanted, give its transpose" if turned else ""
+        raise ValueError(f"a block must be ({features or 'd'}, n), got {rows.T.shape}{hint}")
+    return rows
 
 
 def finite(y: Array, bound: float = LARGEST) -> Array:

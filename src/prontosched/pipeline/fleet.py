@@ -85,7 +85,7 @@ class Fleet:
 
     def step(
         self,
-        Y: Array,
+        Y: Any,
         *,
         ready: Array | float = NAN,
         utilisation: Array | float = NAN,
@@ -97,14 +97,17 @@ class Fleet:
         Parameters
         ----------
         Y
-            All metrics now, `(M, d)`; NaN where one is unknown.
+            All metrics now, `(M, d)`; NaN where one is unknown. The columns of a data frame
+            are matched with `metrics` by name, where the fleet has them.
         ready, utilisation, time
             As for `Node.step`, one for all or `(M,)`.
         present
             Which nodes step now, `(M,)`; all when not given. The others stay as they are.
         """
+        if Y.__class__ is not np.ndarray or Y.dtype != np.float64:
+            Y = self._floats(Y)
         if Y.shape != (self.nodes, self.features):
-            raise ValueError(f"Y must be ({self.nodes}, {self.features}), got {Y.shape}")
+            raise ValueError(f"Y must be ({self.nodes}, {self.features}), got {Y.shape}: one row per node")
         here = np.ones(self.nodes, np.bool_) if present is None else np.asarray(present, np.bool_)
         embedded = self.embedding.ranks > 0
         parts = list(self._parts(here))
@@ -133,6 +136,17 @@ class Fleet:
         self._learn(vectors, parts)
         self.timestep += here
         return decision
+
+    def _floats(self, Y: Any) -> Array:
+        if hasattr(Y, "columns") and self.metrics is not None:
+            missing = np.full(len(Y), NAN)
+            return np.column_stack([Y[name] if name in Y.columns else missing for name in self.metrics])
+        return np.asarray(Y, dtype=np.float64)
+
+    def __repr__(self) -> str:
+        steps = int(self.timestep.max())
+        signal = type(self.signal).__name__
+        return f"Fleet({self.nodes} nodes, fpca, {signal}, {self.features} metrics, timestep={steps})"
 
     def _parts(self, here: NDArray[np.bool_]) -> Iterator[At]:
         """Yield the nodes present in passes that fit the cache."""

@@ -14,11 +14,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from prontosched.decision import one_line
 from prontosched.pipeline.embedding import (
     check_energy_bounds,
     check_forgetting,
     check_rank,
     finite_all,
+    other_metrics,
+    rows_of,
 )
 from prontosched.subspace import LARGEST, Array, Subspace, align_signs, leading, leading_exactly
 
@@ -154,9 +157,10 @@ class FPCAEdge:
         A last block that does not fill stays in the buffer. With `authors` the
         matrix is a whole run, whose last two blocks leave the rank alone.
         """
-        whole = (self._held - self._known + Y.shape[1]) // self.block_size
+        rows = rows_of(Y, self._slab.shape[1])
+        whole = (self._held - self._known + len(rows)) // self.block_size
         self._to_come = whole if self.growth == "authors" else None
-        for y in np.ascontiguousarray(Y.T):
+        for y in rows:
             self.learn_one(y)
         self._to_come = None
 
@@ -166,11 +170,9 @@ class FPCAEdge:
             self._update()
 
     def _make_room(self, y: Array) -> None:
-        if self._slab.size:
-            raise ValueError(
-                f"a vector must have {self._slab.shape[1]} metrics as the first one had, got {y.shape}: "
-                "start a new embedding when the metrics change"
-            )
+        y = np.asarray(y, dtype=np.float64)
+        if self._slab.size or y.ndim != 1:
+            raise ValueError(other_metrics(self._slab.shape[1], y.shape))
         # The rank may grow to the block size, with the spare directions.
         most = self.block_size + self._spare + 2
         self._slab = np.zeros((most + self.block_size, y.shape[0]))
@@ -275,6 +277,10 @@ class FPCAEdge:
             return basis, strengths
         strength = self._stale[self._shown] if authors else 0.0
         return np.vstack([basis, axis / length]), np.append(strengths, strength)
+
+    def __repr__(self) -> str:
+        known = f"{self._slab.shape[1]} metrics, {self.blocks} blocks" if self._slab.size else "no vector yet"
+        return one_line(self, self.settings(), known)
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor arguments, by name."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.pipeline.embedding import VectorEmbedding, check_rank, finite
+from prontosched.pipeline.embedding import VectorEmbedding, check_rank
 from prontosched.subspace import Array, Subspace, leading_exactly
 
 
@@ -56,6 +56,11 @@ class FrequentDirections(VectorEmbedding):
         self._fresh = True
 
     @property
+    def features(self) -> int:
+        """Number of metrics, 0 before the first vector."""
+        return self._rows.shape[1]
+
+    @property
     def samples(self) -> float:
         """Vectors behind the singular values: all of them."""
         return float(self.seen)
@@ -72,7 +77,7 @@ class FrequentDirections(VectorEmbedding):
 
     def learn_one(self, y: Array) -> None:
         """Take in one telemetry vector of shape `(d,)`."""
-        y = finite(y)
+        y = self._vector(y)
         if not self._rows.size:
             self._rows = np.zeros((2 * self.rank, y.shape[0]))
         if self._used >= len(self._rows) - self.authors:

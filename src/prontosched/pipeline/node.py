@@ -15,7 +15,7 @@ import numpy as np
 from prontosched.codec import MAX_BYTES, decode, encode
 from prontosched.decision import NAN, Decision, Evidence, Signal
 from prontosched.errors import StateError
-from prontosched.pipeline import EMBEDDINGS, Embedding
+from prontosched.pipeline import Embedding, find_embedding
 from prontosched.pipeline.embedding import finite
 from prontosched.pipeline.projection import Projector
 from prontosched.pipeline.spikes import SpikeDetector
@@ -112,6 +112,10 @@ class Node:
         ready, utilisation, time
             CPU Ready and CPU utilisation now, and the clock in seconds; NaN where unknown.
         """
+        if -IMPLAUSIBLE < ready < 0.0:
+            raise ValueError(
+                f"CPU Ready must be at least 0, NaN where unknown, got {ready:g} at timestep {self.timestep}"
+            )
         if y.__class__ is not np.ndarray or y.shape != self._shape or y.dtype is not FLOAT:
             y = self._checked(y)
         y = finite(y, IMPLAUSIBLE) if self.scaling is None else self.scaling.scale(y)
@@ -283,7 +287,7 @@ class Node:
         scaling = fields["scaling_settings"]
         threshold, influence, floor = fields["detector_settings"]
         node = cls(
-            EMBEDDINGS[fields["embedding"]](**settings),
+            find_embedding(fields["embedding"])(**settings),
             find_signal(fields["signal"]).one(**fields["signal_settings"]),
             scaling=None if scaling is None else Scaling(*scaling),
             projector=Projector(fields["lag"], orient=fields["orient"]),
@@ -313,7 +317,11 @@ def _named(y: Any) -> Mapping[str, Any] | None:
     """Return the values by name where `y` has names that are texts: a dict, a Series, a frame of one row."""
     if isinstance(y, np.ndarray):
         return None
-    if hasattr(y, "columns") and len(y) == 1:
+    if hasattr(y, "columns"):
+        if len(y) != 1:
+            raise ValueError(
+                f"a frame must have one row, got {len(y)}: prontosched.replay takes whole tables"
+            )
         values = dict(zip(y.columns, np.asarray(y.to_numpy())[0].tolist(), strict=True))
     elif hasattr(y, "items"):
         values = dict(y.items())

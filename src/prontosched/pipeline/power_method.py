@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.pipeline.embedding import VectorEmbedding, check_rank, finite
+from prontosched.pipeline.embedding import VectorEmbedding, check_rank
 from prontosched.subspace import Array, Subspace
 
 
@@ -70,6 +70,11 @@ class PowerMethod(VectorEmbedding):
             self._show(initial_basis.copy())
 
     @property
+    def features(self) -> int:
+        """Number of metrics, 0 before the first vector."""
+        return self._product.shape[0]
+
+    @property
     def samples(self) -> float:
         """One: the singular values are stand-ins, not sums over vectors."""
         return 1.0
@@ -81,7 +86,7 @@ class PowerMethod(VectorEmbedding):
 
     def learn_one(self, y: Array) -> None:
         """Take in one telemetry vector of shape `(d,)`."""
-        y = finite(y)
+        y = self._vector(y)
         if self.subspace is None:
             random = np.random.default_rng(self.seed).standard_normal(
                 (y.shape[0], min(self.rank, y.shape[0]))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from prontosched.errors import SettingsError
-from prontosched.pipeline import EMBEDDINGS, Embedding
+from prontosched.pipeline import Embedding, find_embedding
 from prontosched.pipeline.fleet import Fleet
 from prontosched.pipeline.node import Node
 from prontosched.pipeline.projection import Projector
@@ -137,7 +137,6 @@ def _choose(
 ) -> tuple[Preset, Embedding]:
     if preset not in PRESETS:
         raise SettingsError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
-    if embedding not in EMBEDDINGS:
-        raise SettingsError(f"embedding must be one of {', '.join(EMBEDDINGS)}, got {embedding!r}")
     chosen = PRESETS[preset]
-    return chosen, EMBEDDINGS[embedding](**{**chosen.embedding[embedding], **(embedding_options or {})})
+    settings = {**chosen.embedding.get(embedding, {}), **(embedding_options or {})}
+    return chosen, find_embedding(embedding)(**settings)

@@ -12,7 +12,6 @@ from prontosched.pipeline.embedding import (
     check_energy_bounds,
     check_forgetting,
     check_rank,
-    finite,
 )
 from prontosched.subspace import Array, Subspace, align_signs
 
@@ -80,6 +79,11 @@ class Spirit(VectorEmbedding):
         self._subspace: Subspace | None = None
 
     @property
+    def features(self) -> int:
+        """Number of metrics, 0 before the first vector."""
+        return self._directions.shape[1]
+
+    @property
     def samples(self) -> float:
         """Vectors behind the singular values: all, or as many as are remembered."""
         if self.forgetting == 1.0:
@@ -98,7 +102,7 @@ class Spirit(VectorEmbedding):
 
     def learn_one(self, y: Array) -> None:
         """Take in one telemetry vector of shape `(d,)`."""
-        y = finite(y)
+        y = self._vector(y)
         if not self._directions.size:
             features = y.shape[0]
             self._rank = min(self.rank, features)

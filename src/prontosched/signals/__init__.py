@@ -103,12 +103,16 @@ SIGNALS: dict[str, SignalKind] = {
 
 
 def all_signals() -> dict[str, SignalKind]:
-    """Return every signal: Pronto's own and those of installed packages."""
+    """Return every signal: Pronto's own and those of installed packages.
+
+    An entry point names a signal's class, or a `SignalKind` where it has a form for fleets too.
+    """
     from importlib.metadata import entry_points  # slow to import, and rarely needed
 
     found = dict(SIGNALS)
     for entry in entry_points(group="prontosched.signals"):
-        found.setdefault(entry.name, entry.load())
+        kind = entry.load()
+        found.setdefault(entry.name, kind if isinstance(kind, SignalKind) else SignalKind(kind))
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence
+from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence, one_line
 from prontosched.signals.arithmetic import Many, One, Operations
 from prontosched.signals.heads import DIRECTIONS, FARTHEST
 from prontosched.signals.learner import ContentionLearner, StepInput
@@ -164,6 +164,11 @@ class LearnedSignal(_LearnedForm):
     def settings(self) -> dict[str, Any]:
         """Return the constructor arguments, by name: plain numbers and strings."""
         return {**asdict(self.policy), "enforcing": self.enforcing}
+
+    def __repr__(self) -> str:
+        found = self.standing()
+        state = f"{found.steps:.0f} labelled steps, {found.base_rate:.1%} before contention"
+        return one_line(self, self.settings(), state if found.steps else "no labelled step yet")
 
     def state(self) -> dict[str, Any]:
         """Return everything held, by name: plain numbers, strings and arrays."""

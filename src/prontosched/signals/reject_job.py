@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence
+from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence, one_line
 from prontosched.subspace import Array, Subspace
 
 Weights = Literal["normalised", "raw", "harmonic"]
@@ -127,6 +127,9 @@ class RejectJob(_Options):
         elif self.weights == "harmonic":
             strengths = [1.0 / (i + 1) for i in range(len(strengths))]
         self._subspace, self._weights = subspace, strengths
+
+    def __repr__(self) -> str:
+        return one_line(self, self.settings(), f"held for {self._holding} timesteps")
 
     def state(self) -> dict[str, Any]:
         """Return everything held, by name."""
