@@ -29,7 +29,7 @@ install uninstall:
 daemons:
 	@sh .ci/daemons
 
-# ARGS: core (the default), agent, federation, worth, traffic or all; --help has more.
+# ARGS: core (the default), embeddings, agent, federation, worth, traffic or all; --help has more.
 bench: $(VENV)/.dev
 	@exec $(BIN)/python -m benchmarks $(or $(ARGS),core)
 
@@ -45,6 +45,7 @@ soak: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	@$(BIN)/python -m tests.make_cli_docs
+	@$(BIN)/python -m tests.make_api_docs
 
 demo-slurm: $(VENV)/.dev
 	@exec $(BIN)/python -m examples.demo_slurm $(ARGS)

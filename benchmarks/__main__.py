@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,30 @@ def worth(smd: Path | None, quick: bool) -> Iterable[Row]:
     from benchmarks.worth import worth as measure
 
     return measure(smd, quick=quick)
+
+
+@benchmarks.command()
+@click.option("--rows", type=click.IntRange(200), default=4000, help="Vectors of each stream.")
+@click.option(
+    "--figure",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw error against throughput as well; the name's ending is the format.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a list with one object per method and stream.")
+def embeddings(rows: int, figure: Path | None, as_json: bool) -> None:
+    """Streaming PCA compared: FPCA-Edge, scikit-learn, gensim, SPIRIT, Frequent Directions, power method, Oja.
+
+    Every method gets the same vectors in the same order, four directions to follow and blocks of ten. The error is
+    the root mean square sine of the angles to the leading directions of an SVD of all vectors (of the second half,
+    where directions change). Methods whose package is not installed are left out. River has no streaming PCA.
+    """
+    from benchmarks.embeddings import compare, draw, table
+
+    found = list(compare(rows))
+    click.echo(json.dumps([asdict(one) for one in found], indent=1) if as_json else table(found))
+    if figure is not None:
+        draw(found, figure)
 
 
 @benchmarks.command("all")

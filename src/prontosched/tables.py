@@ -155,17 +155,20 @@ class Replay:
                 truth, color="0.4", linewidth=0.8, linestyle="--", label=f"contention from {truth:g} %"
             )
         above.set_ylabel("CPU Ready, %")
-        below.plot(at, self.probability, linewidth=0.8, label="chance of contention")
+        below.plot(at, self.probability, linewidth=0.8, color="tab:green", label="chance of contention")
         below.set_ylabel("chance")
-        below.set_ylim(0, 1)
+        below.set_ylim(-0.03, 1.03)
         below.set_xlabel("row")
+        below.margins(x=0.01)
+        if truth is not None and np.nanmax(self.ready, initial=0.0) > 20.0 * truth:
+            above.set_yscale("symlog", linthresh=truth)  # peaks would hide all else
         for axes in (above, below):
             low, high = axes.get_ylim()
-            axes.fill_between(
-                at, low, high, where=self.raised, alpha=0.2, color="tab:red", label="refusing", lw=0
-            )
+            shade = {"alpha": 0.2, "color": "tab:red", "lw": 0}
+            label = "refusing" if axes is above else None
+            axes.fill_between(at, low, high, where=self.raised, label=label, **shade)
             axes.set_ylim(low, high)
-            axes.legend(loc="upper left", fontsize="small")
+        figure.legend(loc="outside upper center", ncols=4, fontsize="small")
         return figure
 
 

@@ -8,11 +8,13 @@ import re
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import benchmarks
 from benchmarks.core import node_rows
+from benchmarks.embeddings import compare, draw, subspace_error, table
 from benchmarks.federation import one_error, one_view, scale
 from benchmarks.row import Row
 from benchmarks.worth import Plan, _held_out, _rows, same_kind
@@ -90,3 +92,26 @@ def test_worth_compares_the_same_machine_with_and_without_the_view() -> None:
     rows = {row.name: row.value for row in _rows("x", courses, variance_floor=1.0)}
     assert rows["x: variance captured, first 60 steps, view against alone"] > 1.0
     assert not math.isnan(rows["x: variance captured, first 60 steps, alone"])
+
+
+def test_streaming_pca_is_compared_on_the_same_streams(tmp_path: Path) -> None:
+    found = list(compare(rows=400, repeats=1))
+    by = {(one.method, one.stream): one for one in found}
+    draw(found, tmp_path / "embeddings.png")
+
+    assert {one.stream for one in found} == {"clear", "telemetry", "drift"}
+    assert all(0.0 <= one.error <= 1.0 and one.vectors_per_second > 0 for one in found)
+    assert by["FPCA-Edge", "clear"].error < 0.01 < by["Frequent Directions", "clear"].error
+    assert by["FPCA-Edge", "clear"].error == pytest.approx(
+        by["scikit-learn IncrementalPCA", "clear"].error, rel=0.1
+    )
+    assert by["FPCA-Edge, forgetting 0.98", "drift"].error < by["FPCA-Edge", "drift"].error
+    assert len(table(found).splitlines()) == 2 + len(found) // 3
+    assert (tmp_path / "embeddings.png").stat().st_size > 10_000
+
+
+def test_orthogonal_subspaces_are_one_apart_and_equal_ones_nought() -> None:
+    axes = np.eye(6)
+
+    assert subspace_error(axes[:, :2], axes[:, 2:4]) == pytest.approx(1.0)
+    assert subspace_error(axes[:, :2], -axes[:, [1, 0]]) == pytest.approx(0.0)

@@ -22,6 +22,7 @@ HARNESSES: dict[str, str] = {
     "htcondor": "tests.gates.file_harness:htcondor",
     "kubernetes": "tests.gates.kubernetes_harness:taint",
     "hook": "tests.gates.file_harness:hook",
+    "folder": "tests.gates.file_harness:folder",
 }
 
 

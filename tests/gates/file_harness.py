@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from examples.extensions.pronto_examples import FolderGate
 from prontosched.gates.hook import HookGate
 from prontosched.gates.htcondor import HTCondorGate
 from tests.contract.gate_harness import Harness
@@ -69,5 +70,24 @@ def hook(folder: Path) -> Iterator[Harness]:
         unknown=None,
         close=None,
         reopen=None,
+        shown=shown,
+    )
+
+
+@contextmanager
+def folder(folder: Path) -> Iterator[Harness]:
+    """The example of docs/extending.md."""
+
+    def shown(node: str) -> str:
+        path = folder / node
+        return path.read_text() if path.exists() else ""
+
+    yield Harness(
+        gate=FolderGate(folder=str(folder)),
+        again=lambda: FolderGate(folder=str(folder)),
+        nodes=("oven-1", "oven-2"),
+        unknown=None,
+        close=lambda node: (folder / node).write_text("closed by hand"),
+        reopen=lambda node: (folder / node).unlink(missing_ok=True),
         shown=shown,
     )
