@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -87,8 +88,10 @@ def lsi_model(X: Array) -> Array:
 
     words = {i: str(i) for i in range(X.shape[1])}
     model = LsiModel(id2word=words, num_topics=RANK, chunksize=BLOCK, onepass=True)
-    for start in range(0, len(X), BLOCK):
-        model.add_documents([list(enumerate(row)) for row in X[start : start + BLOCK].tolist()])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)  # it makes matrices of numpy
+        for start in range(0, len(X), BLOCK):
+            model.add_documents([list(enumerate(row)) for row in X[start : start + BLOCK].tolist()])
     found: Array = np.asarray(model.projection.u[:, :RANK], dtype=np.float64)
     return found
 

@@ -91,7 +91,7 @@ def test_every_metric_label_and_value_asked_for_is_served(served: Served) -> Non
     ("right", "wrong"),
     [
         ("pronto_stale", "pronto_stales"),
-        ('figure=\\"recall\\"', 'figure=\\"recalled\\"'),
+        ('state=\\"refusing\\"', 'state=\\"refused\\"'),
         ("node=~", "nodes=~"),
         ("label_values(pronto_accepting,", "label_values(pronto_accepts,"),
     ],

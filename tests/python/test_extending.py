@@ -111,7 +111,7 @@ def test_an_agent_takes_source_and_signal_of_another_package(installed: Path) ->
     path = installed / "metrics.json"
     port = free_port()
     options = (
-        *("--source", "json-file", "--source-option", f"path={path}", "--interval", "50ms", "--no-probe"),
+        *("--source", "json-file", "--source-option", f"path={path}", "--interval", "0.05", "--no-probe"),
         *("--signal", "rising", "--listen", f"127.0.0.1:{port}", "--state", str(installed / "state")),
     )
 

@@ -222,6 +222,11 @@ def _gate(settings: AgentSettings, link: Any) -> Follower:
     )
 
 
+def gate_of(settings: AgentSettings) -> Gate:
+    """Make the gate that the settings name."""
+    return _made_gate(settings)[0]
+
+
 def _made_gate(settings: AgentSettings) -> tuple[Gate, dict[str, str], Rules]:
     """Return the gate, its own options and the rules that hold for any."""
     from prontosched.gates.policy import take_rules

@@ -114,6 +114,7 @@ class GateFollower:
             "veto": vetoes(self.gate, self.rules),
             "refusing": sum(status.state == "closed-by-us" for status in statuses),
             "levels": dict(sorted(Counter(s.level for s in statuses if s.level is not None).items())),
+            "held_open": sum(bool(status.held_open) for status in statuses),
             "nodes_beyond": self._beyond,
         }
         for what in SUMS:

@@ -10,7 +10,11 @@ from typing import Any
 
 import click
 
+from prontosched.cli.options import asking_options, find, settings_of
 from prontosched.extras import EXTRAS, install_command, missing_extras
+from prontosched.settings import AgentSettings
+
+COLOURS = {"stops": "red", "misleads": "yellow", "limits": "cyan"}
 
 
 @click.command()
@@ -24,28 +28,57 @@ from prontosched.extras import EXTRAS, install_command, missing_extras
 @click.option(
     "--compare/--no-compare", default=True, help="Compare the cost to node_exporter's, if installed."
 )
+@asking_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(root: Path, compare: bool, as_json: bool) -> None:
-    """Explain what this machine can measure, what it cannot and why, and what reading it costs.
+@click.pass_context
+def command(
+    ctx: click.Context,
+    root: Path,
+    compare: bool,
+    url: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    state: Path | None,
+    as_json: bool,
+) -> None:
+    """Say what is wrong here and what mends it; what this machine can measure, and what reading it costs.
 
+    Problems come first, the most important at the top, each with the command that mends it: permissions,
+    the agent, cgroups, pressure, the clock, the bus, the gate's rights, marks left at a scheduler. It goes by
+    the settings that `pronto agent` would have here, and changes nothing.
+
+    \b
+    Exit code:
+        0  nothing stops decisions
+        1  something does
     \b
     Example:
         pronto check --json
     """
+    from prontosched.agent.diagnosis import diagnose
     from prontosched.telemetry.linux.check import inspect_machine, node_exporter_cost
     from prontosched.telemetry.source import SEPARATION
 
     report = inspect_machine(root)
     other = node_exporter_cost(progress=lambda line: click.echo(line, err=True)) if compare else None
     missing = missing_extras()
+    agent, _ = find(url, token_file, ca, state)
+    problems = diagnose(_agent_settings(ctx, state), report, agent, root=root)
+    code = int(any(problem.weight == "stops" for problem in problems))
     if as_json:
         facts = {
+            "problems": [asdict(problem) for problem in problems],
             **asdict(report),
             "node_exporter": asdict(other) if other else None,
             "extras": {name: name not in missing for name in EXTRAS},
         }
         click.echo(json.dumps({name: _plain(value) for name, value in facts.items()}))
-        return
+        raise click.exceptions.Exit(code)
+    click.echo("What is wrong, most important first:" if problems else "Nothing is wrong.")
+    for problem in problems:
+        click.echo(f"  {click.style(problem.weight, fg=COLOURS[problem.weight])}: {problem.what}")
+        click.echo(f"      {problem.mend}")
+    click.echo()
     click.echo(f"Linux {report.kernel}, {report.cpus} CPUs, {report.metrics} metrics from {report.root}")
     click.echo(
         f"CPU Ready {_number(report.ready_percent)} % per CPU, utilisation {_number(report.utilisation_percent)} %"
@@ -87,6 +120,19 @@ def command(root: Path, compare: bool, as_json: bool) -> None:
     click.echo("\nExtras not installed, and what adds them:" if missing else "\nAll extras are installed.")
     for name in missing:
         click.echo(f"  {name}: {install_command(name)}")
+    raise click.exceptions.Exit(code)
+
+
+def _agent_settings(ctx: click.Context, state: Path | None) -> AgentSettings:
+    """Return the settings of `pronto agent`, from the file and the environment."""
+    group = ctx.parent.command if ctx.parent is not None else None
+    if ctx.parent is None or not isinstance(group, click.Group):
+        return AgentSettings(state=state)
+    agent = group.get_command(ctx.parent, "agent")
+    assert agent is not None
+    options = agent.make_context("agent", [], parent=ctx.parent).params
+    known = {name: value for name, value in options.items() if name in AgentSettings.__slots__}
+    return settings_of({**known, "state": state or known["state"]})
 
 
 def _number(value: float) -> str:

@@ -1,7 +1,9 @@
 """What Prometheus collects: `/metrics`.
 
 Covers: names, help and values. They are made at the moment of asking from what the
-agent knows, so that a metric can never disagree with `/v1/status`.
+agent knows, so that a metric can never disagree with `/v1/status`. Names follow the
+conventions of Prometheus: one unit per metric, base units, ratios from 0 to 1. Names of the
+release before are served once more, with a help text that starts with "Deprecated".
 """
 
 from __future__ import annotations
@@ -77,22 +79,49 @@ _PER_NODE: tuple[tuple[str, str, Callable[[Answer], float]], ...] = (
         "Chance of contention within the horizon.",
         lambda found: math.nan if found.stale else found.probability,
     ),
-    ("pronto_cpu_ready_percent", "CPU Ready, percent per CPU.", lambda found: found.cpu_ready_percent),
     (
-        "pronto_expected_cpu_ready_percent",
-        "CPU Ready expected within the horizon.",
-        lambda found: math.nan if found.stale else found.expected_ready,
+        "pronto_cpu_ready_ratio",
+        "CPU Ready per CPU: 0.05 is 5 %, and more than 1 waits for each CPU above 1.",
+        lambda found: found.cpu_ready_percent / 100.0,
     ),
-    ("pronto_cpu_utilisation_percent", "Busy share of all CPUs.", lambda found: found.utilisation_percent),
+    (
+        "pronto_expected_cpu_ready_ratio",
+        "CPU Ready per CPU expected within the horizon.",
+        lambda found: math.nan if found.stale else found.expected_ready / 100.0,
+    ),
+    (
+        "pronto_cpu_utilisation_ratio",
+        "Busy share of all CPUs.",
+        lambda found: found.utilisation_percent / 100.0,
+    ),
     ("pronto_telemetry_age_seconds", "Age of the telemetry decided on.", lambda found: found.age_seconds),
     ("pronto_stale", "1 when telemetry is too old to decide on.", lambda found: found.stale),
     ("pronto_announced_cpus", "CPUs announced and not yet seen.", lambda found: found.announced_cpus),
 )
 
+# Per node under their old names, of the release before.
+_OLD_PER_NODE: tuple[tuple[str, str, Callable[[Answer], float]], ...] = (
+    (
+        "pronto_cpu_ready_percent",
+        "Deprecated: use pronto_cpu_ready_ratio.",
+        lambda found: found.cpu_ready_percent,
+    ),
+    (
+        "pronto_expected_cpu_ready_percent",
+        "Deprecated: use pronto_expected_cpu_ready_ratio.",
+        lambda found: math.nan if found.stale else found.expected_ready,
+    ),
+    (
+        "pronto_cpu_utilisation_percent",
+        "Deprecated: use pronto_cpu_utilisation_ratio.",
+        lambda found: found.utilisation_percent,
+    ),
+)
+
 
 def _nodes(agent: Agent) -> Iterator[Metric]:
     answers = [agent.answer(name) for name in agent.nodes.names or [agent.nodes.fallback_name]]
-    for name, text, value_of in _PER_NODE:
+    for name, text, value_of in (*_PER_NODE, *_OLD_PER_NODE):
         family = GaugeMetricFamily(name, text, labels=["node"])
         for found in answers:
             if not math.isnan(value := float(value_of(found))):
@@ -104,18 +133,30 @@ def _nodes(agent: Agent) -> Iterator[Metric]:
         for state in STATES:
             states.add_metric([found.node, state], float(found.state == state))
     yield states
+    text = "Time until contention is expected to end, by the node's past ones; 0 where there is none now."
+    left = GaugeMetricFamily("pronto_time_to_opening_seconds", text, labels=["node"])
+    for found in answers:
+        expected = 0.0
+        if found.state != "accepting":
+            expected = agent.known(found.node).record.lengths.left() * agent.pace.interval_seconds
+        if not math.isnan(expected):
+            left.add_metric([found.node], expected)
+    yield left
 
 
 def _waiting(agent: Agent) -> Iterator[Metric]:
     """Yield the parts of CPU Ready and what is not in it; only this machine itself can be told apart."""
     ready = getattr(agent.reader.source, "ready", None)
     if isinstance(ready, CpuReady):
-        text = "Waiting for CPUs, percent per CPU. CPU Ready is normal, unseen and steal."
-        family = GaugeMetricFamily("pronto_waiting_percent", text, labels=["part"])
+        text = "Waiting for CPUs, per CPU. CPU Ready is normal, unseen and steal."
+        family = GaugeMetricFamily("pronto_waiting_ratio", text, labels=["part"])
+        text = "Deprecated: use pronto_waiting_ratio."
+        old = GaugeMetricFamily("pronto_waiting_percent", text, labels=["part"])
         for part, value in ready.parts().items():
             if not math.isnan(value):
-                family.add_metric([part], value)
-        yield family
+                family.add_metric([part], value / 100.0)
+                old.add_metric([part], value)
+        yield from (family, old)
 
 
 def _probes(node: LiveNode) -> Iterator[Metric]:
@@ -174,6 +215,17 @@ def _directions(node: LiveNode) -> Iterator[Metric]:
     yield projections
 
 
+_SIGNAL = {
+    "steps": ("labelled_timesteps", "Timesteps behind the signal's own record; the past fades."),
+    "recall": ("recall_ratio", "Share of timesteps before contention that were refused, or would have been."),
+    "precision": ("precision_ratio", "Share of refused timesteps with contention within the horizon."),
+    "downtime": ("downtime_ratio", "Share of timesteps refused: the recall of a coin."),
+    "base_rate": ("base_rate_ratio", "Share of timesteps before contention: the precision of a coin."),
+    "lead_steps": ("lead_timesteps", "Mean timesteps from the first refusal to contention."),
+    "better_than_coin": ("better_than_coin", "1 when proven better than a coin of equal downtime, else 0."),
+}
+
+
 def _record(node: LiveNode) -> Iterator[Metric]:
     figures = record_figures(node)
     yield CounterMetricFamily(
@@ -189,10 +241,14 @@ def _record(node: LiveNode) -> Iterator[Metric]:
         if figures[key] is not None:
             yield _gauge(f"pronto_record_{name}", text, figures[key])
     if "signal" in figures:
-        family = GaugeMetricFamily("pronto_signal_record", "The signal's own record.", labels=["figure"])
-        for name, value in figures["signal"].items():
+        text = "Deprecated: use pronto_signal_recall_ratio and the others of that beginning."
+        family = GaugeMetricFamily("pronto_signal_record", text, labels=["figure"])
+        for figure, value in figures["signal"].items():
             if value is not None:
-                family.add_metric([name], float(value))
+                family.add_metric([figure], float(value))
+                if figure in _SIGNAL:
+                    name, text = _SIGNAL[figure]
+                    yield _gauge(f"pronto_signal_{name}", text, float(value))
         yield family
 
 
@@ -206,12 +262,46 @@ def _disk(agent: Agent) -> Iterator[Metric]:
     yield _gauge("pronto_log_bytes", "Size of the decision log.", agent.disk.log.size_bytes)
 
 
+# By follower and the name in its status: the metric, and what it says. Names of counters end in `_total`.
+_FOLLOWERS: dict[tuple[str, str], tuple[str, str]] = {
+    ("gate", "veto"): ("gate_veto", "1 when the gate may close nodes, 0 when it only ranks them."),
+    ("gate", "refusing"): ("gate_refusing_nodes", "Nodes that are closed by us; in shadow mode, would be."),
+    ("gate", "held_open"): (
+        "gate_held_open_nodes",
+        "Nodes that refuse and are left open, by the floor or a rule.",
+    ),
+    ("gate", "nodes_beyond"): ("gate_unattended_nodes", "Nodes for which the gate has no thread."),
+    ("gate", "refusals"): ("gate_refusals_total", "Times a node was closed."),
+    ("gate", "withheld"): ("gate_withheld_total", "Refusals that the capacity floor did not allow."),
+    ("gate", "rankings"): ("gate_rankings_total", "Changes of a node's level of preference."),
+    ("gate", "errors"): ("gate_errors_total", "Calls to the scheduler that failed."),
+    ("gate", "refused_seconds"): ("gate_refused_seconds_total", "Time that nodes spent closed by us."),
+    ("federation", "connected"): ("federation_connected", "1 when the bus answers, else 0."),
+    ("federation", "members"): ("federation_members", "Nodes of this agent in the federation."),
+    ("federation", "adopted"): ("federation_adopted_nodes", "Nodes that use the global view."),
+    ("federation", "started"): ("federation_started_nodes", "Nodes that took up what the fleet learned."),
+    ("federation", "errors"): ("federation_errors_total", "Messages that failed or were refused."),
+    ("federation", "view_revision"): ("federation_view_revision", "Revision of the global view."),
+    ("probe", "slowdown"): (
+        "probe_last_slowdown_ratio",
+        "How many times longer than alone the last probe took.",
+    ),
+    ("probe", "probes"): ("probes_total", "Probes that ran."),
+    ("probe", "held_back"): ("probes_held_back_total", "Probes left out to spare the machine."),
+    ("probe", "every_seconds"): ("probe_interval_seconds", "Time between two probes."),
+}
+
+
 def _followers(agent: Agent) -> Iterator[Metric]:
-    family = GaugeMetricFamily(
-        "pronto_follower", "Numbers that followers (gates, federation) give.", labels=["follower", "name"]
-    )
+    text = "Deprecated: use the metrics that start with pronto_gate_, pronto_federation_ and pronto_probe."
+    old = GaugeMetricFamily("pronto_follower", text, labels=["follower", "name"])
     for follower in agent.followers:
         for name, value in follower.status().items():
-            if isinstance(value, int | float) and math.isfinite(value):
-                family.add_metric([follower.name, name], float(value))
-    yield family
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                continue
+            old.add_metric([follower.name, name], float(value))
+            if (follower.name, name) in _FOLLOWERS:
+                metric, text = _FOLLOWERS[follower.name, name]
+                kind = CounterMetricFamily if metric.endswith("_total") else GaugeMetricFamily
+                yield kind(f"pronto_{metric}", text, value=float(value))
+    yield old
