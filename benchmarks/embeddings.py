@@ -48,7 +48,8 @@ def streams(rows: int) -> dict[str, Array]:
     def planted(count: int, seed: int) -> Array:
         basis = np.linalg.qr(np.random.default_rng(seed).standard_normal((100, RANK)))[0]
         loads = rng.standard_normal((count, RANK)) * [8.0, 6.0, 4.0, 3.0]
-        return loads @ basis.T + 0.5 * rng.standard_normal((count, 100))
+        found: Array = loads @ basis.T + 0.5 * rng.standard_normal((count, 100))
+        return found
 
     half = rows // 2
     return {
