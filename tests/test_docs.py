@@ -75,6 +75,7 @@ def test_every_command_that_prints_a_result_takes_json() -> None:
         "check",
         "simulate",
         "explain",
+        "report",
         "federation",
     }
     lacking = []

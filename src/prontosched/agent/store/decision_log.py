@@ -383,6 +383,14 @@ class DecisionLog:
             return []
         return found
 
+    def nodes(self) -> list[str]:
+        """Return the names of the nodes it tells of."""
+        try:
+            return [name for (name,) in self._open().execute("select name from names order by name")]
+        except (sqlite3.Error, OSError) as error:
+            self._failed(error)
+            return []
+
     def last_rejections(self, node: str, limit: int = 20) -> list[dict[str, Any]]:
         """Return the newest raised decisions, newest first."""
         sql = "select time, score, ready, reason from decisions where node = ? and raised order by id desc limit ?"

@@ -1,0 +1,85 @@
+"""`pronto report`: what happened over some days, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from prontosched.cli.options import FILE, Duration, find, node_option
+from prontosched.errors import IntegrationError
+
+
+@click.command()
+@click.option("--since", type=Duration(60.0), default="7d", metavar="TIME", help="How far to look back.")
+@node_option
+@click.option(
+    "--agent",
+    "urls",
+    multiple=True,
+    metavar="URL",
+    help="Agent to ask; repeatable.  [default: this machine's]",
+)
+@click.option("--token-file", type=FILE, help="Token to send.")
+@click.option("--ca", type=FILE, help="Authority to trust for TLS.")
+@click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Folder of an agent, read where none answers.  [default: $XDG_STATE_HOME/pronto]",
+)
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page instead."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    since: float,
+    node: str | None,
+    urls: tuple[str, ...],
+    token_file: Path | None,
+    ca: Path | None,
+    state: Path | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Say what happened on nodes over some days, and what to do about it.
+
+    For each node: hours contended, refused and preferred away, what probes saw in each state, what the forecast
+    was worth against a coin. Then who offends chronically, nodes and units, and what to do. It reads the decision
+    log of the agents that it asks; without any, that of this machine's folder.
+
+    \b
+    Example:
+        pronto report --since 7d --html week.html
+        pronto report --agent http://n1:7077 --agent http://n2:7077
+    """
+    from prontosched.agent.report import as_html, as_text, make_report, read_agent, read_log
+    from prontosched.agent.store.decision_log import DecisionLog
+
+    end = time.time()
+    begin = end - since
+    found = []
+    for url in urls or (None,):
+        client, folder = find(url, token_file, ca, state)
+        if client is not None:
+            found += read_agent(client, begin, end, node)
+            continue
+        paths = sorted(folder.glob("*.decisions.sqlite"))
+        if not paths:
+            raise IntegrationError(
+                f"no agent answers and {folder} has no decision log: name an agent, or its folder"
+            )
+        for path in paths:
+            log = DecisionLog(path)
+            found += read_log(log, begin, end, node)
+            log.close()
+    report = make_report(found, begin, end)
+    if html is not None:
+        html.write_text(as_html(report), encoding="utf-8")
+        click.echo(f"written to {html}", err=True)
+    if as_json:
+        click.echo(json.dumps(report.as_json()))
+    elif html is None:
+        click.echo(as_text(report))

@@ -1,0 +1,169 @@
+"""A period of the decision log becomes hours, offenders and advice, as text, JSON and a page."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from prontosched.agent.http.client import Client
+from prontosched.agent.report import NodePeriod, advise, as_html, make_report, points_of, read_agent
+from prontosched.agent.store.decision_log import DecisionLog, DecisionRow
+from prontosched.cli import cli
+from prontosched.errors import ProntoError
+from tests.processes import free_port, started, wait_for
+
+BUSY = "refusing; 3.1 CPUs waiting: postgres.service 1.9; CPUs used by backup.service 1.8, build-7 0.4"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Four hours of two nodes at ten seconds: one contended every second hour, one never; one hour unwatched."""
+    log, now, rows = DecisionLog(tmp_path / "linux.decisions.sqlite"), time.time(), []
+    for k in range(4 * 360):
+        ago = 4 * 3600 - 10.0 * k
+        busy = int(ago // 3600) % 2 == 0
+        row = DecisionRow(
+            now - ago,
+            "busy",
+            busy,
+            not busy,
+            0.9,
+            0.5,
+            40.0 if busy else 1.0,
+            50.0,
+            1.0,
+            BUSY if busy else None,
+        )
+        quiet = row._replace(node="<calm>", raised=False, accept=True, ready=1.0, reason=None)
+        rows += [row, quiet] if ago > 3600 else [row]
+    log.write(rows)
+    log.close()
+    return tmp_path
+
+
+def report(folder: Path, *options: str) -> str:
+    ran = CliRunner().invoke(cli, ["report", "--agent", "none", "--state", str(folder), *options])
+    assert ran.exit_code == 0, ran.output
+    return ran.stdout
+
+
+def test_hours_of_each_node_come_from_the_log(folder):
+    found = json.loads(report(folder, "--since", "4h", "--json"))
+    busy, calm = found["nodes"]
+
+    assert (busy["node"], calm["node"]) == ("busy", "<calm>")
+    assert busy["watched_hours"] == pytest.approx(4.0, abs=0.05)
+    assert busy["contended_hours"] == pytest.approx(2.0, abs=0.1)
+    assert busy["refused_hours"] == pytest.approx(2.0, abs=0.1)
+    assert busy["ready_mean"] == pytest.approx(20.5, abs=1.0)
+    assert (calm["contended_hours"], calm["refused_hours"]) == (0.0, 0.0)
+    assert calm["watched_hours"] == pytest.approx(3.0, abs=0.1)
+    assert [name for name, _ in busy["consumers"]] == ["backup.service", "build-7"]
+    assert None in calm["stripes"]
+    assert "no gate, or shadow mode" in found["notes"][0]
+
+
+def test_a_longer_period_is_read_from_downsampled_rows_and_says_what_was_not_watched(folder):
+    found = json.loads(report(folder, "--since", "7d", "--json"))
+
+    assert found["nodes"][0]["refused_hours"] == pytest.approx(2.0, abs=0.2)
+    assert any(words.startswith("busy: watched for 4.0 of 168.0 hours") for words in found["advice"])
+    assert points_of(0.0, 7 * 86400.0) == 1008
+    assert points_of(0.0, 4 * 3600.0) == 240
+
+
+def test_the_text_names_offenders_and_what_to_do(folder):
+    text = report(folder, "--since", "4h")
+
+    assert "backup.service used CPUs in" in text
+    assert "What the forecast was worth" in text
+    assert text.splitlines()[2].split() == ["node", "watched", "contended", "refused", "preferred", "away",
+                                            "held", "open", "CPU", "Ready"]  # fmt: skip
+
+
+def test_the_page_is_whole_and_shows_names_as_text(folder, tmp_path):
+    report(folder, "--since", "4h", "--html", str(tmp_path / "week.html"))
+    page = (tmp_path / "week.html").read_text()
+
+    assert "&lt;calm&gt;" in page
+    assert "<calm>" not in page
+    assert page.count("<svg") == 2
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_of_one_node_only_that_one_is_told(folder):
+    assert [one["node"] for one in json.loads(report(folder, "--node", "busy", "--json"))["nodes"]] == [
+        "busy"
+    ]
+
+
+def test_without_agent_and_log_it_says_what_to_name(tmp_path):
+    ran = CliRunner().invoke(cli, ["report", "--agent", "none", "--state", str(tmp_path)])
+
+    assert "has no decision log: name an agent, or its folder" in str(ran.exception)
+
+
+def test_a_running_agent_tells_its_record_too(tmp_path):
+    trace = tmp_path / "one.csv"
+    rows = [f"{1 + t % 7},{t % 5},{40.0 if t % 40 >= 30 else 0.5},50" for t in range(400)]
+    trace.write_text("\n".join(["load,heat,ready,utilisation", *rows]) + "\n")
+    port = free_port()
+    client = Client(f"http://127.0.0.1:{port}")
+
+    def decided() -> bool:
+        try:
+            return client.get("/v1/status")["tally"]["decisions"] > 60
+        except ProntoError:
+            return False
+
+    options = ("--trace", str(trace), "--repeat", "--interval", "0.02")
+    with started("agent", *options, "--listen", f"127.0.0.1:{port}", "--state", str(tmp_path / "state")):
+        wait_for(decided, what="sixty decisions")
+        now = time.time()
+        wait_for(
+            lambda: read_agent(client, now - 3600, now + 60)[0].refused_hours > 0, what="refusals in the log"
+        )
+        (found,) = read_agent(client, now - 3600, now + 60)
+
+    assert found.node == "one"
+    assert found.watched_hours < 0.1
+    assert found.tolerance == 5.0
+    assert found.enforced == "nothing"
+    assert "to tell" in found.forecast() or "recall" in found.forecast()
+    assert "one" in as_html(make_report([found], now - 3600, now))
+
+
+def node(**given) -> NodePeriod:
+    fields = {
+        "node": "n", "watched_hours": 100.0, "contended_hours": 5.0, "refused_hours": 5.0,
+        "preferred_away_hours": 0.0, "held_open_hours": 0.0, "ready_mean": 1.0, "ready_max": 9.0,
+        "tolerance": 5.0, "enforced": "nothing",
+    }  # fmt: skip
+    return NodePeriod(**{**fields, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, []),
+        ({"contended_hours": 80.0}, ["full most of the time"]),
+        ({"watched_hours": 10.0}, ["watched for 10.0 of 100.0 hours"]),
+        ({"record": {"signal": {"better_than_coin": False}}}, ["the forecast is no better than a coin"]),
+        (
+            {"record": {"signal": {"better_than_coin": True}}, "probes": {"told": True, "needed": 0}},
+            ["refusals meet real slowdown and beat a coin"],
+        ),
+        ({"probes": {"told": False, "needed": None}}, ["probes are no slower while it refuses"]),
+        ({"held_open_hours": 9.0}, ["held open more often than closed"]),
+    ],
+)
+def test_advice_follows_from_what_was_measured(given, said):
+    found = advise(node(**given), 100.0)
+
+    assert len(found) == len(said)
+    assert all(one.startswith(start) for one, start in zip(found, said, strict=True))
