@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 DAEMONS ?= 1
 
-.PHONY: run demo test install uninstall daemons bench load lint soak docs demo-slurm clean
+.PHONY: run demo test install uninstall deb daemons bench load lint soak docs demo-slurm clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -25,6 +25,10 @@ test: $(VENV)/.dev
 # Into /opt/pronto, with the command in /usr/local/bin and a systemd unit; deploy/install.sh says what can be set.
 install uninstall:
 	@sh deploy/install.sh $@
+
+# A Debian package in dist/, for the release of Debian that this runs on.
+deb:
+	@sh deploy/debian.sh
 
 daemons:
 	@sh .ci/daemons

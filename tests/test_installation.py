@@ -179,3 +179,19 @@ def test_what_is_not_ours_is_never_replaced_or_removed(ready: Tree) -> None:
             f"make {action} PREFIX=/usr", fails=True
         )
     assert "must be writable: run as root" in ready.run("make install", user="tester", fails=True)
+
+
+def test_debian_package_installs_runs_and_purges_without_a_trace(ready: Tree) -> None:
+    ready.install("dpkg-dev", "make")
+    places = "/opt /usr/bin /usr/lib/systemd/system /etc /var/lib"
+    file = ready.run("make deb 2>/dev/null").splitlines()[-1]
+    before = ready.run(f"find {places} -name '*pronto*' | sort")
+    ready.run(f"apt-get install -y -qq ./{file} >/dev/null 2>&1")
+    try:
+        works(ready, user="tester")
+        assert ready.run("systemd-analyze verify /usr/lib/systemd/system/pronto-agent.service") == ""
+        assert "/etc/pronto/pronto.toml" in ready.run("dpkg-query -W -f '${Conffiles}' prontosched")
+        ready.run("mkdir -p /var/lib/pronto && touch /var/lib/pronto/state")
+    finally:
+        ready.run("apt-get purge -y -qq prontosched >/dev/null 2>&1")
+    assert ready.run(f"find {places} -name '*pronto*' | sort") == before

@@ -1,7 +1,7 @@
 """A private HTCondor pool in a Debian 13 tree: one schedd, two startds, loopback only.
 
 Covers: starting and stopping the daemons for tests. The tree is made by
-`tests/build_htcondor.sh`; everything runs in it as its user tester.
+`tests/engines/htcondor.sh`; everything runs in it as its user tester.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class CondorPool:
             if line.startswith("tester:"):
                 fields = line.split(":")
                 return int(fields[2]), int(fields[3])
-        raise RuntimeError(f"{self.tree} has no user tester: make it with tests/build_htcondor.sh")
+        raise RuntimeError(f"{self.tree} has no user tester: make it with tests/engines/htcondor.sh")
 
 
 @contextmanager

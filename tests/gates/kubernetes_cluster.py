@@ -1,7 +1,7 @@
 """A real etcd, kube-apiserver and kube-scheduler on loopback, with Node objects but no kubelets.
 
-The two programs come from `tests/build_kubernetes.sh`; everything lives in one folder
-and is stopped by process id.
+The programs come from `tests/engines/build.sh`; everything lives in one folder and is stopped by
+process id. PRONTO_KUBERNETES names one of the versions that were built; the newest is used without it.
 """
 
 from __future__ import annotations
@@ -13,44 +13,27 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from prontosched.errors import IntegrationError
 from prontosched.gates.kubernetes_client import STRATEGIC, ApiError, ApiServer
+from tests.gates.chart import ENGINES, only, render, require_engine
 from tests.processes import free_port, wait_for
-from tests.requirements import find_program, skip
+from tests.requirements import skip
 
-DEPLOY = Path(__file__).parent.parent.parent / "deploy" / "kubernetes"
-BINARIES = Path(os.environ.get("PRONTO_KUBERNETES_BIN") or Path.home() / ".cache" / "pronto" / "kubernetes")
+
+def _version(folder: Path) -> list[int]:
+    return [int(part) for part in folder.name.partition("-")[2].split(".")]
+
+
+BUILT = sorted(ENGINES.glob(f"kubernetes-{os.environ.get('PRONTO_KUBERNETES', '*')}"), key=_version)
+BINARIES = BUILT[-1] if BUILT else ENGINES / "kubernetes"
 
 
 def require_kubernetes() -> None:
     """Skip where no cluster can be started."""
-    built = all(os.access(BINARIES / program, os.X_OK) for program in ("kube-apiserver", "kube-scheduler"))
-    if not built or _etcd() is None:
-        skip("Kubernetes", "sh tests/build_kubernetes.sh")
-
-
-def version() -> tuple[int, int]:
-    """Return the version of the control plane, such as (1, 34); (0, 0) of one built from Debian's source."""
-    command = [str(BINARIES / "kube-apiserver"), "--version"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    major, minor = said.split()[-1].lstrip("v").split(".")[:2]
-    return int(major), int(minor)
-
-
-def scheduler_header() -> dict[str, str]:
-    """Return how a scheduler's configuration begins in the version that was built."""
-    if version() >= (1, 25):
-        return {"apiVersion": "kubescheduler.config.k8s.io/v1"}
-    places = dict.fromkeys(("healthzBindAddress", "metricsBindAddress"), f"127.0.0.1:{free_port()}")
-    return {"apiVersion": "kubescheduler.config.k8s.io/v1beta1", **places}
-
-
-def _etcd() -> str | None:
-    """Return where etcd is: beside the other programs, or installed."""
-    beside = BINARIES / "etcd"
-    return str(beside) if beside.exists() else find_program("etcd")
+    require_engine("etcd")
+    require_engine("helm")
+    if not all(os.access(BINARIES / program, os.X_OK) for program in ("kube-apiserver", "kube-scheduler")):
+        skip("Kubernetes", "sh tests/engines/build.sh kubernetes")
 
 
 def _allowed(api: ApiServer) -> bool:
@@ -65,8 +48,9 @@ def _allowed(api: ApiServer) -> bool:
 class Cluster:
     """The control plane, and what a test does with it."""
 
-    def __init__(self, folder: Path, *, names_only: bool = True) -> None:
+    def __init__(self, folder: Path, *, names_only: bool = True, binaries: Path = BINARIES) -> None:
         self.folder = folder
+        self.binaries = binaries
         self.names_only = names_only
         self.url = f"https://127.0.0.1:{free_port()}"
         self.extender_port = free_port()
@@ -125,9 +109,9 @@ class Cluster:
         return ""
 
     def grant(self, role: str, *, user: str) -> None:
-        """Create a role of the manifest and bind it to a user of the tests."""
-        documents = [d for path in DEPLOY.glob("rbac*.yaml") for d in yaml.safe_load_all(path.read_text())]
-        (body,) = (d for d in documents if d["kind"] == "ClusterRole" and d["metadata"]["name"] == role)
+        """Create a role of the chart and bind it to a user of the tests."""
+        gate = "extender" if role == "pronto-extender" else "taint"
+        body = only(render(f"gate={gate}", "mode=veto"), "ClusterRole", role)
         group = "/apis/rbac.authorization.k8s.io/v1"
         self.admin.call("POST", f"{group}/clusterroles", body)
         binding = {
@@ -153,15 +137,14 @@ class Cluster:
     def _start_servers(self, key: Path) -> None:
         clients, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         self._run(
-            str(_etcd()),
+            require_engine("etcd"),
             *("--data-dir", str(self.folder / "etcd"), "--listen-client-urls", clients),
             *("--advertise-client-urls", clients, "--listen-peer-urls", peers),
             *("--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}"),
         )
         self._run(
-            str(BINARIES / "kube-apiserver"),
+            str(self.binaries / "kube-apiserver"),
             *("--etcd-servers", clients, "--bind-address", "127.0.0.1"),
-            *(("--insecure-port", "0") if version() < (1, 24) else ()),
             *("--advertise-address", "127.0.0.1", "--secure-port", self.url.rpartition(":")[2]),
             *("--cert-dir", str(self.folder / "cert"), "--token-auth-file", str(self.folder / "tokens.csv")),
             *("--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.0.0.0/24"),
@@ -189,7 +172,7 @@ class Cluster:
         }
         (self.folder / "kubeconfig").write_text(json.dumps(access))
         configuration = {
-            **scheduler_header(),
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
             "leaderElection": {"leaderElect": False},
             "clientConnection": {"kubeconfig": str(self.folder / "kubeconfig")},
@@ -209,7 +192,7 @@ class Cluster:
         }
         (self.folder / "scheduler.json").write_text(json.dumps(configuration))
         self._run(
-            str(BINARIES / "kube-scheduler"),
+            str(self.binaries / "kube-scheduler"),
             *("--config", str(self.folder / "scheduler.json")),
             *("--bind-address", "127.0.0.1", "--secure-port", str(free_port())),
             *("--cert-dir", str(self.folder / "scheduler-cert")),

@@ -1,6 +1,6 @@
 """The extender against a real etcd, API server and scheduler.
 
-Skipped with a message where they are not built: `sh tests/build_kubernetes.sh`.
+Skipped with a message where they are not built: `sh tests/engines/build.sh kubernetes etcd`.
 """
 
 from __future__ import annotations

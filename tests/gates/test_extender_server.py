@@ -346,7 +346,7 @@ def test_polling_goes_on_and_forgets_nodes_that_are_gone() -> None:
 
 
 def test_real_agent_is_heard_over_tls_by_the_name_in_its_certificate(tmp_path: Path) -> None:
-    """As deploy/kubernetes sets it up: one certificate and token for the agents of all nodes."""
+    """As the Helm chart sets it up: one certificate and token for the agents of all nodes."""
     require_program("openssl")
     script = Path(__file__).parent.parent.parent / "deploy" / "kubernetes" / "make-secrets.sh"
     subprocess.run(["sh", str(script), str(tmp_path)], check=True, capture_output=True)

@@ -118,7 +118,7 @@ def test_configuration_for_operators_has_the_documented_expressions() -> None:
 def pool() -> Iterator[CondorPool]:
     tree = os.environ.get("PRONTO_TEST_HTCONDOR", "")
     if not tree or not (Path(tree) / "usr/sbin/condor_master").exists():
-        skip("HTCondor", "sh tests/build_htcondor.sh FOLDER, then PRONTO_TEST_HTCONDOR=FOLDER make test")
+        skip("HTCondor", "sh tests/engines/htcondor.sh FOLDER, then PRONTO_TEST_HTCONDOR=FOLDER make test")
     with running_pool(Path(tree)) as pool:
         yield pool
 

@@ -1,6 +1,6 @@
 """The taint gate and the manifests against a real etcd, API server and scheduler.
 
-Skipped with a message where they are not built: `sh tests/build_kubernetes.sh`.
+Skipped with a message where they are not built: `sh tests/engines/build.sh kubernetes etcd`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from prontosched.gates.gate import Rank
 from prontosched.gates.kubernetes import KEY, KubernetesGate
 from prontosched.gates.kubernetes_client import STRATEGIC, ApiError, ApiServer
 from prontosched.gates.policy import Rules
-from tests.gates.kubernetes_cluster import BINARIES, DEPLOY, Cluster, scheduler_header, version
+from tests.gates.chart import only, render
+from tests.gates.kubernetes_cluster import BINARIES, Cluster
 from tests.gates.verdicts import DEDICATED, busy, quiet
 from tests.processes import wait_for
 
@@ -219,11 +220,9 @@ def test_rank_of_a_dead_agent_is_taken_off_with_its_condition(
 
 
 def test_agent_may_write_only_what_is_ours_and_only_to_its_own_node(kubernetes: Cluster) -> None:
-    if version() < POLICY_VERSION:
-        pytest.skip("this API server is older than its admission policies")
     for name in ("mine", "other"):
         kubernetes.add_node(name)
-    made = list(yaml.safe_load_all((DEPLOY / "own-node.yaml").read_text()))
+    made = [d for d in render() if d["kind"].startswith("ValidatingAdmission")]
     role = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
     account = "system:serviceaccount:pronto:pronto-agent"
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": account}
@@ -320,34 +319,9 @@ def test_release_command_opens_every_node_of_ours_and_no_other(
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 PLACES = {
-    "Namespace": "/api/v1/namespaces",
-    "ServiceAccount": "/api/v1/namespaces/pronto/serviceaccounts",
-    "ConfigMap": "/api/v1/namespaces/pronto/configmaps",
-    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-    "DaemonSet": "/apis/apps/v1/namespaces/pronto/daemonsets",
-    "Deployment": "/apis/apps/v1/namespaces/pronto/deployments",
     "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
 }
-# Policies in the API server itself came with 1.30.
-POLICY_VERSION = (1, 30)
-
-
-def test_api_server_takes_every_manifest_and_drops_nothing_of_it(kubernetes: Cluster) -> None:
-    existing = {"ClusterRole", "ClusterRoleBinding"}
-    manifests = [d for path in sorted(DEPLOY.glob("*.yaml")) for d in yaml.safe_load_all(path.read_text())]
-    kubernetes.admin.call("POST", PLACES["Namespace"], {"metadata": {"name": "pronto"}})
-    for manifest in manifests:
-        if manifest["kind"] == "Namespace":
-            continue
-        if manifest["kind"].startswith("ValidatingAdmission") and version() < POLICY_VERSION:
-            continue
-        if manifest["kind"] in existing:
-            manifest["metadata"]["name"] += "-dry"
-        answer = kubernetes.admin.call("POST", PLACES[manifest["kind"]] + "?dryRun=All", manifest)
-
-        assert within(manifest, answer), manifest["metadata"]["name"]
 
 
 def within(given: Any, kept: Any) -> bool:
@@ -364,11 +338,8 @@ def within(given: Any, kept: Any) -> bool:
 
 
 def test_scheduler_takes_the_configuration_of_the_manifest(kubernetes: Cluster, tmp_path: Path) -> None:
-    (config,) = (
-        d for d in yaml.safe_load_all((DEPLOY / "scheduler.yaml").read_text()) if d["kind"] == "ConfigMap"
-    )
+    config = only(render("gate=extender"), "ConfigMap", "pronto-scheduler")
     body = yaml.safe_load(config["data"]["scheduler.yaml"])
-    body |= scheduler_header()
     body["clientConnection"] = {"kubeconfig": str(kubernetes.folder / "kubeconfig")}
     (tmp_path / "given.json").write_text(json.dumps(body))
     program = str(BINARIES / "kube-scheduler")

@@ -1,4 +1,4 @@
-"""govmomi's vCenter simulator on loopback, where it was built by tests/build_vcsim.sh."""
+"""govmomi's vCenter simulator on loopback, where it was built by tests/engines/vcsim.sh."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def find_vcsim() -> Path | None:
 
 
 NEEDS_VCSIM = pytest.mark.skipif(
-    find_vcsim() is None, reason=missing_reason("vcsim", "sh tests/build_vcsim.sh")
+    find_vcsim() is None, reason=missing_reason("vcsim", "sh tests/engines/vcsim.sh")
 )
 
 

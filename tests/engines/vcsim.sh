@@ -1,7 +1,7 @@
 #!/bin/sh
 # Build govmomi's vCenter simulator for the tests, from Debian's packages.
 #
-#   sh tests/build_vcsim.sh [FILE]
+#   sh tests/engines/vcsim.sh [FILE]
 #
 # FILE is where the program goes: by default PRONTO_VCSIM, or ~/.cache/pronto/vcsim, which is where
 # tests/telemetry/test_vsphere.py looks. Needs Debian 12 (or a relative of it), root for apt-get where the
@@ -9,7 +9,7 @@
 set -eu
 
 target=${1:-${PRONTO_VCSIM:-$HOME/.cache/pronto/vcsim}}
-say() { echo "build_vcsim: $*" >&2; }
+say() { echo "vcsim: $*" >&2; }
 
 if [ -x "$target" ]; then
     say "already built: $target"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make a Debian 13 tree with HTCondor for the tests: tests/build_htcondor.sh FOLDER
+# Make a Debian 13 tree with HTCondor for the tests: tests/engines/htcondor.sh FOLDER
 #
 # Debian 12 has no package of HTCondor. Needs root, debootstrap and a Debian mirror;
 # takes about two minutes and 700 MB. Then run the tests with
@@ -7,7 +7,7 @@
 # Nothing stays mounted; remove FOLDER when done.
 set -eu
 
-folder=${1:?usage: tests/build_htcondor.sh FOLDER}
+folder=${1:?usage: tests/engines/htcondor.sh FOLDER}
 [ -e "$folder/etc/debian_version" ] || debootstrap --variant=minbase trixie "$folder"
 if [ ! -x "$folder/usr/bin/condor_version" ]; then
     chroot "$folder" apt-get update -q
