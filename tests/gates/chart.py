@@ -17,18 +17,18 @@ IMAGES = (
     "image.repository=registry.test/prontosched",
     "extender.schedulerImage=registry.test/kube-scheduler",
 )
-# Every combination of modes that has manifests of its own.
+# Every mode of each gate, and what can be added to it.
 MODES = {
-    f"{gate}-{mode}{'-nats' if nats else ''}{'-monitor' if monitor else ''}": (
-        f"gate={gate}",
-        f"mode={mode}",
-        *((f"nats.secret={nats}",) if nats else ()),
-        f"monitor.enabled={str(monitor).lower()}",
-    )
+    f"{gate}-{name}": (f"gate={gate}", *values)
     for gate in ("taint", "extender")
-    for mode in ("shadow", "preference", "veto")
-    for nats in ("", "bus")
-    for monitor in (False, True)
+    for name, values in {
+        "shadow": ("mode=shadow",),
+        "preference": ("mode=preference",),
+        "veto": ("mode=veto",),
+        "nats": ("nats.secret=bus",),
+        "monitor": ("monitor.enabled=true",),
+        "nats-monitor": ("nats.secret=bus", "monitor.enabled=true"),
+    }.items()
 }
 
 

@@ -42,25 +42,26 @@ def arguments(manifests: Manifests, container: str) -> list[str]:
     return list(found["args"])
 
 
-def command_of(given: list[str]) -> tuple[click.Command, list[str]]:
-    """Return the command that the arguments name, and its options."""
-    rest = list(given)
+def command_of(given: list[str]) -> tuple[click.Command, str, list[str]]:
+    """Return the command that the arguments name, the prefix of its variables, and its options."""
+    rest, prefix = list(given), "PRONTO"
     command: click.Command = cli
     while isinstance(command, click.Group):
+        prefix += f"_{rest[0].upper()}"
         found = command.get_command(click.Context(cli), rest.pop(0))
         assert found is not None
         command = found
-    return command, rest
+    return command, prefix, rest
 
 
 def test_every_argument_and_variable_is_one_the_command_takes(manifests: Manifests) -> None:
     for container in ours(manifests):
-        command, rest = command_of(container["args"])
+        command, prefix, rest = command_of(container["args"])
         known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
         variables = {e["name"] for e in container.get("env", []) if e["name"].startswith("PRONTO_")}
 
         assert {argument.partition("=")[0] for argument in rest} <= known
-        assert variables <= {f"PRONTO_{command.name}_{p.name}".upper() for p in command.params}
+        assert variables <= {f"{prefix}_{str(p.name).upper()}" for p in command.params}
 
 
 def test_agents_see_the_hosts_processes_and_files_and_nothing_more(manifests: Manifests) -> None:

@@ -70,7 +70,8 @@ def reason(
         facts = tuple(fact[node].item() for fact in facts)
     unknown, interval, measured, expected, logit, demoted, trust, spent, limited, exempt, level = facts
     if unknown:
-        way = "accepting" if unknown > policy.horizon else "going by the last known value"
+        known = logit > -9.0  # where a learner begins, and falls back to after a horizon without CPU Ready
+        way = "going by the last known value" if known else "accepting"
         return f"CPU Ready unknown for {unknown} step{'s' if unknown > 1 else ''}: {way}"
     ahead = _duration(policy.horizon * interval) if measured else f"{policy.horizon} steps"
     chance = 100.0 / (1.0 + math.exp(-logit))
