@@ -185,7 +185,7 @@ def test_debian_package_installs_runs_and_purges_without_a_trace(ready: Tree) ->
     ready.install("dpkg-dev", "make")
     places = "/opt /usr/bin /usr/lib/systemd/system /etc /var/lib"
     file = ready.run("make deb 2>/dev/null").splitlines()[-1]
-    before = ready.run(f"find {places} -name '*pronto*' | sort")
+    before = ready.run(f"find {places} -name '*pronto*' 2>/dev/null | sort")
     ready.run(f"apt-get install -y -qq ./{file} >/dev/null 2>&1")
     try:
         works(ready, user="tester")
@@ -194,4 +194,4 @@ def test_debian_package_installs_runs_and_purges_without_a_trace(ready: Tree) ->
         ready.run("mkdir -p /var/lib/pronto && touch /var/lib/pronto/state")
     finally:
         ready.run("apt-get purge -y -qq prontosched >/dev/null 2>&1")
-    assert ready.run(f"find {places} -name '*pronto*' | sort") == before
+    assert ready.run(f"find {places} -name '*pronto*' 2>/dev/null | sort") == before

@@ -15,8 +15,8 @@ if [ ! -e "$base" ]; then
     echo "image: making a base of Debian $suite" >&2
     mkdir -p "$engines"
     mmdebstrap --quiet --variant=essential --include=python3,python3-venv,libstdc++6,ca-certificates \
-        --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' "$suite" "$base.part"
-    mv "$base.part" "$base"
+        --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' "$suite" "$engines/part-$suite.tar"
+    mv "$engines/part-$suite.tar" "$base"
 fi
 
 set -- --storage-driver=vfs
