@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -396,3 +397,44 @@ def test_nothing_that_is_forged_on_the_bus_counts(signed: Callable[..., NatsLink
     assert seen.rows == ()
     assert seen.revision is None
     assert seen.dropped >= 3
+
+
+def test_a_lying_aggregator_or_root_cannot_lift_the_capacity_floor(
+    federation: Federation, signed: Callable[..., NatsLink], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("rack2/n1", "rack2/n2"):
+        federation.register("node", name)
+    root, liar, node = signed("root"), signed("rack1"), signed("rack2/n1")
+    service = AggregatorService(root, Aggregator(""))
+    SchemaCache(liar).publish(SUMMARY.metrics)
+    claim = replace(SUMMARY, node="rack1", merged=True, incarnation=1, sequence=1)
+    census = NodeCount(node)
+    liar.put(SUMMARIES, "rack1", replace(claim, nodes=10_000_000).to_bytes())
+
+    eventually(lambda: service.turn() or service.status()["overstated"] == ["rack1"])
+    eventually(lambda: service.turn() or census() == 2, message="as many as are registered in rack1")
+    assert service.view is not None
+    assert service.view.nodes == 2
+    assert caplog.text.count("rack1 claims 10000000 nodes: counted as the 2 that have a key") == 1
+    # Not even the root can: those who take leave by its census know the keys too.
+    root.put(VIEWS, "census", census_to_bytes(1_000_000))
+    eventually(lambda: census() == 4, message="as many as are registered at all")
+    # A node does not become an aggregator by saying so.
+    node.put(SUMMARIES, "rack2.n1", replace(claim, node="rack2/n1").to_bytes())
+    rack = AggregatorService(signed("root"), Aggregator("rack2"))
+    eventually(lambda: rack.turn() or rack.rejected)
+    assert "the key of 'rack2/n1' must be that of aggregator, got one of node" in rack.last_rejection
+    assert not rack.aggregator.children
+
+
+def test_no_count_of_samples_outweighs_the_fleet() -> None:
+    honest = [replace(SUMMARY, node=f"rack1/n{number}") for number in range(4)]
+    liar = replace(SUMMARY, node="rack1/liar", mean=SUMMARY.mean + 1e6, samples=1e15, counts=np.full(6, 1e29))
+    aggregator = Aggregator("rack1", largest_weight=200.0)
+    for summary in (*honest, liar):
+        aggregator.receive(summary, now=0.0)
+    merged = aggregator.merged()
+
+    assert merged is not None
+    assert merged.mean == pytest.approx(SUMMARY.mean + 1e6 / 5)
+    assert merged.counts == pytest.approx(np.full(6, 1000.0))

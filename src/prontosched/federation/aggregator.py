@@ -210,7 +210,7 @@ class Aggregator:
 
     def _merge(self, summaries: list[Summary]) -> Summary:
         metrics = shared_metrics(summaries)
-        scale = pooled_scale(summaries, metrics)
+        scale = pooled_scale(summaries, metrics, largest_weight=self.largest_weight)
         below = {name for summary in summaries if summary.merged for name in summary.clashes}
         return Summary(
             node=self.name,

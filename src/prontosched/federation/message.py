@@ -249,8 +249,7 @@ def check_roles(summary: Summary, roles: frozenset[str]) -> None:
     role = "aggregator" if summary.merged else "node"
     if roles and role not in roles:
         raise FederationError(
-            f"the summary of {summary.node!r} must be signed as that of a {'/'.join(sorted(roles))}, got one of "
-            f"a {role}: discard it"
+            f"the key of {summary.node!r} must be that of {role}, got one of {', '.join(sorted(roles))}: discard it"
         )
 
 

@@ -30,11 +30,18 @@ class PooledScale(NamedTuple):
     counts: Array
 
 
-def pooled_scale(summaries: Sequence[Summary], metrics: Metrics) -> PooledScale:
+def pooled_scale(
+    summaries: Sequence[Summary], metrics: Metrics, *, largest_weight: float = np.inf
+) -> PooledScale:
     """Return the scale of all summaries together, each metric over those who have it.
 
     Deviations are pooled within nodes. What the nodes' levels lie apart adds to
     `spread`, never to `deviation`.
+
+    Parameters
+    ----------
+    largest_weight
+        Samples per node that count at most, so that none can outweigh the fleet.
     """
     fields: list[Array] = []
     for field in PooledScale._fields:
@@ -44,6 +51,8 @@ def pooled_scale(summaries: Sequence[Summary], metrics: Metrics) -> PooledScale:
         ]
         fields.append(np.hstack(groups))
     mean, deviation, spread, counts = (field.T for field in fields)
+    ordered = [summary.nodes for group in _by_schema(summaries).values() for summary in group]
+    counts = np.minimum(counts, largest_weight * np.array(ordered, np.float64)[:, None])
     total = counts.sum(axis=0)
     share = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
     level = (share * mean).sum(axis=0)

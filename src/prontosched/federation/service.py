@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from prontosched.errors import FederationError
@@ -52,6 +53,8 @@ class AggregatorService:
     ----------
     received, rejected, last_rejection
         Messages taken, and those refused on arrival with the last reason.
+    overstated
+        Children that claimed more nodes than have a key under them.
     view
         The view published last, at the root.
     """
@@ -74,6 +77,7 @@ class AggregatorService:
         self.received = 0
         self.rejected = 0
         self.last_rejection = ""
+        self.overstated: set[str] = set()
         self.view: GlobalView | None = None
         self.bytes_published = 0
         self.subscription = link.subscribe(SUMMARIES, child_pattern(aggregator.name))
@@ -129,6 +133,7 @@ class AggregatorService:
             "received": self.received,
             "rejected": self.rejected,
             "last_rejection": self.last_rejection,
+            "overstated": sorted(self.overstated),
             "sent": self.rule.sent_count,
             "skipped": self.rule.skipped_count,
             "revision": self.view.revision if self.view else None,
@@ -164,7 +169,24 @@ class AggregatorService:
             # It left, and said this before.
             return
         # Age by the clock of the bus: a sender's own may be wrong by an hour.
+        summary = self._bounded(summary)
         self.received += self.aggregator.receive(summary, now=min(entry.time, self.link.now()))
+
+    def _bounded(self, summary: Summary) -> Summary:
+        """Return a summary that stands for no more nodes than have a key under its sender."""
+        most = self.link.most_nodes(summary.node) if summary.merged else 1
+        if most < 1:
+            raise FederationError(
+                f"an aggregator must have nodes with a key under it, got none under {summary.node!r}: discard it"
+            )
+        if summary.nodes <= most:
+            return summary
+        if summary.node not in self.overstated:
+            self.overstated.add(summary.node)
+            log.warning(
+                "%s claims %d nodes: counted as the %d that have a key", summary.node, summary.nodes, most
+            )
+        return replace(summary, nodes=most)
 
     def _warn(self) -> None:
         """Log once of each name that more than one agent publishes under it."""
