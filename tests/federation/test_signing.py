@@ -421,7 +421,7 @@ def test_a_lying_aggregator_or_root_cannot_lift_the_capacity_floor(
     eventually(lambda: census() == 4, message="as many as are registered at all")
     # A node does not become an aggregator by saying so.
     node.put(SUMMARIES, "rack2.n1", replace(claim, node="rack2/n1").to_bytes())
-    rack = AggregatorService(signed("root"), Aggregator("rack2"))
+    rack = AggregatorService(signed(None), Aggregator("rack2"))
     eventually(lambda: rack.turn() or rack.rejected)
     assert "the key of 'rack2/n1' must be that of aggregator, got one of node" in rack.last_rejection
     assert not rack.aggregator.children

@@ -80,7 +80,7 @@ class Identity:
     def open(cls, path: Path, *, registered: Callable[[str], bool] | None = None) -> Identity:
         """Return the identity in a file, made at the first start, for this process alone.
 
-        The next key (`make_next`) takes the place of the present one once it is `registered`.
+        The next key (`next_path`) takes the place of the present one once it is `registered`.
         """
         following = next_path(path)
         if registered is not None and following.exists() and registered(read_identity(following).public):
