@@ -66,6 +66,15 @@ def agent() -> Iterable[Row]:
 
 @benchmarks.command()
 @printed
+def extender() -> Iterable[Row]:
+    """What the Kubernetes extender adds to a scheduling cycle of 1,000 nodes."""
+    from benchmarks.extender import extender_rows
+
+    return extender_rows()
+
+
+@benchmarks.command()
+@printed
 @click.option("--nodes", type=click.IntRange(100, 100_000), default=10_000, help="Largest fleet.")
 def federation(nodes: int) -> Iterable[Row]:
     """How exact a tree of aggregators is, and what it costs as the fleet grows."""

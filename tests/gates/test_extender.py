@@ -379,6 +379,22 @@ def test_placements_end_by_themselves_and_are_bounded(steps: list[tuple[int, int
     assert all(placements.cpus(f"n{node}", now + LONGEST_SECONDS + 1.0) == 0.0 for node in range(6))
 
 
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3), st.floats(0, 1)), min_size=1, max_size=30))
+def test_placements_are_the_sum_of_what_is_left_of_each_job(steps: list[tuple[int, int, float]]) -> None:
+    placements, now, placed = Placements(), 0.0, {}
+    for job, node, wait in steps:
+        now += wait
+        placements.add(f"j{job}", {f"n{node}": 1.0 + job, "everywhere": 0.5}, now)
+        placed[job] = (node, now)
+    for node in range(4):
+        alone = sum(
+            (1.0 + job) * 2.0 ** (-(now - at) / 10.0) for job, (on, at) in placed.items() if on == node
+        )
+        assert placements.cpus(f"n{node}", now) == pytest.approx(alone, abs=1e-5)
+    shared = sum(0.5 * 2.0 ** (-(now - at) / 10.0) for _, at in placed.values())
+    assert placements.cpus("everywhere", now) == pytest.approx(shared, abs=1e-5)
+
+
 def test_pod_is_known_by_its_uid_and_its_requests() -> None:
     request = recorded("filter-names.json")
     container = {"resources": {"requests": {"cpu": "1500m"}}}

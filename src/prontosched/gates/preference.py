@@ -24,6 +24,8 @@ HALF_SECONDS = 10.0
 # A job counts for so long at most: then less than a twentieth of it is left.
 LONGEST_SECONDS = 45.0
 MOST_JOBS = 20_000
+# Less than this of a CPU is nothing.
+LEAST_CPUS = 1e-6
 
 
 def level_of(probability: float, previous: int | None = None) -> int:
@@ -117,39 +119,46 @@ class Placements:
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, _Placed] = OrderedDict()
-        self._on: dict[str, dict[str, None]] = {}
+        # Of each node the CPUs that were left at a time: one number, however many jobs it stands for.
+        self._on: dict[str, tuple[float, float]] = {}
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def add(self, job: str, nodes: Mapping[str, float], now: float) -> None:
         """Count CPUs of `job` on `nodes` from now on; a job that is placed again replaces itself."""
-        self._remove(job)
-        while self._jobs and (
-            len(self._jobs) >= MOST_JOBS or self._left(next(iter(self._jobs.values())), now) == 0.0
-        ):
-            self._remove(next(iter(self._jobs)))
+        self._remove(job, now)
+        while self._jobs:
+            oldest, placed = next(iter(self._jobs.items()))
+            if len(self._jobs) < MOST_JOBS and now - placed.at <= LONGEST_SECONDS:
+                break
+            self._remove(oldest, now)
         self._jobs[job] = _Placed(dict(nodes), now)
-        for node in nodes:
-            self._on.setdefault(node, {})[job] = None
+        for node, cpus in nodes.items():
+            self._on[node] = (self.cpus(node, now) + cpus, now)
 
     def cpus(self, node: str, now: float) -> float:
         """Return the CPUs sent to `node` that telemetry may not show yet."""
-        jobs = (self._jobs[job] for job in self._on.get(node, ()))
-        return math.fsum(placed.nodes[node] * self._left(placed, now) for placed in jobs)
+        found = self._on.get(node)
+        if found is None or now - found[1] > LONGEST_SECONDS:
+            return 0.0
+        return found[0] * _left(found[1], now)
 
-    def _remove(self, job: str) -> None:
+    def _remove(self, job: str, now: float) -> None:
         placed = self._jobs.pop(job, None)
-        for node in placed.nodes if placed is not None else ():
-            self._on[node].pop(job)
-            if not self._on[node]:
-                del self._on[node]
+        if placed is None:
+            return
+        for node, cpus in placed.nodes.items():
+            total, at = self._on.pop(node, (0.0, now))
+            rest = total * _left(at, now) - cpus * _left(placed.at, now)
+            if rest > LEAST_CPUS:
+                self._on[node] = (rest, now)
 
-    @staticmethod
-    def _left(placed: _Placed, now: float) -> float:
-        # A clock that was set back makes nothing younger than new.
-        age = max(0.0, now - placed.at)
-        return 0.0 if age > LONGEST_SECONDS else float(2.0 ** (-age / HALF_SECONDS))
+
+def _left(at: float, now: float) -> float:
+    """Return the share that telemetry does not show yet of what was placed at a time."""
+    # A clock that was set back makes nothing younger than new.
+    return float(2.0 ** (-max(0.0, now - at) / HALF_SECONDS))
 
 
 def crowded_chance(chance: float, placed: float, cpus: float) -> float:
