@@ -47,15 +47,18 @@ lint: $(VENV)/.dev
 soak: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
 
+# The command line and API pages from the source, then all of docs/ as a site that needs no network.
 docs: $(VENV)/.dev
 	@$(BIN)/python -m tests.make_cli_docs
 	@$(BIN)/python -m tests.make_api_docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 demo-slurm: $(VENV)/.dev
 	@exec $(BIN)/python -m examples.demo_slurm $(ARGS)
 
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) dist build site
 
 $(VENV)/.python: .ci/find-python
 	@sh .ci/find-python $(VENV)
