@@ -18,6 +18,9 @@ venv=$root$prefix
 link=$root$bindir/pronto
 unit=$root$unitdir/pronto-agent.service
 config=$root/etc/pronto/pronto.toml
+share=$root${bindir%/bin}/share
+manual=$share/man/man1/pronto.1
+completion=$share/bash-completion/completions/pronto
 
 fail() {
     echo "$*" >&2
@@ -41,6 +44,7 @@ check() {
         fail "$link is not a link to $prefix/bin/pronto: remove it, or name another BINDIR"
     may_write "$venv"
     may_write "$root$bindir"
+    may_write "$share"
 }
 
 install_all() {
@@ -55,6 +59,9 @@ install_all() {
     esac
     echo "installing Pronto in $venv"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade ".[$extras]"
+    mkdir -p "$(dirname "$manual")" "$(dirname "$completion")"
+    "$venv/bin/python" -m tools.manpage >"$manual"
+    _PRONTO_COMPLETE=bash_source "$venv/bin/pronto" >"$completion"
     if [ -n "$root" ]; then # scripts name their interpreter by its path
         grep -lIF "$venv" "$venv"/bin/* "$venv/pyvenv.cfg" | xargs sed -i "s,$venv,$prefix,g"
     fi
@@ -80,7 +87,7 @@ uninstall_all() {
         systemctl disable --quiet --now pronto-agent
     fi
     rm -rf "$venv"
-    rm -f "$link"
+    rm -f "$link" "$manual" "$completion"
     [ -z "$unitdir" ] || rm -f "$unit"
     if running; then
         systemctl daemon-reload
