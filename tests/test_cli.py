@@ -60,6 +60,21 @@ def test_the_same_seed_gives_the_same_decisions() -> None:
     assert one == other
 
 
+def test_embeddings_ranks_and_weights_change_what_a_replay_decides() -> None:
+    def raised(*options: str) -> list[float]:
+        ran = pronto("replay", "--steps", "400", "--json", "--signal", "paper", *options)
+        return [json.loads(line)["score"] for line in ran.stdout.splitlines()]
+
+    variants = [
+        raised(),
+        raised("--embedding", "spirit"),
+        raised("--energy-bounds", "0.01,0.1"),
+        raised("--weights", "raw"),
+    ]
+
+    assert all(variants[i] != variants[j] for i in range(4) for j in range(i))
+
+
 def test_a_csv_with_a_node_column_is_replayed(tmp_path: Path) -> None:
     rows = ["node,ready,a,b", *(f"{n},{t % 7},{t * 1.5},{t % 3}" for t in range(30) for n in ("x", "y"))]
     ran = pronto("replay", write(tmp_path / "trace.csv", rows), "--json", "--signal", "paper")

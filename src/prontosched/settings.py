@@ -33,6 +33,7 @@ SIGNAL_SETTINGS = (
     "hold",
     "hourly_limit",
     "explore",
+    "weights",
 )
 # Variables that are no options: credentials of sources and gates, and what a hook's command is told.
 OTHER_VARIABLES = frozenset(
@@ -74,8 +75,10 @@ class AgentSettings:
     name
         The node's name, `site/row/rack/node` in a federation; None takes the host's.
     preset, signal
-        How the node decides; None leaves the signal to the preset.
-    budget, tolerance, horizon, quota, likelihood, reopen, calm, hold, hourly_limit, explore
+        How the node decides; None leaves the preset to the signal, or the signal to the preset.
+    embedding, energy_bounds
+        What follows the leading directions, and the bounds within which their number adapts, `LOW,HIGH`.
+    budget, tolerance, horizon, quota, likelihood, reopen, calm, hold, hourly_limit, explore, weights
         The signal's own settings, `SIGNAL_SETTINGS`; None leaves each to the signal.
     valid, when_silent
         How long a decision counts in seconds (None: ten intervals, at least 10 s), and what is
@@ -104,8 +107,10 @@ class AgentSettings:
     source_option: tuple[str, ...] = ()
     interval: float | None = None
     name: str | None = None
-    preset: str = "default"
+    preset: str | None = None
     signal: str | None = None
+    embedding: str = "fpca"
+    energy_bounds: str | None = None
     budget: float | None = None
     tolerance: str | None = None
     horizon: int | None = None
@@ -116,6 +121,7 @@ class AgentSettings:
     hold: float | None = None
     hourly_limit: float | None = None
     explore: float | None = None
+    weights: str | None = None
     valid: float | None = None
     when_silent: Literal["accept", "reject"] = "accept"
     cpus: float | None = None

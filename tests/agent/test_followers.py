@@ -19,6 +19,7 @@ from prontosched.agent.systemd import ServiceManager
 from prontosched.errors import SettingsError
 from prontosched.gates.gate import Verdict, label
 from prontosched.gates.policy import Rules
+from prontosched.pipeline.presets import make_node
 from prontosched.settings import AgentSettings
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS, Machine, make_agent
@@ -252,6 +253,47 @@ def test_another_budget_keeps_the_node_and_starts_the_signal_anew(tmp_path):
     assert "the signal starts anew" in other.nodes.message
     assert other.nodes.only.node.timestep == 42
     assert other.nodes.only.node.signal.policy.budget == 0.2
+
+
+def test_the_papers_signal_brings_the_papers_preset(tmp_path):
+    settings = AgentSettings(signal="paper", state=tmp_path, interval=0.001, source="generated")
+    agent = run(assemble(settings, Machine()), ticks=30)
+    embedding, replayed = agent.nodes.only.node.embedding, make_node("paper").embedding
+
+    assert embedding.settings() == replayed.settings()
+    assert (embedding.forgetting, embedding.spare) == (1.0, 0)
+
+
+def test_another_embedding_starts_the_node_cold(tmp_path):
+    def make(**given):
+        return assemble(AgentSettings(state=tmp_path, interval=0.001, source="generated", **given), Machine())
+
+    run(make(signal="paper"), ticks=30)
+    other = run(
+        make(signal="paper", embedding="spirit", energy_bounds="0.95,0.98", weights="raw", hold=3), ticks=5
+    )
+    node = other.nodes.only.node
+
+    assert "the settings of the embedding changed" in other.nodes.message
+    assert (node.embedding.name, node.embedding.energy_bounds, node.timestep) == ("spirit", (0.95, 0.98), 5)
+    assert (node.signal.weights, node.signal.hold) == ("raw", 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"energy_bounds": "0.1"}, "energy-bounds must be two shares of energy, the lower first"),
+        ({"energy_bounds": "0.2,0.1"}, "energy-bounds must be two shares of energy, the lower first"),
+        ({"energy_bounds": "0.1,0.2", "embedding": "power-method"}, "power-method has no energy-bounds"),
+        ({"embedding": "pca"}, "no embedding is called .pca."),
+        ({"embedding": "power-method", "nats": "nats://127.0.0.1:1"}, "a federation merges by them"),
+        ({"weights": "raw"}, "signal learned has no weights"),
+        ({"signal": "paper", "hold": 2.5}, "hold must be at least 0 timesteps, a whole number"),
+    ],
+)
+def test_settings_that_no_node_can_have_are_refused(tmp_path, given, message):
+    with pytest.raises(SettingsError, match=message):
+        assemble(AgentSettings(state=tmp_path, **given), Machine())
 
 
 def test_an_option_the_signal_does_not_have_is_refused(tmp_path):

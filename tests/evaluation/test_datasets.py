@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from prontosched.errors import TelemetryError
-from prontosched.evaluation.datasets import open_dataset, recognise
+from prontosched.evaluation.datasets import READERS, open_dataset, recognise
+from prontosched.evaluation.datasets.catalogue import CATALOGUE
 from prontosched.evaluation.datasets.public import METRICS, SmdFile
 
 BITBRAINS_HEADER = (
@@ -120,6 +121,57 @@ def test_bitbrains_text_in_a_number_becomes_unknown_and_is_counted(tmp_path: Pat
 
     assert np.isnan(chunk.ready[0])
     assert source.counts.cells == {"text in a number": 1}
+
+
+WESTERMO_HEADER = "timestamp,load-15m,load-1m,load-5m,sys-mem-available,sys-fork-rate,cpu-user,server-up"
+
+
+def test_westermo_takes_load_as_contention_and_keeps_no_load_among_the_metrics(tmp_path: Path) -> None:
+    rows = [f"{30 * at},0.2,{0.1 * at:.1f},0.3,8123456789,1.5,0.4,2" for at in range(5)]
+    source, unit = open_dataset([write(tmp_path / "system-1.csv", WESTERMO_HEADER, *rows)])
+    (chunk,) = source.chunks()
+
+    assert (source.nodes, source.interval_seconds, unit) == (("system-1",), 30.0, "other")
+    np.testing.assert_allclose(chunk.ready, [0.0, 0.1, 0.2, 0.3, 0.4])
+    assert source.metrics == ("sys-mem-available", "sys-fork-rate", "cpu-user", "server-up")
+
+
+def test_exathlon_has_the_clock_of_its_own_column_and_needs_a_ready_column(tmp_path: Path) -> None:
+    delay = "driver_StreamingMetrics_streaming_lastCompletedBatch_totalDelay_value"
+    header = f"t,{delay},node5_CPU_ALL_Idle%,1_executor_cpuTime_count"
+    rows = [f"{1528876910 + at},{100 * at},{90 - at},{at}" for at in range(4)]
+    path = write(tmp_path / "1_2_100000_68_16.csv", header, *rows)
+    source, _ = open_dataset([path], ready=delay)
+    (chunk,) = source.chunks()
+
+    assert chunk.timestamps[0] == 1528876910.0
+    assert chunk.ready.tolist() == [0.0, 100.0, 200.0, 300.0]
+    assert source.metrics == ("node5_CPU_ALL_Idle%", "1_executor_cpuTime_count")
+    assert open_dataset([path])[0].ready_column is None
+
+
+def test_alibaba_has_no_header_many_machines_and_marks_for_wrong_values(tmp_path: Path) -> None:
+    rows = [
+        *("m_1932,10,41,92,,,43.04,33.08,5", "m_1932,20,42,92,1.5,2,43.05,33.09,101"),
+        *("m_1933,10,-1,80,,,1.00,2.00,3", "m_1933,20,30,81,,,1.10,2.10,4"),
+    ]
+    source, _ = open_dataset([write(tmp_path / "machine_usage.csv", *rows)], ready="cpu_util_percent")
+    one, other = sorted(source.chunks(), key=lambda chunk: chunk.node)
+
+    assert source.nodes == ("m_1932", "m_1933")
+    assert (one.timestamps.tolist(), one.ready.tolist()) == ([10.0, 20.0], [41.0, 42.0])
+    assert np.isnan(other.ready[0])
+    assert source.counts.cells["marked as wrong by the publisher"] == 2
+    assert source.metrics == ("mem_util_percent", "mem_gps", "mkpi", "net_in", "net_out", "disk_io_percent")
+
+
+def test_the_catalogue_has_every_reader_and_the_page_has_the_catalogue() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "datasets.md").read_text()
+
+    assert {one.kind for one in CATALOGUE if one.kind} == {reader.kind for reader in READERS}
+    for one in CATALOGUE:
+        assert f"| {one.name} | {one.what} | {one.ready} | {one.where} | {one.licence} | {one.size} |" in page
+        assert not one.kind or one.command.rpartition("; ")[2] in page.replace('"', "'"), one.name
 
 
 def test_get_stat_export_becomes_one_row_per_vm_and_time(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from prontosched.evaluation.forecast.panel import (
     Panel,
     PanelBuilder,
     filled_histories,
-    median,
+    level_of,
     points_per_window,
 )
 
@@ -34,7 +34,22 @@ def test_window_medians_are_those_of_the_samples(rng: np.random.Generator) -> No
 
     for length, windows in cluster.windows.items():
         whole = ready.reshape(2, -1, length // 60)
-        np.testing.assert_allclose(windows.medians, np.median(whole, axis=2))
+        np.testing.assert_allclose(windows.levels, np.median(whole, axis=2))
+
+
+def test_windows_can_be_forecast_by_their_means(rng: np.random.Generator) -> None:
+    ready = rng.random((2, 24 * 180)) ** 4
+    ready[1, :100] = np.nan
+    builder = PanelBuilder(
+        "c", ("a", "b"), interval_seconds=20.0, steps=ready.shape[1], windows=2, level="mean"
+    )
+    builder.feed(ready)
+    hours = builder.finish().windows[HOUR]
+
+    np.testing.assert_allclose(hours.levels[0], ready[0].reshape(24, 180).mean(axis=1))
+    assert np.isnan(hours.levels[1, 0])
+    first = ready[0].reshape(24, 180)[int(hours.chosen[0])].reshape(hours.points.shape[2], -1)
+    np.testing.assert_allclose(hours.points[0, 0], first.mean(axis=1))
 
 
 def test_points_are_medians_inside_the_chosen_windows(rng: np.random.Generator) -> None:
@@ -54,14 +69,14 @@ def test_windows_do_not_depend_on_how_the_samples_arrive(parts: int) -> None:
     whole, pieces = build(ready), build(ready, parts=parts)
 
     for length in LENGTHS:
-        np.testing.assert_array_equal(whole.windows[length].medians, pieces.windows[length].medians)
+        np.testing.assert_array_equal(whole.windows[length].levels, pieces.windows[length].levels)
         np.testing.assert_array_equal(whole.windows[length].points, pieces.windows[length].points)
 
 
 def test_a_window_with_less_than_half_its_samples_is_unknown(rng: np.random.Generator) -> None:
     ready = rng.random((1, 1440 * 2))
     ready[0, :40] = np.nan
-    medians = build(ready).windows[HOUR].medians
+    medians = build(ready).windows[HOUR].levels
 
     assert np.isnan(medians[0, 0])
     assert np.isfinite(medians[0, 1:]).all()
@@ -92,7 +107,7 @@ def test_windows_are_cut_into_equal_parts_at_most_45(samples: int, points: int) 
 
 
 def test_median_of_nothing_known_is_unknown_without_a_warning() -> None:
-    assert np.isnan(median(np.full((2, 4), np.nan))).all()
+    assert np.isnan(level_of(np.full((2, 4), np.nan))).all()
 
 
 def test_gaps_of_a_past_window_are_filled_with_the_value_before_and_long_gaps_left_out() -> None:

@@ -230,7 +230,7 @@ def test_traces_of_one_folder_are_a_cluster_on_one_clock(tmp_path: Path, rng: np
     panel = trace_panel(read_traces([tmp_path]), windows=4)
 
     assert [(c.name, c.nodes) for c in panel.clusters] == [("rack1", ("a", "b")), ("rack2", ("c",))]
-    medians = panel.clusters[0].windows[3600].medians
+    medians = panel.clusters[0].windows[3600].levels
     assert np.isnan(medians[1, 0])
     np.testing.assert_allclose(medians[1, 1:], medians[0, 1:])
 

@@ -107,6 +107,19 @@ def test_adopting_never_touches_what_a_node_propagates() -> None:
     assert apart.nodes[TREE_NAMES[0]][1].adopted == 0
 
 
+def test_a_node_that_has_seen_much_does_not_ask_for_the_view() -> None:
+    fleet = Simulated(TREE_NAMES)
+    fleet.step(60)
+    (old, member, _), (_, young, _) = (fleet.nodes[name] for name in TREE_NAMES[:2])
+    old.timestep = 2200
+    before = member.adopted, young.adopted
+    fleet.step(60)
+
+    assert member.adopted == before[0]
+    assert young.adopted > before[1]
+    assert old.view is old.embedding.subspace
+
+
 def test_epsilon_saves_messages_and_costs_little() -> None:
     careful, sparing = Simulated(TREE_NAMES, epsilon=0.0), Simulated(TREE_NAMES, epsilon=0.05)
     careful.step(250)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prontosched.federation.privacy import mask_deviation, masked_summary, symmetric_mask_deviation
 from prontosched.subspace import summarise
 
 from .fleets import angle
+from .masks import mask_deviation, masked_summary, symmetric_mask_deviation
 
 
 def unit_block(rng: np.random.Generator, features: int, size: int) -> np.ndarray:

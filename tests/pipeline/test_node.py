@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,25 @@ def test_the_paper_preset_has_the_papers_settings() -> None:
     assert (node.embedding.rank, node.embedding.block_size, node.embedding.forgetting) == (4, 10, 1.0)
     assert (node.detector.lag, node.detector.threshold, node.detector.influence) == (10, 3.5, 0.5)
     assert (node.signal.threshold, node.signal.absolute, node.signal.weights) == (1.0, False, "normalised")
+
+
+def test_the_baselines_have_the_settings_that_the_paper_page_says() -> None:
+    made = {name: make_node("paper", embedding=name) for name in sorted(EMBEDDINGS)}
+    for node in made.values():
+        for y in np.random.default_rng(0).standard_normal((40, 12)):
+            node.step(y)
+
+    assert {node.embedding.settings()["rank"] for node in made.values()} == {4}
+    assert made["spirit"].embedding.settings()["forgetting"] == 0.96
+    assert made["frequent-directions"].embedding.state()["rows"].shape == (8, 12)
+    # 40 vectors in blocks of 12, as many as there are metrics, leave 4.
+    assert made["power-method"].embedding.state()["held"] == 4
+    assert {name: node.signal.settings()["weights"] for name, node in made.items()} == {
+        "fpca": "normalised",
+        "spirit": "normalised",
+        "frequent-directions": "harmonic",
+        "power-method": "harmonic",
+    }
 
 
 @pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))
@@ -212,6 +233,50 @@ def test_a_view_over_other_metrics_is_refused() -> None:
 def test_an_unknown_name_is_refused_with_those_known(options: dict[str, str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         make_node(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))
+def test_the_influence_of_spikes_acts_on_every_embedding(embedding: str) -> None:
+    vectors = stream(900, seed=5, features=32, announced=6, burst_every=60.0)
+    raised = {}
+    for influence in (0.0, 0.5, 1.0):
+        node = make_node("paper", embedding=embedding, influence=influence)
+        raised[influence] = [node.step(y).raised for y, _, _ in vectors]
+
+    assert raised[0.0] != raised[0.5] != raised[1.0] != raised[0.0]
+
+
+@pytest.mark.parametrize("embedding", ["spirit", "frequent-directions"])
+def test_spikes_stay_dampened_across_a_restart(embedding: str) -> None:
+    vectors = stream(300, seed=5, features=32, announced=6, burst_every=60.0)
+    node = make_node("paper", embedding=embedding)
+    for y, _, _ in vectors[:150]:
+        spikes = node.step(y).raised
+        if spikes and node.timestep > 60:
+            break
+    assert spikes
+    again = Node.from_bytes(node.to_bytes())
+
+    for y, _, _ in vectors[node.timestep :]:
+        assert again.step(y) == node.step(y)
+
+
+@pytest.mark.parametrize(("rank", "block_size", "lag"), [(4, 10, 10), (8, 20, 20)])
+def test_a_node_takes_the_memory_that_it_says(rank: int, block_size: int, lag: int) -> None:
+    held = []
+    for features in (1000, 2000):
+        vectors = np.random.default_rng(0).standard_normal((7 * block_size + 7, features))
+        gc.collect()
+        tracemalloc.start()
+        node = make_node("paper", embedding_options={"rank": rank, "block_size": block_size}, lag=lag)
+        for y in vectors:
+            node.step(y)
+        gc.collect()
+        held.append(tracemalloc.get_traced_memory()[0] / 8)
+        tracemalloc.stop()
+        del node
+
+    assert (held[1] - held[0]) / 1000 == pytest.approx(3 * rank + 2 * block_size + lag + 43, rel=0.1)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.json")))

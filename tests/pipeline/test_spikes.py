@@ -95,6 +95,18 @@ def test_both_signs_are_dampened() -> None:
         assert detector.filtered[0] == pytest.approx(1.0 + sign * 50.0)
 
 
+def test_spikes_are_dampened_again_on_other_directions() -> None:
+    detector = SpikeDetector(lag=4, influence=0.5)
+    for value in (1.0, 1.1, 0.9, 1.0, 5.0):
+        detector.detect([value])
+    # The same vectors, each twice as long on the new direction; 10 was the spike, 2 came before it.
+    detector.refill(np.array([[10.0, 2.2, 1.8, 2.0]]), slot=1, dampen=True)
+
+    assert detector.filtered == [6.0]
+    detector.refill(np.array([[10.0, 2.2, 1.8, 2.0]]), slot=1)
+    assert detector.filtered == [10.0]
+
+
 def test_a_refilled_ring_goes_on_from_its_oldest_value() -> None:
     straight, ring = SpikeDetector(4), SpikeDetector(4)
     straight.refill(np.array([[1.0, 2.0, 3.0, 4.0]]))
@@ -115,3 +127,15 @@ def test_a_refilled_ring_goes_on_from_its_oldest_value() -> None:
 def test_parameters_out_of_range_are_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SpikeDetector(**options)  # type: ignore[arg-type]
+
+
+def test_spikes_are_remembered_when_the_number_of_directions_changes() -> None:
+    detector = SpikeDetector(lag=3)
+    for value in (1.0, 1.1, 0.9, 5.0):
+        detector.detect([value])
+    detector.refill(np.array([[9.0, 2.0, 2.1], [1.0, 0.0, 0.0]]), slot=1, dampen=True)
+    again = SpikeDetector(lag=3)
+    again.restore(detector.state())
+    rows = [[2.0, 0.1], [2.0, 0.0], [9.0, 0.5]]
+
+    assert [again.detect(row) for row in rows] == [detector.detect(row) for row in rows]

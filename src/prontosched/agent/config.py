@@ -25,7 +25,7 @@ from prontosched.errors import IntegrationError, SettingsError, TelemetryError, 
 from prontosched.gates.gate import Gate
 from prontosched.gates.policy import Rules
 from prontosched.pipeline.node import Node
-from prontosched.pipeline.presets import PRESETS, make_node
+from prontosched.pipeline.presets import PRESETS, make_node, preset_name, rank_options
 from prontosched.settings import SIGNAL_SETTINGS, AgentSettings, pairs, plain_value, with_durations
 from prontosched.signals import find_signal
 from prontosched.signals.policy import read_tolerance
@@ -35,13 +35,26 @@ from prontosched.telemetry.source import Sample, Source
 SHORTEST_TIMEOUT_SECONDS = 0.5
 TOLERANCE = "5%"
 HORIZON = 5
+# Its directions come without singular values, so that nothing says how much they weigh beside others.
+UNMERGEABLE = "power-method"
 
 
 def node_builder(settings: AgentSettings) -> Callable[[tuple[str, ...]], Node]:
     """Return what makes a cold node for a list of metrics."""
     options = signal_options(settings)
+    embedding_options = rank_options(settings.energy_bounds)
 
-    return lambda metrics: make_node(settings.preset, metrics=metrics, signal=settings.signal, **options)
+    def build(metrics: tuple[str, ...]) -> Node:
+        return make_node(
+            settings.preset,
+            metrics=metrics,
+            signal=settings.signal,
+            embedding=settings.embedding,
+            embedding_options=embedding_options,
+            **options,
+        )
+
+    return build
 
 
 def closes_nodes(settings: AgentSettings) -> bool:
@@ -63,11 +76,12 @@ def signal_options(settings: AgentSettings) -> dict[str, Any]:
     SettingsError
         The signal has no such option, or does not take the value.
     """
-    if settings.preset not in PRESETS:
-        raise SettingsError(f"no preset is called {settings.preset!r}{suggestion(settings.preset, PRESETS)}")
+    preset = preset_name(settings.preset, settings.signal)
+    if preset not in PRESETS:
+        raise SettingsError(f"no preset is called {preset!r}{suggestion(preset, PRESETS)}")
     given = {name: getattr(settings, name) for name in SIGNAL_SETTINGS}
     chosen = {name: value for name, value in given.items() if value is not None}
-    name = settings.signal or PRESETS[settings.preset].signal
+    name = settings.signal or PRESETS[preset].signal
     make = find_signal(name).one
     accepted = inspect.signature(make).parameters
     if unknown := [option for option in chosen if option not in accepted]:
@@ -80,8 +94,13 @@ def signal_options(settings: AgentSettings) -> dict[str, Any]:
 
 
 def check(settings: AgentSettings) -> None:
-    """Refuse settings that cannot work: of the signal, and of the gate and its engine."""
-    signal_options(settings)
+    """Refuse settings that cannot work: of the node and its signal, and of the gate and its engine."""
+    node_builder(settings)(())
+    if settings.nats is not None and settings.embedding == UNMERGEABLE:
+        raise SettingsError(
+            f"embedding {UNMERGEABLE} has no singular values, and a federation merges by them: "
+            "take another embedding, or leave out --nats"
+        )
     if settings.gate is None:
         return
     from prontosched.gates.registry import missing_engine
@@ -175,7 +194,7 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
                 open_link=lambda: NatsLink(address, name=f"look-{os.uname().nodename}", quiet=True),
             )
         )
-    elif embed:
+    elif embed and settings.embedding != UNMERGEABLE:
         from prontosched.agent.federation import FederationFollower
 
         found.append(FederationFollower.embedded())

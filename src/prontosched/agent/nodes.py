@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from prontosched.agent.record import DecisionCounts, ProbeRecord, TrackRecord
 from prontosched.codec import decode, encode
-from prontosched.decision import Decision, Evidence
+from prontosched.decision import Decision, Evidence, Signal
 from prontosched.errors import StateError
+from prontosched.pipeline import Embedding
 from prontosched.pipeline.node import STATE_KIND, STATE_VERSION, Node
 from prontosched.subspace import Array, Subspace
 from prontosched.telemetry.source import Sample
@@ -393,19 +394,24 @@ class LiveNode:
         if fields.get("form") != "one" or not isinstance(fields.get("node"), np.ndarray):
             raise StateError(f"expected the state of one node, got {fields.get('form')!r}: discard it")
         metrics = tuple(str(name) for name in fields.get("metrics", ()))
-        node = Node.from_bytes(fields["node"].tobytes())
-        how = self._settle(node, metrics)
+        node, how = self._settled(Node.from_bytes(fields["node"].tobytes()), metrics)
         self.node, self.schema = node, Schema(metrics, patience=self._patience)
         self.record.restore({key.removeprefix("record_"): value for key, value in fields.items()})
         self.probes.restore({key.removeprefix("probes_"): value for key, value in fields.items()})
-        return f"warm, {len(metrics)} metrics{how}"
+        return how
 
-    def _settle(self, node: Node, metrics: tuple[str, ...]) -> str:
-        """Give a restored node the signal that is asked for now, where that is another one."""
-        if _signal_of(node) == _fresh_signal(self._build, metrics):
-            return ""
+    def _settled(self, node: Node, metrics: tuple[str, ...]) -> tuple[Node, str]:
+        """Return a restored node with the embedding and signal that are asked for now, and how far it goes on."""
+        embedding, signal = _fresh_parts(self._build, metrics)
+        if _part(node.embedding) != embedding:
+            return self._build(
+                metrics
+            ), f"cold, {len(metrics)} metrics: the settings of the embedding changed"
+        how = f"warm, {len(metrics)} metrics"
+        if _part(node.signal) == signal:
+            return node, how
         node.signal = self._build(metrics).signal
-        return ", but the signal starts anew: its settings changed"
+        return node, f"{how}, but the signal starts anew: its settings changed"
 
     def _begin(self, metrics: tuple[str, ...]) -> None:
         """Take the first sample's metrics, unless saved state still fits them."""
@@ -431,16 +437,18 @@ class LiveNode:
         LOG.warning("%s: %s", self.name, self.message)
 
 
-def _signal_of(node: Node) -> tuple[str, Mapping[str, Any]]:
-    return node.signal.name, node.signal.settings()
+Part = tuple[str, Mapping[str, Any]]
+
+
+def _part(part: Embedding | Signal) -> Part:
+    return part.name, part.settings()
 
 
 @lru_cache(maxsize=16)
-def _fresh_signal(
-    build: Callable[[tuple[str, ...]], Node], metrics: tuple[str, ...]
-) -> tuple[str, Mapping[str, Any]]:
-    """Return name and settings of the signal that a cold node has; thousands are restored with the same."""
-    return _signal_of(build(metrics))
+def _fresh_parts(build: Callable[[tuple[str, ...]], Node], metrics: tuple[str, ...]) -> tuple[Part, Part]:
+    """Return name and settings of a cold node's embedding and signal; thousands are restored with the same."""
+    node = build(metrics)
+    return _part(node.embedding), _part(node.signal)
 
 
 class NodeTable:

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("On this machine", "Say what is wrong here, what mends it, and what can be measured."),
     "record": ("Traces", "Record what a source sees to a file."),
     "generate": ("Traces", "Write generated traces: of the paper's shape, or to check the evaluator."),
+    "datasets": ("Traces", "List data sets: where they are published, and how to read them."),
     "gate": ("Run for a scheduler", "See, watch and undo what Pronto does at schedulers."),
     "extender": ("Run for a scheduler", "Answer kube-scheduler which nodes may take a pod."),
     "aggregate": ("Run for a fleet", "Run aggregators: merge what nodes know into one global view."),

@@ -33,6 +33,13 @@ DAY_SECONDS = 86400.0
     help="What that column is measured in: ms per interval, percent per CPU, or something else.",
 )
 @click.option("--interval", type=Duration(0.001), metavar="TIME", help="Time between two rows.")
+@click.option(
+    "--level",
+    type=click.Choice(["median", "mean"]),
+    default="median",
+    show_default=True,
+    help="What to forecast of a day or window.",
+)
 @click.option("--report", type=PATH, metavar="OUT.html", help="Write a report, its figures and a JSON file.")
 @click.option(
     "--targets",
@@ -125,11 +132,11 @@ def _settings(options: dict[str, Any]) -> ForecastSettings:
     if options["no_generated"] and not traces:
         raise click.UsageError("--no-generated needs TRACES: there is nothing else to forecast")
     if options["full"]:
-        study = StudySettings(100_000 if traces else 3, None, None, seed)
+        study = StudySettings(100_000 if traces else 3, None, None, seed, options["level"])
         shape = PaperShape(options["clusters"], hosts=14, vms=350, days=28, seed=seed)
     else:
         alarm_days, days = (round(options[key] / DAY_SECONDS) for key in ("alarm_length", "length"))
-        study = StudySettings(options["targets"], options["windows"], alarm_days, seed)
+        study = StudySettings(options["targets"], options["windows"], alarm_days, seed, options["level"])
         shape = PaperShape(options["clusters"], hosts=max(1, vms // 20), vms=vms, days=days, seed=seed)
     return ForecastSettings(
         traces=traces,

@@ -147,7 +147,8 @@ policy_options = together(
                  help="Chance below which to accept again."),
     click.option("--calm", cls=SignalOption, type=Duration(), metavar="TIME",
                  help="Time below that before accepting."),
-    click.option("--hold", cls=SignalOption, type=Duration(), metavar="TIME", help="Shortest refusal."),
+    click.option("--hold", cls=SignalOption, type=Duration(), metavar="TIME",
+                 help="Shortest refusal; `paper`: in steps."),
     click.option("--budget", cls=SignalOption, type=float, metavar="SHARE",
                  help="Largest share of time to refuse."),
     click.option("--hourly-limit", cls=SignalOption, type=float, metavar="SHARE",
@@ -155,6 +156,12 @@ policy_options = together(
     click.option("--quota/--no-quota", cls=SignalOption, help="Spend the whole budget."),
     click.option("--explore", cls=SignalOption, type=float, metavar="SHARE",
                  help="Refusals lifted, to go on learning."),
+    click.option("--weights", cls=SignalOption, type=click.Choice(["normalised", "raw", "harmonic"]), metavar="KIND",
+                 help="Of `paper`: normalised, raw, harmonic."),
+    click.option("--embedding", cls=SectionOption, section="Signal", default="fpca", show_default=True, metavar="NAME",
+                 help="fpca, spirit and others."),
+    click.option("--energy-bounds", cls=SectionOption, section="Signal", metavar="A,B",
+                 help="Energies within which to keep the rank."),
 )  # fmt: skip
 
 
@@ -200,7 +207,7 @@ agent_options = together(
     _telemetry("--interval", type=Duration(SHORTEST_INTERVAL_SECONDS), metavar="TIME",
                help="Time between decisions.  [default: the source's]"),
     _telemetry("--name", metavar="NAME", help="Place of this node.  [default: host name]"),
-    _signal("--preset", default="default", help="default or paper."),
+    _signal("--preset", metavar="NAME", help="default or paper.  [default: the signal's]"),
     _signal("--signal", metavar="NAME", help="Rejection signal.  [default: the preset's]"),
     policy_options,
     _answer("--valid", type=Duration(above=True), metavar="TIME",

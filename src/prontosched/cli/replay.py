@@ -116,9 +116,9 @@ def decisions(
     source: Source, options: dict[str, Any], chosen: dict[str, Any]
 ) -> Iterator[tuple[int, Sample, Decision]]:
     """Yield every decision of every node, in the order of the trace."""
-    from prontosched.pipeline.presets import make_node
+    from prontosched.pipeline.presets import make_node, rank_options
 
-    preset = options["preset"] or ("paper" if options["signal"] == "paper" else "default")
+    embedding_options = rank_options(options["energy_bounds"])
     nodes: dict[str, Node] = {}
     for step, read in enumerate(samples(source)):
         if options["steps"] is not None and step >= options["steps"]:
@@ -126,7 +126,14 @@ def decisions(
         for sample in read:
             node = nodes.get(sample.node)
             if node is None:
-                node = make_node(preset, metrics=sample.metrics, signal=options["signal"], **chosen)
+                node = make_node(
+                    options["preset"],
+                    metrics=sample.metrics,
+                    signal=options["signal"],
+                    embedding=options["embedding"],
+                    embedding_options=embedding_options,
+                    **chosen,
+                )
                 nodes[sample.node] = node
             if sample.ready < 0:
                 raise TelemetryError(

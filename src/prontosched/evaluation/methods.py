@@ -51,6 +51,8 @@ COMPETITOR_LABELS = {
 }
 # Rules that compare CPU Ready itself, or what it stands for, with a published limit.
 ON_READY = ("psi", "r15s", "r1m")
+# How long a method that holds its raises does so: the paper's window.
+HELD_STEPS = 10
 # Up to here arrays cost more than they save.
 FEW = 8
 
@@ -147,7 +149,16 @@ def _published() -> list[Method]:
     absolute = Method("paper-absolute", "Reject-Job (either sign)", "published",
                       "Reject-Job counting spikes up and down alike", _signal("paper", absolute=True),
                       embedding="fpca")  # fmt: skip
-    return [*found, absolute]
+    variants = [
+        Method("paper-raw", "Reject-Job (raw σ)", "published", "Reject-Job weighted by singular values as printed",
+               _signal("paper", weights="raw"), embedding="fpca", default=False),
+        Method("paper-hold", "Reject-Job (held)", "published", f"Reject-Job, every raise held for {HELD_STEPS} steps",
+               _signal("paper", hold=HELD_STEPS), embedding="fpca", default=False),
+        Method("paper-adaptive", "Reject-Job (adaptive rank)", "published",
+               "Reject-Job with a rank that adapts within energies of 1 and 10 %", _signal("paper"),
+               embedding="fpca", options=(("energy_bounds", (0.01, 0.1)),), default=False),
+    ]  # fmt: skip
+    return [*found, absolute, *variants]
 
 
 def _distance(name: str, label: str, about: str, *used: int) -> Method:

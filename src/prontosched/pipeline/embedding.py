@@ -25,6 +25,11 @@ class Embedding(Protocol):
         Vectors behind the singular values: all of them, or as many as are remembered.
     name
         How presets and saved state call this embedding.
+
+    Notes
+    -----
+    One whose subspace changes at every vector says `restless = True`. A detector then keeps its dampening
+    across changes; elsewhere the dampening ends with the block.
     """
 
     name: str
@@ -69,6 +74,7 @@ class VectorEmbedding:
     """What embeddings share that learn vector by vector and follow no spare directions."""
 
     subspace: Any
+    restless = True
     seen: int
 
     @property

@@ -59,7 +59,7 @@ class Node:
 
     Notes
     -----
-    Memory: `d * (2 * rank + block_size + lag + 41)` floats, and what the signal holds.
+    Memory: about `d * (3 * rank + 2 * block_size + lag + 43)` floats, and what the signal holds.
 
     Examples
     --------
@@ -92,6 +92,7 @@ class Node:
                 f"projector and detector must have one lag, got {self.projector.lag} and {self.detector.lag}"
             )
         self.metrics = metrics
+        self._dampen = bool(getattr(embedding, "restless", False))
         self.evidence: Evidence | None = None
         self.timestep = 0
         self._shape: tuple[int] | None = None
@@ -124,7 +125,7 @@ class Node:
         projections = projector.project(view, y)
         if view is not None:
             if projector.window is not None:
-                self.detector.refill(projector.window, projector.slot)
+                self.detector.refill(projector.window, projector.slot, dampen=self._dampen)
             spikes = self.detector.detect(projections)
             samples = self.embedding.samples or ADOPTED_SAMPLES
         self.evidence = evidence = Evidence(

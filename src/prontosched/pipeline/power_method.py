@@ -46,6 +46,7 @@ class PowerMethod(VectorEmbedding):
     """
 
     name = "power-method"
+    restless = False
 
     def __init__(
         self,

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 from prontosched.errors import SettingsError
 from prontosched.pipeline import Embedding, find_embedding
+from prontosched.pipeline.embedding import check_energy_bounds
 from prontosched.pipeline.fleet import Fleet
 from prontosched.pipeline.node import Node
 from prontosched.pipeline.projection import Projector
+from prontosched.pipeline.spikes import SpikeDetector
 from prontosched.signals import find_signal
 from prontosched.telemetry.scaling import Scaling
 
@@ -60,13 +62,14 @@ PRESETS: dict[str, Preset] = {
 
 
 def make_node(
-    preset: str = "default",
+    preset: str | None = None,
     *,
     metrics: tuple[str, ...] | None = None,
     embedding: str = "fpca",
     embedding_options: Mapping[str, Any] | None = None,
     signal: str | None = None,
     lag: int | None = None,
+    influence: float = 0.5,
     scaling: bool = True,
     **signal_options: Any,
 ) -> Node:
@@ -75,15 +78,15 @@ def make_node(
     Parameters
     ----------
     preset
-        One of `PRESETS`.
+        One of `PRESETS`; None takes the signal's own: `paper` for the paper's signal, else `default`.
     metrics
         Names of the metrics, for reasons a person can read.
     embedding, embedding_options
         Another embedding, or other settings of it.
     signal, signal_options
         Another signal, or other settings of it.
-    lag
-        Vectors the detector looks back on.
+    lag, influence
+        Vectors the detector looks back on, and how much a spike shifts its range.
     scaling
         Off takes vectors as they are.
 
@@ -93,7 +96,7 @@ def make_node(
     >>> node.signal.name, node.embedding.rank
     ('paper', 4)
     """
-    chosen, tracker = _choose(preset, embedding, embedding_options)
+    chosen, tracker = _choose(preset_name(preset, signal), embedding, embedding_options)
     name = signal or chosen.signal
     # The paper's stand-in for embeddings that give no singular values it trusts.
     if name == "paper" and embedding in ("frequent-directions", "power-method"):
@@ -103,12 +106,13 @@ def make_node(
         find_signal(name).one(**signal_options),
         scaling=Scaling() if scaling else None,
         projector=Projector(lag or chosen.lag),
+        detector=SpikeDetector(lag or chosen.lag, influence=influence),
         metrics=metrics,
     )
 
 
 def make_fleet(
-    preset: str = "default",
+    preset: str | None = None,
     *,
     nodes: int,
     features: int,
@@ -120,7 +124,7 @@ def make_fleet(
     **signal_options: Any,
 ) -> Fleet:
     """Return `nodes` nodes that step together, all with FPCA-Edge; arguments as for `make_node`."""
-    chosen, tracker = _choose(preset, "fpca", embedding_options)
+    chosen, tracker = _choose(preset_name(preset, signal), "fpca", embedding_options)
     return Fleet(
         nodes,
         features,
@@ -132,11 +136,44 @@ def make_fleet(
     )
 
 
+def preset_name(preset: str | None, signal: str | None) -> str:
+    """Return the name of the preset that holds: the one given, or the one that belongs to the signal.
+
+    Examples
+    --------
+    >>> preset_name(None, "paper"), preset_name("default", "paper"), preset_name(None, None)
+    ('paper', 'default', 'default')
+    """
+    return preset or ("paper" if signal == "paper" else "default")
+
+
+def rank_options(energy_bounds: str | None) -> dict[str, Any]:
+    """Return the options of an embedding whose rank adapts within bounds of energy given as text; none without.
+
+    Examples
+    --------
+    >>> rank_options("0.01,0.1"), rank_options(None)
+    ({'energy_bounds': (0.01, 0.1)}, {})
+    """
+    if energy_bounds is None:
+        return {}
+    try:
+        low, high = (float(part) for part in energy_bounds.split(","))
+        return {"energy_bounds": check_energy_bounds((low, high))}
+    except ValueError as error:
+        raise SettingsError(
+            "energy-bounds must be two shares of energy, the lower first, such as 0.01,0.1; "
+            f"got {energy_bounds!r}"
+        ) from error
+
+
 def _choose(
     preset: str, embedding: str, embedding_options: Mapping[str, Any] | None
 ) -> tuple[Preset, Embedding]:
     if preset not in PRESETS:
         raise SettingsError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
     chosen = PRESETS[preset]
-    settings = {**chosen.embedding.get(embedding, {}), **(embedding_options or {})}
-    return chosen, find_embedding(embedding)(**settings)
+    kind, options = find_embedding(embedding), dict(embedding_options or {})
+    if options and (unknown := sorted(options.keys() - kind().settings().keys())):
+        raise SettingsError(f"embedding {embedding} has no {unknown[0].replace('_', '-')}: leave it out")
+    return chosen, kind(**{**chosen.embedding.get(embedding, {}), **options})

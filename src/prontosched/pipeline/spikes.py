@@ -46,7 +46,7 @@ class SpikeDetector:
 
     Notes
     -----
-    Memory: `r * (lag + 2)` floats.
+    Memory: `r * (2 * lag + 2)` floats.
 
     Examples
     --------
@@ -77,6 +77,8 @@ class SpikeDetector:
         self._held = 0
         self._next = 0
         self._rounds = 0
+        # Slots of the ring whose values spiked, each with the spikes.
+        self._spiked: dict[int, list[int]] = {}
 
     @property
     def warm(self) -> bool:
@@ -88,20 +90,39 @@ class SpikeDetector:
         """The newest dampened value of each projection."""
         return [values[self._next - 1] for values in self._windows]
 
-    def refill(self, window: Array, slot: int | None = None) -> None:
+    def refill(self, window: Array, slot: int | None = None, *, dampen: bool = False) -> None:
         """Replace the recent values by `window`, `(r, n)` with n at most `lag`.
 
-        A full window may be a ring: `slot` is then its oldest column.
+        A full window may be a ring: `slot` is then its oldest column. With `dampen`, the window
+        holds the same vectors as before in the same slots, on other directions: what spiked then
+        is dampened again.
         """
         self._windows = window.tolist()
         self._held = window.shape[1]
         self._next = self._held % self.lag if slot is None else slot
+        if not dampen:
+            self._spiked.clear()
+        elif self._spiked:
+            self._dampen()
         if self._held == self.lag:
             self._measure()
         else:
             missing = [0.0] * (self.lag - self._held)
             for values in self._windows:
                 values.extend(missing)
+
+    def _dampen(self) -> None:
+        """Dampen the values that spiked; the first calm one stands in for a predecessor that has left."""
+        order = [(self._next + place) % self._held for place in range(self._held)]
+        for i, values in enumerate(self._windows):
+            spiked = [bool((found := self._spiked.get(at)) and i < len(found) and found[i]) for at in order]
+            if not any(spiked):
+                continue
+            before = values[order[spiked.index(False) if False in spiked else 0]]
+            for at, spike in zip(order, spiked, strict=True):
+                if spike:
+                    values[at] = self.influence * values[at] + (1.0 - self.influence) * before
+                before = values[at]
 
     def _measure(self) -> None:
         """Find the means and squares of full windows afresh."""
@@ -123,11 +144,12 @@ class SpikeDetector:
             return None
         at, means, squares, share, limit = self._next, self._means, self._squares, self._share, self._limit
         spikes = [0] * len(projections)
-        cancelled = False
+        cancelled = spiked = False
         for i, values in enumerate(windows):
             value, mean, square = projections[i], means[i], squares[i]
             away = value - mean
             if away * away > limit * square and abs(away) > self.threshold * self._least(mean):
+                spiked = True
                 spikes[i] = 1 if away > 0.0 else -1
                 value = self.influence * value + (1.0 - self.influence) * values[at - 1]
                 away = value - mean
@@ -139,6 +161,10 @@ class SpikeDetector:
             squares[i] = left = square + change * (away - moved + old - mean)
             if left < CANCELLED * square:
                 cancelled = True
+        if spiked:
+            self._spiked[at] = spikes
+        elif self._spiked:
+            self._spiked.pop(at, None)
         if at + 1 < self.lag:
             self._next = at + 1
         else:
@@ -156,6 +182,7 @@ class SpikeDetector:
         if len(projections) != len(self._windows):
             self._windows = [[0.0] * self.lag for _ in projections]
             self._held = self._next = 0
+            self._spiked.clear()
         for value, values in zip(projections, self._windows, strict=True):
             values[self._next] = value
         self._held += 1
@@ -171,7 +198,16 @@ class SpikeDetector:
             "held": self._held,
             "next": self._next,
             "rounds": self._rounds,
+            "spiked": self._spikes_by_slot(),
         }
+
+    def _spikes_by_slot(self) -> Array:
+        """Return the spikes of the values held, `(lag, r)`; a direction may be younger than they are."""
+        found = np.zeros((self.lag, len(self._windows)))
+        for at, spikes in self._spiked.items():
+            known = min(len(spikes), found.shape[1])
+            found[at, :known] = spikes[:known]
+        return found
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
@@ -180,6 +216,9 @@ class SpikeDetector:
         self._held = int(state["held"])
         self._next = int(state["next"])
         self._rounds = int(state["rounds"])
+        # States saved before there were such slots have none.
+        spiked = state.get("spiked", ())
+        self._spiked = {at: [int(spike) for spike in found] for at, found in enumerate(spiked) if any(found)}
 
 
 class FleetSpikeDetector:

@@ -40,12 +40,12 @@ class _Options:
             raise ValueError(f"threshold must be positive, got {threshold}")
         if weights not in ("normalised", "raw", "harmonic"):
             raise ValueError(f"weights must be normalised, raw or harmonic, got {weights!r}")
-        if hold < 0:
-            raise ValueError(f"hold must be at least 0 timesteps, got {hold}")
+        if hold < 0 or hold != int(hold):
+            raise ValueError(f"hold must be at least 0 timesteps, a whole number, got {hold:g}")
         self.threshold = threshold
         self.absolute = absolute
         self.weights: Weights = weights
-        self.hold = hold
+        self.hold = int(hold)
         self._holding: Any = 0  # timesteps to go; in a fleet those of each node
 
     def settings(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Published data sets, read as traces: SMD, Bitbrains GWA-T-12, and CSV exports of vSphere.
+"""Published data sets, read as traces: those of `public`, and CSV exports of vSphere.
 
 `open_dataset` tells what a file is and opens it with the interface of `telemetry.trace`, so that whatever reads
-a trace reads these too. Where each is published, and under which licence, is in docs/datasets.md.
+a trace reads these too. Where each is published, and under which licence, is in `catalogue`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,19 @@ from pathlib import Path
 from typing import Protocol
 
 from prontosched.errors import TelemetryError
-from prontosched.evaluation.datasets.public import BitbrainsFile, SmdFile
+from prontosched.evaluation.datasets.public import (
+    AlibabaFile,
+    BitbrainsFile,
+    ExathlonFile,
+    SmdFile,
+    WestermoFile,
+)
 from prontosched.evaluation.datasets.vsphere import VsphereCsvFile, first_lines
 from prontosched.telemetry.trace import TraceSource, open_files, open_trace
 from prontosched.telemetry.trace.files import TraceFile
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz", ".txt")
+READERS = (SmdFile, BitbrainsFile, WestermoFile, ExathlonFile, AlibabaFile, VsphereCsvFile)
 
 
 class DatasetFile(TraceFile, Protocol):
@@ -33,7 +40,7 @@ class DatasetFile(TraceFile, Protocol):
 def recognise(path: Path) -> Callable[[Path], DatasetFile] | None:
     """Return the reader of a file's data set, None for a plain trace."""
     head = first_lines(path, 1)[0]
-    for reader in (SmdFile, BitbrainsFile, VsphereCsvFile):
+    for reader in READERS:
         if reader.recognises(path, head):
             return reader
     return None
@@ -63,7 +70,7 @@ def open_dataset(
     utilisation: str | None = None,
     keep: Sequence[str] = (),
 ) -> tuple[TraceSource, str]:
-    """Open traces of any kind: Pronto's own, SMD, Bitbrains, or exports of vSphere.
+    """Open traces of any kind: Pronto's own, published data sets, or exports of vSphere.
 
     Parameters
     ----------

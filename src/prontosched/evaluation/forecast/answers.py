@@ -334,7 +334,7 @@ def daily_table(results: dict[str, StudyResult]) -> Table:
     return _rmse_table(
         (
             "daily",
-            "Average RMSE of daily medians, from the same node and from all nodes of its cluster",
+            "Average RMSE of days, from the same node and from all nodes of its cluster",
             "For the cluster, the naive method and exponential smoothing forecast the average node.",
             ("Q1", "Q2", "Q4"),
         ),
@@ -354,7 +354,7 @@ def similar_table(results: dict[str, StudyResult]) -> Table:
     return _rmse_table(
         (
             "similar",
-            "Average RMSE of daily medians, from similar nodes",
+            "Average RMSE of days, from similar nodes",
             "SVM regression on the nodes of the same group; groups of about ten nodes.",
             ("Q1", "Q2"),
         ),
@@ -375,7 +375,7 @@ def windows_table(results: dict[str, StudyResult]) -> Table:
         (
             "windows",
             "Average RMSE for different forecasting windows",
-            "The median of the next window is forecast from the inside of the window before it, as long.",
+            "The next window's median or mean is forecast from the inside of the window before it, as long.",
             ("Q3", "Q4"),
         ),
         results,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from prontosched.evaluation.forecast.models import HourForecast, fill_forward, m
 from prontosched.subspace import Array
 from prontosched.telemetry.trace.rows import ready_wanted
 
+Level = Literal["median", "mean"]
 HOUR = 3600
 DAY = 24 * HOUR
 # The paper's forecasting windows, longest first.
@@ -52,7 +54,7 @@ class Windows:
 
     Attributes
     ----------
-    medians
+    levels
         Median of every window, `(M, windows)`; NaN where too little is known.
     chosen
         Windows whose successor is forecast, `(k,)`.
@@ -60,7 +62,7 @@ class Windows:
         The inside of the chosen windows, `(M, k, points)`.
     """
 
-    medians: Array
+    levels: Array
     chosen: NDArray[np.intp]
     points: Array
 
@@ -81,9 +83,9 @@ class ClusterWindows:
 
     @property
     def daily(self) -> Array:
-        """Daily medians, `(M, days)`; no columns where the trace is shorter than a day."""
+        """Daily levels, `(M, days)`; no columns where the trace is shorter than a day."""
         held = self.windows.get(DAY)
-        return np.empty((len(self.nodes), 0)) if held is None else held.medians
+        return np.empty((len(self.nodes), 0)) if held is None else held.levels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,14 +132,23 @@ class PanelBuilder:
     ----------
     windows
         How many windows of each length to choose for scoring, spread over the trace; None takes all.
+    level
+        What is forecast of a window: its `median` or its `mean`.
 
     Notes
     -----
-    Memory: one day of samples, the medians, and the chosen windows; not the trace.
+    Memory: one day of samples, the levels, and the chosen windows; not the trace.
     """
 
     def __init__(
-        self, name: str, nodes: tuple[str, ...], *, interval_seconds: float, steps: int, windows: int | None
+        self,
+        name: str,
+        nodes: tuple[str, ...],
+        *,
+        interval_seconds: float,
+        steps: int,
+        windows: int | None,
+        level: Level = "median",
     ) -> None:
         self.name, self.nodes = name, nodes
         self._block = max(1, round(DAY / interval_seconds))
@@ -148,9 +159,9 @@ class PanelBuilder:
             samples = round(length / interval_seconds)
             count = steps // samples if samples else 0
             if samples and count >= 2 and points_per_window(samples) >= FEWEST_POINTS:
-                self._plans[length] = _Plan(samples, _spread(count - 1, windows))
+                self._plans[length] = _Plan(samples, _spread(count - 1, windows), level)
             elif length == DAY and count >= 1 and samples > 1:
-                self._plans[length] = _Plan(samples, np.empty(0, dtype=np.intp))
+                self._plans[length] = _Plan(samples, np.empty(0, dtype=np.intp), level)
 
     def feed(self, ready: Array) -> None:
         """Take in the next samples of all nodes, `(M, n)`; NaN is unknown."""
@@ -183,10 +194,11 @@ class PanelBuilder:
 class _Plan:
     """What is kept of one window length."""
 
-    def __init__(self, samples: int, chosen: NDArray[np.intp]) -> None:
+    def __init__(self, samples: int, chosen: NDArray[np.intp], level: Level) -> None:
         self.samples, self.chosen = samples, chosen
         self.points_each = points_per_window(samples)
-        self._medians: list[Array] = []
+        self._level = level
+        self._levels: list[Array] = []
         self._points: list[Array] = []
         self._wanted = set(chosen.tolist())
         self._seen = 0
@@ -194,27 +206,29 @@ class _Plan:
     def take(self, day: Array) -> None:
         for start in range(0, day.shape[1] - self.samples + 1, self.samples):
             window = day[:, start : start + self.samples]
-            self._medians.append(median(window))
+            self._levels.append(level_of(window, self._level))
             if self._seen in self._wanted:
                 parts = window.reshape(len(window), self.points_each, -1)
-                self._points.append(median(parts))
+                self._points.append(level_of(parts, self._level))
             self._seen += 1
 
     def windows(self, nodes: int) -> Windows:
-        medians = np.stack(self._medians, axis=1) if self._medians else np.empty((nodes, 0))
+        levels = np.stack(self._levels, axis=1) if self._levels else np.empty((nodes, 0))
         points = np.stack(self._points, axis=1) if self._points else np.empty((nodes, 0, self.points_each))
-        return Windows(medians, self.chosen[: points.shape[1]], points)
+        return Windows(levels, self.chosen[: points.shape[1]], points)
 
 
-def median(values: Array) -> Array:
-    """Return the median along the last axis of what is known; NaN where less than half is."""
+def level_of(values: Array, level: Level = "median") -> Array:
+    """Return the median or mean along the last axis of what is known; NaN where less than half is."""
     unknown = np.isnan(values)
     if not unknown.any():
-        plain: Array = np.median(values, axis=-1)
+        plain: Array = (np.median if level == "median" else np.mean)(values, axis=-1)
         return plain
     known = 1.0 - unknown.mean(axis=-1)
     filled = np.where(unknown.all(axis=-1, keepdims=True), 0.0, values)
-    result: Array = np.where(known < FEWEST_KNOWN, np.nan, np.nanmedian(filled, axis=-1))
+    result: Array = np.where(
+        known < FEWEST_KNOWN, np.nan, (np.nanmedian if level == "median" else np.nanmean)(filled, axis=-1)
+    )
     return result
 
 
@@ -369,7 +383,7 @@ def _on_grid(path: Path, times: Array, values: Array, step: float) -> tuple[floa
     return float(times[0]), grid
 
 
-def trace_panel(traces: TraceSet, *, windows: int | None) -> Panel:
+def trace_panel(traces: TraceSet, *, windows: int | None, level: Level = "median") -> Panel:
     """Cut the traces into windows, cluster by cluster; nodes of a cluster share one clock."""
     step = traces.interval_seconds
     clusters: list[ClusterWindows] = []
@@ -379,7 +393,12 @@ def trace_panel(traces: TraceSet, *, windows: int | None) -> Panel:
         offsets = [round((trace.start - first) / step) for trace in members]
         steps = max(at + len(trace.ready) for at, trace in zip(offsets, members, strict=True))
         builder = PanelBuilder(
-            name, tuple(t.node for t in members), interval_seconds=step, steps=steps, windows=windows
+            name,
+            tuple(t.node for t in members),
+            interval_seconds=step,
+            steps=steps,
+            windows=windows,
+            level=level,
         )
         day = max(1, round(86_400 / step))
         for start in range(0, steps, day):
@@ -397,6 +416,7 @@ def trace_panel(traces: TraceSet, *, windows: int | None) -> Panel:
         "interval": f"{step:g} s",
         "length": f"{longest / 86_400:.1f} days" if longest > 86_400 else f"{longest / 3600:.1f} hours",
         "rows": f"{traces.rows} read, {traces.dropped} dropped",
+        "forecast": f"{level}s of days and windows",
     }
     return Panel("your traces", False, traces.unit, step, tuple(clusters), card, tuple(traces.warnings))
 
@@ -415,7 +435,9 @@ def trace_example(traces: TraceSet) -> HourForecast | None:
     return None
 
 
-def collect_generated(shape: PaperShape, cluster: int, windows: int | None) -> ClusterWindows:
+def collect_generated(
+    shape: PaperShape, cluster: int, windows: int | None, level: Level = "median"
+) -> ClusterWindows:
     """Stream one generated cluster and keep its windows."""
     builder: PanelBuilder | None = None
     for chunk in shape.stream(cluster):
@@ -426,13 +448,14 @@ def collect_generated(shape: PaperShape, cluster: int, windows: int | None) -> C
                 interval_seconds=INTERVAL_SECONDS,
                 steps=shape.steps,
                 windows=windows,
+                level=level,
             )
         builder.feed(chunk.ready_ms)
     assert builder is not None  # a shape has at least a day
     return builder.finish()
 
 
-def generated_panel(shape: PaperShape, clusters: Sequence[ClusterWindows]) -> Panel:
+def generated_panel(shape: PaperShape, clusters: Sequence[ClusterWindows], level: Level = "median") -> Panel:
     """Name a generated data set."""
     nodes = sum(len(cluster.nodes) for cluster in clusters)
     card = {
@@ -441,6 +464,7 @@ def generated_panel(shape: PaperShape, clusters: Sequence[ClusterWindows]) -> Pa
         "interval": f"{INTERVAL_SECONDS:g} s",
         "length": f"{shape.days} days",
         "seed": str(shape.seed),
+        "forecast": f"{level}s of days and windows",
     }
     return Panel("generated data set", True, "ms", INTERVAL_SECONDS, tuple(clusters), card)
 

@@ -41,7 +41,7 @@ STYLE = {
 }
 CAPTIONS = {
     "example": "One hour of one node, forecast one sample ahead, each time from the hour before.",
-    "daily": "Errors of daily medians. Bars are averages, dots are single nodes.",
+    "daily": "Errors of days. Bars are averages, dots are single nodes.",
     "windows": "Error against the length of the window: the past window is as long as the one forecast.",
     "alarms": "The same alarms judged twice. In brackets: share of days that are spikes. "
     "0.5 is what a method without any skill gets; a per-node average gets more where nodes have no spikes at all.",
@@ -102,7 +102,7 @@ def draw_daily(result: StudyResult, unit: str) -> Any:
             )
             axes.plot([at] * len(nodes), nodes, ".", color="#20242a", markersize=3, alpha=0.5)
     axes.set_xticks(range(len(groups)), [f"{scope}\n{days} days" for scope, days in groups])
-    axes.set(ylabel=f"RMSE of daily medians [{unit}]")
+    axes.set(ylabel=f"RMSE of days [{unit}]")
     figure.legend(loc="outside upper left", ncols=4)
     return figure
 

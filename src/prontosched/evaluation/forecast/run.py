@@ -148,7 +148,7 @@ def _run(settings: ForecastSettings, progress: ProgressDisplay) -> ForecastOutco
                 interval_seconds=settings.interval_seconds,
                 tell=lambda file: advance(1),
             )
-        panel = trace_panel(traces, windows=settings.study.windows)
+        panel = trace_panel(traces, windows=settings.study.windows, level=settings.study.level)
         if not panel.lengths() and not settings.generated:
             raise TelemetryError(
                 "a trace must hold at least two windows of 15 minutes with 8 samples each, "
@@ -171,13 +171,13 @@ def collect(settings: ForecastSettings, progress: ProgressDisplay) -> Panel:
     """Stream the generated data set, one cluster per task."""
     shape, windows = settings.shape, settings.study.windows
     tasks = [
-        Task(f"cluster-{index}", collect_generated, (shape, index, windows))
+        Task(f"cluster-{index}", collect_generated, (shape, index, windows, settings.study.level))
         for index in range(shape.clusters)
     ]
     # Kept in memory only: to generate it again costs little more than to read it.
     with progress("generating data", len(tasks)) as advance:
         answers = run_tasks(tasks, jobs=settings.jobs, cache=Cache(None, ""), advance=advance)
-    return generated_panel(shape, [answers[task.name] for task in tasks])
+    return generated_panel(shape, [answers[task.name] for task in tasks], settings.study.level)
 
 
 def _study(
@@ -205,6 +205,6 @@ def _fingerprint(panel: Panel) -> str:
     for cluster in panel.clusters:
         digest.update(repr((cluster.name, cluster.nodes)).encode())
         for windows in cluster.windows.values():
-            digest.update(np.ascontiguousarray(windows.medians).tobytes())
+            digest.update(np.ascontiguousarray(windows.levels).tobytes())
             digest.update(np.ascontiguousarray(windows.points).tobytes())
     return digest.hexdigest()

@@ -33,7 +33,7 @@ from prontosched.evaluation.forecast.models import (
     group_nodes,
     smooth,
 )
-from prontosched.evaluation.forecast.panel import DAY, LENGTHS, Panel, filled_histories
+from prontosched.evaluation.forecast.panel import DAY, LENGTHS, Level, Panel, filled_histories
 from prontosched.evaluation.truth import D4
 from prontosched.subspace import Array
 
@@ -395,12 +395,15 @@ class StudySettings:
         Windows per length and cluster; None takes all.
     alarm_days
         Days whose spikes are forecast, the last ones; None takes all.
+    level
+        What is forecast of a day or window: its `median` or its `mean`. The paper says both.
     """
 
     targets: int | None = None
     windows: int | None = 12
     alarm_days: int | None = 7
     seed: int = 7
+    level: Level = "median"
 
 
 @dataclass(slots=True)
@@ -410,7 +413,7 @@ class StudyResult:
     Attributes
     ----------
     daily
-        Past days -> errors of daily medians by `scope/method` (scope "similar" holds the groupings).
+        Past days -> errors of daily levels by `scope/method` (scope "similar" holds the groupings).
     windows
         Window length in seconds -> errors by method.
     alarms
@@ -466,8 +469,8 @@ def lay_out_tasks(panel: Panel, settings: StudySettings) -> list[Task]:
                 tasks.append(Task(f"daily-{place}-{past}-{day}", daily_day, arguments))
         for length, windows in cluster.windows.items():
             for index, here in enumerate(windows.chosen.tolist()):
-                if here + 1 < windows.medians.shape[1]:
-                    pair = windows.medians[:, here : here + 2]
+                if here + 1 < windows.levels.shape[1]:
+                    pair = windows.levels[:, here : here + 2]
                     arguments = (windows.points[:, index], pair, targets, settings.seed)
                     tasks.append(Task(f"window-{place}-{length}-{here}", window_pair, arguments))
     daily = [cluster.daily for cluster in panel.clusters]

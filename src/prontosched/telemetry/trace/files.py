@@ -138,12 +138,19 @@ def parse_time(text: str) -> float:
 
 
 class CsvFile:
-    """A CSV file with a header line; separated by comma, semicolon or tab, plain or gzipped."""
+    """A CSV file; separated by comma, semicolon or tab, plain or gzipped.
 
-    def __init__(self, path: Path) -> None:
+    Parameters
+    ----------
+    names
+        The columns of a file without a header line; not given, the first line names them.
+    """
+
+    def __init__(self, path: Path, names: tuple[str, ...] = ()) -> None:
         self.path = path
+        self._header = not names
         with self._open() as stream:
-            header = self._lines(stream.readline, HEADER_LIMIT_CHARACTERS)
+            header = ",".join(names) or self._lines(stream.readline, HEADER_LIMIT_CHARACTERS)
             if not header.strip():
                 raise TelemetryError(
                     f"{path}: a trace must start with a line of column names, got an empty file"
@@ -168,7 +175,8 @@ class CsvFile:
         clock = order[wanted.timestamp] if wanted.timestamp else None
         owner = order[wanted.node] if wanted.node else None
         with self._open() as stream:
-            stream.readline()
+            if self._header:
+                stream.readline()
             while lines := self._lines(lambda: list(itertools.islice(stream, size))):
                 lines = [line for line in lines if not line.isspace()]
                 counts.rows += len(lines)

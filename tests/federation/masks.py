@@ -1,9 +1,6 @@
 """Perturbation masks: differential privacy for one block, as the paper's authors propose it.
 
-Off everywhere in Pronto, and for a reason: at Pronto's block sizes the mask is hundreds
-of times larger than the data it hides. The functions are here so that anyone can compute
-what a mask would cost; `docs/privacy.md` says what it gives. Metric names can be hidden
-at no such price: see `prontosched.federation.schema.hashed`.
+No part of Pronto: what docs/privacy.md and docs/decisions/0007 say of them is computed and tested with these.
 """
 
 from __future__ import annotations

@@ -1,0 +1,107 @@
+"""The catalogue: which data sets there are, where each is published, under which licence, and how to read it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class PublishedDataset(NamedTuple):
+    """One data set.
+
+    Attributes
+    ----------
+    kind
+        Name of its reader; empty where there is none yet.
+    """
+
+    name: str
+    what: str
+    ready: str
+    where: str
+    licence: str
+    size: str
+    command: str
+    kind: str = ""
+
+
+CATALOGUE = (
+    PublishedDataset(
+        "SMD",
+        "28 servers, 38 metrics, 1 min, 5 weeks",
+        "none; load_1 stands in",
+        "github.com/NetManAIOps/OmniAnomaly, folder ServerMachineDataset",
+        "MIT",
+        "about 470 MB",
+        "pronto evaluate ServerMachineDataset/train",
+        "smd",
+    ),
+    PublishedDataset(
+        "Bitbrains",
+        "1,250 and 500 VMs, 10 metrics, 5 min, 1 to 3 months (GWA-T-12)",
+        "none; name a column",
+        "gwa.ewi.tudelft.nl/datasets/gwa-t-12-bitbrains",
+        "none named: free to use if archive and paper (Shen et al., CCGrid 2015) are cited; ask before passing it on",
+        "about 2 GB",
+        "pronto forecast fastStorage/2013-8 --ready 'CPU usage [%]'",
+        "bitbrains",
+    ),
+    PublishedDataset(
+        "Westermo",
+        "19 test systems, 23 metrics, 30 s, 1 month",
+        "none; load-1m stands in",
+        "github.com/westermo/test-system-performance-dataset",
+        "CC BY 4.0",
+        "about 360 MB",
+        "pronto evaluate test-system-performance-dataset/data",
+        "westermo",
+    ),
+    PublishedDataset(
+        "Alibaba 2018",
+        "about 4,000 machines, 7 metrics, 10 s, 8 days (machine usage)",
+        "none; name a column",
+        "github.com/alibaba/clusterdata, folder cluster-trace-v2018",
+        "none named: free for research; its publisher asks to be told and cited",
+        "about 9 GB unpacked",
+        "sort -t, -k1,1 -k2,2n machine_usage.csv | head -n 700000 > some.csv; "
+        "pronto evaluate some.csv --ready cpu_util_percent",
+        "alibaba",
+    ),
+    PublishedDataset(
+        "Exathlon",
+        "93 traces of Spark applications on 4 machines, 2,283 metrics, 1 s",
+        "none; name a column",
+        "github.com/exathlonbenchmark/exathlon",
+        "not for commercial use: no part of it may come with Pronto",
+        "about 25 GB unpacked",
+        "pronto evaluate cpu_contention --ready driver_StreamingMetrics_streaming_lastCompletedBatch_totalDelay_value",
+        "exathlon",
+    ),
+    PublishedDataset(
+        "SAP Cloud Infrastructure",
+        "about 1,800 hypervisors and 48,000 VMs, 30 days; the nearest to the paper's",
+        "yes: CPU ready and contention",
+        "zenodo.org/records/17357494",
+        "see the record",
+        "see the record",
+        "no reader yet: bring it to a trace (docs/telemetry.md)",
+    ),
+    PublishedDataset(
+        "vSphere exports",
+        "your own vCenter, usually 20 s",
+        "cpu.ready.summation or cpu.readiness.average",
+        "your own vCenter",
+        "yours",
+        "yours",
+        "pronto evaluate stats.csv",
+        "vsphere",
+    ),
+    PublishedDataset(
+        "the paper's shape",
+        "any number of nodes, 52 or 134 metrics, 20 s, 28 days",
+        "in ms",
+        "generated",
+        "Pronto's",
+        "as asked",
+        "pronto generate vms made --length 28d --format parquet",
+    ),
+)
