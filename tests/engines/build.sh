@@ -60,6 +60,16 @@ kubernetes() {
     )
 }
 
+# With the stages that let nodes and pods behave as with a kubelet.
+kwok() {
+    program kwok sigs.k8s.io/kwok/cmd/kwok sigs.k8s.io/kwok@v0.8.0
+    source=$(go mod download -json sigs.k8s.io/kwok@v0.8.0 | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+    for file in "$source"/kustomize/stage/node/fast/node-*.yaml "$source"/kustomize/stage/pod/fast/pod-*.yaml; do
+        echo ---
+        cat "$file"
+    done >"$target/kwok-stages.yaml"
+}
+
 # Only the definitions of its kinds: an API server takes a PodMonitor by them.
 prometheus_operator() {
     folder=$target/prometheus-operator
@@ -77,7 +87,7 @@ one() {
     kubernetes) for version in $kubernetes_versions; do kubernetes "$version"; done ;;
     etcd) program etcd go.etcd.io/etcd/server/v3 go.etcd.io/etcd/server/v3@v3.6.6 ;;
     helm) program helm helm.sh/helm/v4/cmd/helm helm.sh/helm/v4@v4.3.1 ;;
-    kwok) program kwok sigs.k8s.io/kwok/cmd/kwok sigs.k8s.io/kwok@v0.8.0 ;;
+    kwok) kwok ;;
     nats-server) program nats-server github.com/nats-io/nats-server/v2 github.com/nats-io/nats-server/v2@v2.15.2 ;;
     prometheus-operator) prometheus_operator ;;
     *)

@@ -48,9 +48,8 @@ def _allowed(api: ApiServer) -> bool:
 class Cluster:
     """The control plane, and what a test does with it."""
 
-    def __init__(self, folder: Path, *, names_only: bool = True, binaries: Path = BINARIES) -> None:
+    def __init__(self, folder: Path, *, names_only: bool = True) -> None:
         self.folder = folder
-        self.binaries = binaries
         self.names_only = names_only
         self.url = f"https://127.0.0.1:{free_port()}"
         self.extender_port = free_port()
@@ -143,7 +142,7 @@ class Cluster:
             *("--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}"),
         )
         self._run(
-            str(self.binaries / "kube-apiserver"),
+            str(BINARIES / "kube-apiserver"),
             *("--etcd-servers", clients, "--bind-address", "127.0.0.1"),
             *("--advertise-address", "127.0.0.1", "--secure-port", self.url.rpartition(":")[2]),
             *("--cert-dir", str(self.folder / "cert"), "--token-auth-file", str(self.folder / "tokens.csv")),
@@ -192,7 +191,7 @@ class Cluster:
         }
         (self.folder / "scheduler.json").write_text(json.dumps(configuration))
         self._run(
-            str(self.binaries / "kube-scheduler"),
+            str(BINARIES / "kube-scheduler"),
             *("--config", str(self.folder / "scheduler.json")),
             *("--bind-address", "127.0.0.1", "--secure-port", str(free_port())),
             *("--cert-dir", str(self.folder / "scheduler-cert")),
