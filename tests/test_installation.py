@@ -195,3 +195,13 @@ def test_debian_package_installs_runs_and_purges_without_a_trace(ready: Tree) ->
     finally:
         ready.run("apt-get purge -y -qq prontosched >/dev/null 2>&1")
     assert ready.run(f"find {places} -name '*pronto*' 2>/dev/null | sort") == before
+
+
+def test_slurm_of_this_release_obeys_the_gate(ready: Tree) -> None:
+    ready.install("slurmctld", "slurmd", "slurm-client", "munge", "procps")
+    version = ready.run("slurmctld -V").split()[1]
+    said = ready.run("make test DAEMONS=0 ARGS='tests/gates/test_slurm.py tests/gates/test_slurm_weight.py'")
+
+    assert re.search(r"\d+ passed", said), said[-2000:]
+    assert "failed" not in said
+    assert " Slurm (" not in said, f"skipped for want of Slurm, though {version} is installed"
