@@ -71,7 +71,7 @@ def test_older_scheduler_is_answered_in_its_own_keys() -> None:
     assert filter_answer(question, refuse_n1)["failedNodes"] == {"n1": "pronto: cpu_user is rising"}
     assert filter_answer(question, refuse_n1)["failedAndUnresolvableNodes"].keys() == {"n1"}
     scores = {"n4": math.nan, "n1": 0.99}
-    assert prioritize_answer(question, scores.__getitem__) == [
+    assert prioritize_answer(question, map(scores.__getitem__, question.names)) == [
         {"host": "n4", "score": 5},
         {"host": "n1", "score": 0},
     ]
@@ -85,7 +85,8 @@ def test_older_scheduler_with_whole_nodes_is_answered_with_nodes() -> None:
 
 def test_priorities_run_from_ten_for_a_calm_node_down_to_zero() -> None:
     chances = {"n4": 0.04, "n1": 0.96}
-    answer = prioritize_answer(read_request(recorded("prioritize-names.json")), chances.__getitem__)
+    question = read_request(recorded("prioritize-names.json"))
+    answer = prioritize_answer(question, map(chances.__getitem__, question.names))
 
     assert answer == [{"Host": "n4", "Score": 10}, {"Host": "n1", "Score": 0}]
 
@@ -103,7 +104,7 @@ def test_node_nothing_is_known_of_passes_with_a_neutral_score() -> None:
     question = read_request(recorded("filter-names.json"))
 
     assert filter_answer(question, lambda node: None)["NodeNames"] == ["n4", "n1"]
-    assert {row["Score"] for row in prioritize_answer(question, lambda node: math.nan)} == {5}
+    assert {row["Score"] for row in prioritize_answer(question, [math.nan] * len(question.names))} == {5}
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,9 @@ def test_answer_never_holds_a_name_that_was_not_sent(
     failed = set() if set(sent) <= refusing else set(sent) & refusing
     assert [*passed] == [name for name in sent if name not in failed]
     assert set(answer["failednodes"]) == set(answer["failedandunresolvablenodes"]) == failed
-    assert [next(iter(row.values())) for row in prioritize_answer(question, lambda n: math.nan)] == sent
+    assert [
+        next(iter(row.values())) for row in prioritize_answer(question, [math.nan] * len(question.names))
+    ] == sent
 
 
 @given(st.floats())
@@ -316,7 +319,7 @@ def test_without_a_veto_nothing_is_refused_and_the_calm_preferred() -> None:
     ledger = ledger_of({"n1": BUSY, "n2": QUIET}, Rules(enforce=True))
 
     assert ledger.settle(0.0) == []
-    assert [suitability(ledger.chance(name, 1.0)) for name in ("n1", "n2", "n3")] == [2, 9, 5]
+    assert [suitability(chance) for chance in ledger.chances(("n1", "n2", "n3"), 1.0)] == [2, 9, 5]
 
 
 def test_fleet_that_is_contended_throughout_stays_open() -> None:

@@ -153,13 +153,14 @@ def filter_answer(request: ExtenderRequest, refusal: Callable[[str], Verdict | N
     return dict(zip(keys, (names, nodes, failed, failed, ""), strict=True))
 
 
-def prioritize_answer(request: ExtenderRequest, chance: Callable[[str], float]) -> list[dict[str, Any]]:
+def prioritize_answer(request: ExtenderRequest, chances: Iterable[float]) -> list[dict[str, Any]]:
     """Answer how well each node suits, from 0 to 10: the lower its chance of contention, the better.
 
-    `chance` gives the chance of contention on a node; NaN where nothing is known of it.
+    `chances` are those of contention on the nodes, in their order; NaN where nothing is known.
     """
     host, score = ("host", "score") if request.lower else ("Host", "Score")
-    return [{host: name, score: suitability(chance(name))} for name in request.names]
+    named = zip(request.names, chances, strict=True)
+    return [{host: name, score: suitability(chance)} for name, chance in named]
 
 
 def suitability(chance: float) -> int:
@@ -258,14 +259,18 @@ class Ledger:
         newest = self.decisions.verdict(node)
         return None if newest is None or newest.expired(now) else newest
 
-    def chance(self, node: str, now: float) -> float:
-        """Return the chance of contention on `node`, jobs just placed there counted; NaN when unknown."""
-        newest = self.verdict(node, now)
-        if newest is None:
-            return math.nan
-        entry = self._known.get(node)
-        cpus = USUAL_NODE_CPUS if entry is None else entry.cpus
-        return crowded_chance(newest.score, self.placements.cpus(node, now), cpus)
+    def chances(self, nodes: Iterable[str], now: float) -> list[float]:
+        """Return the chance of contention on each node, jobs just placed there counted; NaN when unknown."""
+        verdict, known, placed = self.decisions.verdict, self._known, self.placements.cpus
+        found = []
+        for node in nodes:
+            newest, entry = verdict(node), known.get(node)
+            if newest is None or newest.expired(now):
+                found.append(math.nan)
+                continue
+            cpus = USUAL_NODE_CPUS if entry is None else entry.cpus
+            found.append(crowded_chance(newest.score, placed(node, now), cpus))
+        return found
 
     def best(self, now: float) -> list[Candidate]:
         """Return the nodes in service, the one to prefer first."""
@@ -276,7 +281,8 @@ class Ledger:
         if newest is None:
             return Candidate(name, math.nan, "unknown", "nothing valid is known of the node", placed)
         state = "refusing" if newest.refuse else "contended" if newest.score >= CONTENDED else "accepting"
-        return Candidate(name, self.chance(name, now), state, newest.reason, placed)
+        (chance,) = self.chances([name], now)
+        return Candidate(name, chance, state, newest.reason, placed)
 
     def settle(self, now: float) -> list[RefusalChange]:
         """Bring the refusals up to date with the newest verdicts, and return what changed."""
@@ -389,8 +395,9 @@ class Extender:
 
     async def _prioritize(self, request: web.Request) -> web.Response:
         asked, now = await self._asked(request, "prioritize")
+        names = asked.names
         answer = prioritize_answer(
-            asked, lambda node: self.ledger.chance(node, now) if self._enforce else math.nan
+            asked, self.ledger.chances(names, now) if self._enforce else [math.nan] * len(names)
         )
         if self._enforce:
             # An extender is not told where the pod goes: most likely to one of the best.
