@@ -259,8 +259,14 @@ def test_a_key_follows_another_without_a_message_lost(
     ("line", "match"),
     [
         ("node n1 rubbish", "line 1 of .*a key must be ed25519: and 32 bytes as base64"),
-        ("king n1 ed25519:" + "A" * 43 + "=", "line 1 of .*a line has node or aggregator, a place and a key"),
-        ("node ed25519:" + "A" * 43 + "=", "line 1 of .*a line has node or aggregator, a place and a key"),
+        (
+            "king n1 ed25519:" + "A" * 43 + "=",
+            "line 1 of .*a line has node, aggregator or viewer, a place and a key",
+        ),
+        (
+            "node ed25519:" + "A" * 43 + "=",
+            "line 1 of .*a line has node, aggregator or viewer, a place and a key",
+        ),
         ("node a//b ed25519:" + "A" * 43 + "=", "a name must be 1 to 8 parts"),
     ],
 )

@@ -174,7 +174,7 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
     link: Any = None
     if settings.nats is not None:
         from prontosched.agent.federation import FederationFollower
-        from prontosched.federation.address import IDENTITY_FILE, Address
+        from prontosched.federation.address import KEY_FILES, Address
         from prontosched.federation.nats import NatsLink
         from prontosched.federation.tree import split
 
@@ -184,7 +184,7 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
         link = NatsLink(
             address,
             name=settings.name or os.uname().nodename,
-            identity=(settings.state or default_folder()) / IDENTITY_FILE,
+            identity=(settings.state or default_folder()) / KEY_FILES["node"],
         )
         found.append(
             FederationFollower(

@@ -96,7 +96,7 @@ def command(
     """
     from prontosched.agent.logs import log_to_stderr
     from prontosched.agent.store import default_folder
-    from prontosched.federation.address import AGGREGATOR_FILE, Address
+    from prontosched.federation.address import KEY_FILES, Address
     from prontosched.federation.aggregator import Aggregator
     from prontosched.federation.leases import LeaderLease
     from prontosched.federation.nats import NatsLink
@@ -109,7 +109,7 @@ def command(
     for name in filter(None, names):
         split(name)
     holder = f"{os.uname().nodename}-{os.getpid()}"
-    link = NatsLink(place, name=f"aggregate-{holder}", identity=default_folder() / AGGREGATOR_FILE)
+    link = NatsLink(place, name=f"aggregate-{holder}", identity=default_folder() / KEY_FILES["aggregator"])
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -62,7 +62,13 @@ def command(
 @click.option(
     "--name", metavar="PLACE", help="Place to register, such as paris/rack7/n3.  [default: host name]"
 )
-@click.option("--aggregator", is_flag=True, help="The key of `pronto aggregate`; its place is * unless told.")
+@click.option(
+    "--role",
+    type=click.Choice(["node", "aggregator", "viewer"]),
+    default="node",
+    show_default=True,
+    help="Whose key: the agent's, that of `pronto aggregate`, or one who only looks.",
+)
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
@@ -70,7 +76,7 @@ def command(
     help="Where the key lies.  [default: $XDG_STATE_HOME/pronto]",
 )
 @click.option("--renew", is_flag=True, help="Make the next key, which follows once it is registered.")
-def keys(name: str | None, aggregator: bool, state: Path | None, renew: bool) -> None:
+def keys(name: str | None, role: str, state: Path | None, renew: bool) -> None:
     """Print the line that registers this machine's public key.
 
     Makes the private key at the first call. Collect the lines of all machines in one file and
@@ -81,13 +87,43 @@ def keys(name: str | None, aggregator: bool, state: Path | None, renew: bool) ->
         pronto federation keys --name paris/rack7/n3
     """
     from prontosched.agent.store import default_folder
-    from prontosched.federation.address import AGGREGATOR_FILE, IDENTITY_FILE
-    from prontosched.federation.signing import AGGREGATOR, NODE, next_path, read_identity
+    from prontosched.federation.address import KEY_FILES
+    from prontosched.federation.signing import next_path, read_identity
 
-    path = (state or default_folder()) / (AGGREGATOR_FILE if aggregator else IDENTITY_FILE)
+    path = (state or default_folder()) / KEY_FILES[role]
     found = read_identity(next_path(path) if renew else path)
-    place = name or ("*" if aggregator else os.uname().nodename)
-    click.echo(f"{AGGREGATOR if aggregator else NODE} {place} {found.public}")
+    place = name or ("*" if role == "aggregator" else os.uname().nodename)
+    click.echo(f"{role} {place} {found.public} {found.user}")
+
+
+@command.command()
+@click.option(
+    "--keys",
+    "path",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the registered keys.",
+)
+@click.option("--group", default="default", show_default=True, help="Name of the federation.")
+@click.option("--depth", type=int, help="As in the address.")
+@click.option("--shards", type=int, default=1, show_default=True, help="As in the address.")
+def users(path: Path, group: str, depth: int | None, shards: int) -> None:
+    """Print the accounts of a nats-server: one user for each registered key, with the least rights.
+
+    \b
+    Example:
+        pronto federation users --keys keys --group prod > accounts.conf
+    """
+    from prontosched.federation.accounts import server_accounts
+    from prontosched.federation.address import checked_group
+    from prontosched.federation.signing import KeyRing
+    from prontosched.federation.tree import Tree
+
+    try:
+        tree = Tree(depth=depth, shards=shards)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    click.echo(server_accounts(KeyRing(path, tree).lines, checked_group(group), tree), nl=False)
 
 
 def _ask_bus(address: str, top: int, wait: float, as_json: bool) -> None:

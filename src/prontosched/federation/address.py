@@ -37,8 +37,8 @@ RULE: dict[str, tuple[str, Callable[[str], Any]]] = {
     "trigger": ("kind", str),
     "max_age": ("max_age_seconds", float),
 }
-# Where private keys lie in the state folder, of an agent and of `pronto aggregate`.
-IDENTITY_FILE, AGGREGATOR_FILE = "federation.key", "aggregate.key"
+# Where private keys lie in the state folder, by role.
+KEY_FILES = {"node": "federation.key", "aggregator": "aggregate.key", "viewer": "viewer.key"}
 KEYS = (*FILES, *TREE, *RULE)
 _GROUP = re.compile(r"^[A-Za-z0-9_-]{1,32}$")
 
@@ -104,9 +104,7 @@ class Address:
         unknown = sorted(set(options) - set(KEYS))
         if unknown:
             raise FederationError(f"an address may have {', '.join(KEYS)} after '?', got {unknown[0]!r}")
-        group = last.path.strip("/") or "default"
-        if not _GROUP.match(group):
-            raise FederationError(f"group must be 1 to 32 letters, digits, '-' or '_', got {group!r}")
+        group = checked_group(last.path.strip("/") or "default")
         try:
             servers = [f"{p.scheme}://{p.hostname}:{p.port or 4222}" for p in map(urlsplit, written)]
             tree = Tree(
@@ -168,6 +166,13 @@ class Address:
             ) from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         return context
+
+
+def checked_group(group: str) -> str:
+    """Return the name of a federation, or say what is wrong with it."""
+    if not _GROUP.match(group):
+        raise FederationError(f"group must be 1 to 32 letters, digits, '-' or '_', got {group!r}")
+    return group
 
 
 def _value(options: Mapping[str, str], name: str, kind: Callable[[str], Any]) -> Any:

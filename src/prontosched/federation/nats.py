@@ -25,10 +25,12 @@ from typing import Any, TypeVar
 
 from prontosched.errors import FederationError
 from prontosched.extras import missing_extra
+from prontosched.federation.accounts import API, Subjects
 from prontosched.federation.address import Address
 from prontosched.federation.link import (
     DECISIONS,
     LEASES,
+    MAX_KEYS,
     MESSAGE_LIMIT,
     SUMMARIES,
     TOPICS,
@@ -36,7 +38,7 @@ from prontosched.federation.link import (
     LinkDownError,
     Subscription,
 )
-from prontosched.federation.signing import Identity, KeyRing, Seals, unsealed
+from prontosched.federation.signing import Identity, KeyRing, Seals, read_identity, unsealed
 from prontosched.federation.tree import MAX_NODES
 
 try:
@@ -45,7 +47,7 @@ try:
     from nats.errors import Error as NatsError
     from nats.errors import NoServersError, UnexpectedEOF
     from nats.js import JetStreamContext
-    from nats.js.api import Header, StorageType
+    from nats.js.api import Header, RePublish, StorageType
     from nats.js.errors import APIError, BadRequestError, NotFoundError
     from nats.js.kv import KeyValue
 except ModuleNotFoundError as error:
@@ -86,6 +88,11 @@ class _Client(Client):
         super().__init__()
         self._secure = secure
 
+    @property
+    def asks_for_key(self) -> bool:
+        """True where the server lets in only who can sign what it gave out."""
+        return bool(self._server_info.get("nonce"))
+
     def _connect_command(self) -> bytes:
         # The library would go on in the clear, password and all, with a server that has no TLS.
         if self._secure and not self._server_info.get("tls_required"):
@@ -109,6 +116,8 @@ class NatsSession:
         consumer that is too slow.
     seals
         Signs what is sent and checks what arrives; None where messages are not signed.
+    user_seed
+        Who we are to a bus that knows its users by keys; empty for no one.
 
     Attributes
     ----------
@@ -126,8 +135,11 @@ class NatsSession:
         timeout: float,
         report: Callable[[str], None],
         seals: Seals | None = None,
+        user_seed: str = "",
     ) -> None:
         self.options = address.client_options()
+        if user_seed:
+            self.options["nkeys_seed_str"] = user_seed
         self.group = address.group
         self.name = name
         self.timeout = timeout
@@ -138,7 +150,9 @@ class NatsSession:
         self._report = report
         self._denied: set[str] = set()
         self._unreadable: set[str] = set()
-        self._client: Client
+        self._private = False
+        self._api = "$JS.API"
+        self._client: _Client
         self._js: JetStreamContext
 
     @property
@@ -163,7 +177,10 @@ class NatsSession:
                 max_outstanding_pings=2,
                 error_cb=self._complain,
             )
-            self._js = self._client.jetstream(timeout=self.timeout)
+            # A bus that asks for a key has an account for each; see `prontosched.federation.accounts`.
+            self._private = "nkeys_seed_str" in self.options and self._client.asks_for_key
+            self._api = API if self._private else "$JS.API"
+            self._js = self._client.jetstream(timeout=self.timeout, prefix=self._api)
             for topic in TOPICS:
                 await self._make_bucket(topic)
             await self._compare_clocks()
@@ -239,11 +256,11 @@ class NatsSession:
         """Deliver to a subscription: from now on live, then what was there before."""
 
         async def arrived(message: Msg) -> None:
-            key = message.subject[len(self._subject(subscription.topic, "")) :]
+            key = message.subject[len(self._live(subscription.topic, "")) :]
             subscription.deliver(Entry(key, message.data, 0, time.monotonic() + self.offset))
 
         subscription.age()
-        subject = self._subject(subscription.topic, subscription.pattern)
+        subject = self._live(subscription.topic, subscription.pattern)
         self.subscriptions[subscription] = await self._client.subscribe(subject, cb=arrived)
         await self._flush()
         # In this order: the report that subscribing is forbidden may come a moment later.
@@ -284,6 +301,9 @@ class NatsSession:
             if entry is not None:
                 subscription.deliver(entry, live=False)
             return
+        if self._private:
+            await self._read_each(subscription)
+            return
         bucket = self._bucket(topic)
         values = KeyValue(bucket, self._stream(topic), self._subject(topic, ""), self._js, True)
         watcher: Any = await values.watch(pattern, inactive_threshold=30)
@@ -295,14 +315,26 @@ class NatsSession:
         finally:
             await watcher.stop()
 
+    async def _read_each(self, subscription: Subscription) -> None:
+        """Read key by key: across accounts no consumer can deliver."""
+        topic, start = subscription.topic, len(self._subject(subscription.topic, ""))
+        wanted = self._subject(topic, subscription.pattern)
+        info = await self._js.stream_info(self._stream(topic), subjects_filter=wanted)
+        subjects = list(info.state.subjects or {})[:MAX_KEYS]
+        for first in range(0, len(subjects), PUTS_AT_ONCE):
+            batch = [subject[start:] for subject in subjects[first : first + PUTS_AT_ONCE]]
+            for entry in await asyncio.gather(*(self._get(topic, key) for key in batch)):
+                if entry is not None:
+                    subscription.deliver(entry, live=False)
+
     async def _make_bucket(self, topic: str) -> None:
-        try:
-            await self._js.stream_info(self._stream(topic))
-            return
-        except NotFoundError:
-            log.debug("no bucket for %s yet", topic)
         why = "none, and this user may not begin one"
         try:
+            try:
+                await self._js.stream_info(self._stream(topic))
+                return
+            except NotFoundError:
+                log.debug("no bucket for %s yet", topic)
             await self._js.create_key_value(
                 bucket=self._bucket(topic),
                 history=1,
@@ -311,6 +343,7 @@ class NatsSession:
                 max_bytes=MAX_BUCKET_BYTES if topic == SUMMARIES else MAX_BUCKET_BYTES // 16,
                 storage=StorageType.MEMORY if topic == DECISIONS else StorageType.FILE,
                 direct=True,
+                republish=self._republished(topic),
             )
             return
         except BadRequestError as error:
@@ -349,13 +382,25 @@ class NatsSession:
     def _forbidden(self, topic: str) -> bool:
         """Tell whether the bus has refused to answer for the store of a topic."""
         stream = self._stream(topic).lower()
-        return any(subject.startswith("$js.api.") and stream in subject for subject in self._denied)
+        return any(
+            subject.startswith(f"{self._api.lower()}.") and stream in subject for subject in self._denied
+        )
 
     def _bucket(self, topic: str) -> str:
         return f"pronto-{self.group}-{topic}"
 
     def _stream(self, topic: str) -> str:
         return f"KV_{self._bucket(topic)}"
+
+    def _live(self, topic: str, key: str) -> str:
+        """Return where values of a key are heard as they come."""
+        return Subjects(self.group).live(topic, key) if self._private else self._subject(topic, key)
+
+    def _republished(self, topic: str) -> RePublish | None:
+        """Let the store itself tell what it took: across accounts nothing else is heard."""
+        return (
+            RePublish(src=self._subject(topic, ">"), dest=self._live(topic, ">")) if self._private else None
+        )
 
     def _subject(self, topic: str, key: str) -> str:
         return f"$KV.{self._bucket(topic)}.{key}"
@@ -414,7 +459,7 @@ class NatsLink:
         self.last_error = ""
         # Raises here, not in the thread, what is wrong with the address.
         self.address.client_options()
-        self.seals = _seals(self.address, identity)
+        self.seals, self._user_seed = _signing(self.address, identity)
         self.signed = self.seals is not None
         self._name = re.sub(r"[^A-Za-z0-9_-]", "-", name)[:60] or "member"
         self._offset = time.time() - time.monotonic()
@@ -550,7 +595,12 @@ class NatsLink:
     async def _connect(self) -> None:
         """Open a session and serve it until it ends."""
         session = NatsSession(
-            self.address, name=self._name, timeout=self.timeout, report=self._fault, seals=self.seals
+            self.address,
+            name=self._name,
+            timeout=self.timeout,
+            report=self._fault,
+            seals=self.seals,
+            user_seed=self._user_seed,
         )
         try:
             await session.open()
@@ -637,13 +687,19 @@ class NatsLink:
                         del self._newest[place]
 
 
-def _seals(address: Address, identity: Path | None) -> Seals | None:
-    if address.keys is None:
-        return None
-    ring = KeyRing(Path(address.keys), address.tree)
+def _signing(address: Address, identity: Path | None) -> tuple[Seals | None, str]:
+    """Return the seals of a link, and the seed of the key by which the bus may know it."""
+    seals, known = None, address.user is None and address.credentials is None
     path = Path(address.sign) if address.sign else identity
-    own = None if identity is None or path is None else Identity.open(path, registered=ring.registered)
-    return Seals(address.group, ring, own)
+    own: Identity | None = None
+    if address.keys is not None:
+        ring = KeyRing(Path(address.keys), address.tree)
+        if identity is not None and path is not None:
+            own = Identity.open(path, registered=ring.registered)
+        seals = Seals(address.group, ring, own)
+    if own is None and address.sign:
+        own = read_identity(Path(address.sign))
+    return seals, own.user_seed if own is not None and known else ""
 
 
 def _unchecked(entry: Entry) -> Entry:

@@ -17,6 +17,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 import struct
 import threading
 import time
@@ -31,6 +32,7 @@ from prontosched.federation.link import DECISIONS, LEASES, SCHEMAS, SUMMARIES, V
 from prontosched.federation.tree import MAX_NODES, ROOT, Tree, name_of, split, without_shard
 
 try:
+    import nkeys
     from nacl.exceptions import BadSignatureError
     from nacl.signing import SigningKey, VerifyKey
 except ModuleNotFoundError as error:
@@ -38,11 +40,12 @@ except ModuleNotFoundError as error:
 
 log = logging.getLogger(__name__)
 
-NODE, AGGREGATOR = "node", "aggregator"
+NODE, AGGREGATOR, VIEWER = "node", "aggregator", "viewer"
 MAGIC = b"PSE1"
 _HEAD = struct.Struct("<4s8sQQ64s")
 _NUMBERS = struct.Struct("<QQ")
 _PUBLIC = "ed25519:"
+_NKEY = re.compile(r"^U[A-Z2-7]{55}$")
 # Nodes that one line with a `*` stands for at most: as many as an aggregator takes by default.
 PATTERN_NODES = 1024
 RELOAD_SECONDS = 2.0
@@ -62,6 +65,9 @@ class Identity:
     ----------
     public
         The public key as it is registered.
+    user, user_seed
+        Public key and seed by which the bus knows this process, made out of the private key.
+        A key of its own: a server chooses what is signed with it.
     """
 
     def __init__(self, key: SigningKey, *, incarnation: int = 1) -> None:
@@ -69,6 +75,10 @@ class Identity:
         self.incarnation = incarnation
         self.public = _PUBLIC + base64.b64encode(bytes(key.verify_key)).decode()
         self.key_id = key_id(bytes(key.verify_key))
+        raw = hashlib.blake2b(bytes(key), digest_size=32, person=b"pronto nats user").digest()
+        seed: bytes = nkeys.encode_seed(raw, nkeys.PREFIX_BYTE_USER)
+        self.user_seed = seed.decode()
+        self.user: str = nkeys.from_seed(bytearray(seed)).public_key.decode()
         self._lock: int | None = None
 
     @classmethod
@@ -161,7 +171,7 @@ class Grant(NamedTuple):
     Attributes
     ----------
     role
-        `node` or `aggregator`.
+        `node`, `aggregator`, or `viewer`, who says nothing.
     place
         A name; `rack7/*` stands for all under rack7 and `*` for all there are.
     """
@@ -179,8 +189,17 @@ class Grant(NamedTuple):
         return self.place == "*" or self.place.endswith("/*")
 
 
+class Registered(NamedTuple):
+    """A line of the key ring, with the key by which the bus knows the user; empty where none is given."""
+
+    grant: Grant
+    public: bytes
+    nkey: str = ""
+
+
 @dataclass(slots=True)
-class _Registered:
+class _Ring:
+    lines: list[Registered] = field(default_factory=list)
     grants: dict[bytes, tuple[bytes, list[Grant]]] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     anywhere: int = 0
@@ -190,7 +209,8 @@ class KeyRing:
     """The public keys that the operator registered, read again when the file changes.
 
     A line has role, place and key: `node paris/rack7/n3 ed25519:…`, `aggregator root ed25519:…`.
-    A name may have several keys, so that one can follow another.
+    A name may have several keys, so that one can follow another. The key of the bus's user may
+    stand behind it.
 
     Parameters
     ----------
@@ -201,7 +221,7 @@ class KeyRing:
     def __init__(self, path: Path, tree: Tree) -> None:
         self.path = path
         self.tree = tree
-        self._found = _Registered()
+        self._found = _Ring()
         self._stamp: tuple[int, int] | None = None
         self._looked = -RELOAD_SECONDS
         self.version = 0
@@ -211,6 +231,11 @@ class KeyRing:
         """Return the public key behind a key's id and what it may say."""
         self._look()
         return self._found.grants.get(key)
+
+    @property
+    def lines(self) -> list[Registered]:
+        """The lines of the file."""
+        return self._found.lines
 
     def registered(self, public: str) -> bool:
         """Tell whether a public key is in the file."""
@@ -246,22 +271,26 @@ class KeyRing:
         self.version += 1
 
 
-def _read_ring(lines: Iterable[str], path: Path, tree: Tree) -> _Registered:
-    found = _Registered()
+def _read_ring(lines: Iterable[str], path: Path, tree: Tree) -> _Ring:
+    found = _Ring()
     nodes: set[Grant] = set()
     for number, line in enumerate(lines, 1):
         words = line.split("#")[0].split()
         if not words:
             continue
+        nkey = words.pop() if _NKEY.match(words[-1]) else ""
         try:
             role, place, public = words[0], " ".join(words[1:-1]), _read_public(words[-1])
-            if role not in (NODE, AGGREGATOR) or not place:
-                raise ValueError(f"a line has node or aggregator, a place and a key, got {line[:60]!r}")
+            if role not in (NODE, AGGREGATOR, VIEWER) or not place:
+                raise ValueError(
+                    f"a line has node, aggregator or viewer, a place and a key, got {line[:60]!r}"
+                )
             if place != "*":
                 split(place.removesuffix("/*"))
         except ValueError as error:
             raise FederationError(f"line {number} of {path}: {error}: mend it") from error
         grant = Grant(role, ROOT if (role, place) == (AGGREGATOR, "root") else place)
+        found.lines.append(Registered(grant, public, nkey))
         found.grants.setdefault(key_id(public), (public, []))[1].append(grant)
         if role == NODE:
             nodes.add(grant)
@@ -447,8 +476,8 @@ def allows(grant: Grant, topic: str, key: str) -> bool:
     if topic == LEASES and key.startswith("refusals."):
         # One table that all nodes of a pool write.
         return grant.role == NODE
-    role = {SUMMARIES: grant.role, DECISIONS: NODE}.get(topic, AGGREGATOR)
-    return grant.role == role and grant.covers(speaker(topic, key))
+    roles = {SUMMARIES: (NODE, AGGREGATOR), DECISIONS: (NODE,)}.get(topic, (AGGREGATOR,))
+    return grant.role in roles and grant.covers(speaker(topic, key))
 
 
 def _words(grants: list[Grant]) -> str:
