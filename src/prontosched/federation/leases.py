@@ -26,6 +26,8 @@ from prontosched.federation.tree import ROOT, place
 
 ATTEMPTS = 12
 LONGEST_SECONDS = 3600.0
+# Clocks of members agree as well as their way to the bus is short.
+SLACK_SECONDS = 60.0
 TABLE_LIMIT = 1024 * 1024
 SAME_CHANCE = 0.05
 
@@ -74,7 +76,12 @@ def grant(table: Table, node: str, claim: Claim, rule: Rule, *, nodes: int, now:
     >>> [name for name in table if table[name].granted]
     ['a']
     """
-    valid = {name: held for name, held in table.items() if held.valid_until > now}
+    # No lease is longer: one that says so would keep its place for ever.
+    valid = {
+        name: held
+        for name, held in table.items()
+        if now < held.valid_until <= now + LONGEST_SECONDS + SLACK_SECONDS
+    }
     granted = node in valid and valid[node].granted
     # The newest claim last.
     valid.pop(node, None)
@@ -195,7 +202,9 @@ def _read(value: bytes) -> Table:
     try:
         fields = decode(value, kind="claims", version=1, limit=TABLE_LIMIT)
         return {
-            str(name): Claim(float(score), float(until), refuse > 0, granted > 0)
+            str(name): Claim(
+                float(score) if math.isfinite(score) else 0.0, float(until), refuse > 0, granted > 0
+            )
             for name, (score, until, refuse, granted) in zip(
                 fields["nodes"], fields["rows"].tolist(), strict=True
             )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from prontosched.decision import Decision
-from prontosched.errors import FederationError, StateError
+from prontosched.errors import StateError
 from prontosched.federation.link import VIEW_KEY, VIEWS, Link
 from prontosched.federation.message import GlobalView, Statistics, Summary, UnknownSchemaError, clash_note
 from prontosched.federation.pooling import trust, view_in_units
@@ -85,10 +85,11 @@ class ViewSubscriber:
         except UnknownSchemaError:
             # Its schema is still on the way.
             return
-        except FederationError as error:
+        except Exception as error:
+            # Whatever it is, it is not read again.
             self._unread = None
             self.errors += 1
-            self.last_error = str(error)
+            self.last_error = str(error) or type(error).__name__
             return
         self._unread = None
         if self.view is not None and view.revision == self.view.revision:

@@ -284,7 +284,8 @@ class FederationMonitor:
                 self._read(where[0], entry)
             except UnknownSchemaError:
                 self._pending[where] = entry
-            except FederationError:
+            except Exception:
+                # Whatever one message does, the others are shown.
                 self._unreadable.add(where)
                 self._drop(*where)
             if pause is not None and number % PAUSE_MESSAGES == 0:

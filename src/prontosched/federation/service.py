@@ -36,6 +36,7 @@ from prontosched.federation.tree import MAX_NAME, ROOT, Tree, child_pattern, lev
 log = logging.getLogger(__name__)
 
 MAX_AGGREGATORS = 1024
+MAX_QUARANTINED = 1024
 TURN_SECONDS = 0.25
 
 
@@ -53,6 +54,8 @@ class AggregatorService:
     ----------
     received, rejected, last_rejection
         Messages taken, and those refused on arrival with the last reason.
+    quarantined
+        Keys under which something was refused.
     overstated
         Children that claimed more nodes than have a key under them.
     view
@@ -78,6 +81,8 @@ class AggregatorService:
         self.rejected = 0
         self.last_rejection = ""
         self.overstated: set[str] = set()
+        self.quarantined: set[str] = set()
+        self._unmerged: set[str] = set()
         self.view: GlobalView | None = None
         self.bytes_published = 0
         self.subscription = link.subscribe(SUMMARIES, child_pattern(aggregator.name))
@@ -106,7 +111,7 @@ class AggregatorService:
             return False
         if not led:
             self._take_over()
-        merged = self.aggregator.merged()
+        merged = self._merged()
         if merged is None:
             if self._offered is not None:
                 self._withdraw(now)
@@ -150,10 +155,30 @@ class AggregatorService:
             except UnknownSchemaError:
                 if len(self._pending) < self.aggregator.fan_out:
                     self._pending[key] = entry
-            except FederationError as error:
-                self.rejected += 1
-                self.last_rejection = str(error)
-                log.debug("refused on %s: %s", key, error)
+            except Exception as error:
+                self._quarantine(key, error)
+
+    def _quarantine(self, key: str, error: Exception) -> None:
+        """Count what a sender's message did, and name the sender once; its next message is read again."""
+        self.rejected += 1
+        self.last_rejection = str(error) or type(error).__name__
+        if key not in self.quarantined and len(self.quarantined) < MAX_QUARANTINED:
+            self.quarantined.add(key)
+            # What no check foresaw is shown whole.
+            unforeseen = None if isinstance(error, FederationError) else error
+            log.warning("refused from %s: %s", name_of(key), self.last_rejection, exc_info=unforeseen)
+
+    def _merged(self) -> Summary | None:
+        """Return all children merged; without the newest ones, where these make that fail."""
+        try:
+            merged = self.aggregator.merged()
+        except Exception as error:
+            for node in self._unmerged:
+                self.aggregator.forget(node)
+                self._quarantine(self.tree.key(node), error)
+            merged = self.aggregator.merged() if self._unmerged else None
+        self._unmerged.clear()
+        return merged
 
     def _receive(self, entry: Entry) -> None:
         if not entry.value:
@@ -170,7 +195,9 @@ class AggregatorService:
             return
         # Age by the clock of the bus: a sender's own may be wrong by an hour.
         summary = self._bounded(summary)
-        self.received += self.aggregator.receive(summary, now=min(entry.time, self.link.now()))
+        if self.aggregator.receive(summary, now=min(entry.time, self.link.now())):
+            self.received += 1
+            self._unmerged.add(summary.node)
 
     def _bounded(self, summary: Summary) -> Summary:
         """Return a summary that stands for no more nodes than have a key under its sender."""
@@ -297,7 +324,8 @@ class AggregatorDiscovery:
         try:
             name = read_text(read_fields(entry.value, "summary"), "node", MAX_NAME)
             return name if self.tree.key(name) == entry.key else ROOT
-        except FederationError:
+        except Exception:
+            # Whatever it is: the aggregator that reads it names its sender.
             return ROOT
 
 
