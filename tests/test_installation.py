@@ -165,11 +165,14 @@ def test_make_install_makes_a_service_and_a_command_and_uninstall_removes_them(r
 
     assert "systemctl enable --now pronto-agent" in again
     works(ready, user="tester")
+    shared = ("man/man1/pronto.1", "bash-completion/completions/pronto")
+    assert all((ready.folder / "usr/local/share" / path).stat().st_size > 500 for path in shared)
     assert ready.run("systemd-analyze verify /etc/systemd/system/pronto-agent.service") == ""
     assert re.search(
         r"\d+ decisions", ready.run(f"{command} --for 3s --no-keep --listen 127.0.0.1:0", user="nobody")
     )
     ready.run("make uninstall")
+    assert not any((ready.folder / "usr/local/share" / path).exists() for path in shared)
     assert ready.run("ls -d /opt/* /usr/local/bin/* /etc/systemd/system/* 2>/dev/null || true") == before
 
 

@@ -53,7 +53,7 @@ def refused(node: str) -> str:
 def test_the_terminal_says_what_drove_the_last_refusal(refused: str) -> None:
     said = explain("--agent", refused).output
 
-    assert "What it is made of" in said
+    assert "Metrics that move together" in said
     assert "  1  " in said
     assert "up (" in said
     assert "Last refusal" in said

@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("On this machine", "Watch this machine now: agent, API and dashboard in one."),
     "status": ("On this machine", "Say whether this node accepts, and why."),
     "run": ("On this machine", "Wait until this node accepts, then run a command."),
-    "explain": ("On this machine", "Say what this node is made of, and what drove its last refusal."),
+    "explain": ("On this machine", "Say which metrics move together here, and which drove the last refusal."),
     "report": ("On this machine", "Say what happened over some days, and what to do about it."),
     "agent": ("On this machine", "Run this node live, as a service."),
     "check": ("On this machine", "Say what is wrong here, what mends it, and what can be measured."),

@@ -1,4 +1,4 @@
-"""`pronto explain`: what a node is made of, and what drove its last refusal, in the terminal."""
+"""`pronto explain`: which metrics move together on a node, and which drove its last refusal."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def command(
     state: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what this node is made of, and what drove its last refusal.
+    """Say which metrics move together on this node, and which drove its last refusal.
 
     Asks the agent where one runs, and otherwise watches this machine for some seconds.
 
@@ -183,7 +183,7 @@ def _now(found: dict[str, Any]) -> str:
     told = f"{found['node']}: {styled(decision['state'])}: {decision['reason']}"
     lines = [told, *beside(decision), ""]
     if found["directions"]:
-        lines.append("What it is made of: metrics that move together, with their share of all movement")
+        lines.append("Metrics that move together, with their share of all movement")
     else:
         lines.append("No directions yet: they come with the first full block of vectors.")
     for i, direction in enumerate(found["directions"]):

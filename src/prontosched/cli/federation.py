@@ -184,8 +184,8 @@ def _lines(found: dict[str, Any], top: int) -> list[str]:
     saved = found["saved"]
     if saved["messages_sent"]:
         lines.append(
-            f"epsilon saved {saved['messages_saved']} of {saved['messages_sent'] + saved['messages_saved']} "
-            f"messages, {_size(saved['bytes_saved'])}"
+            f"{saved['messages_saved']} of {saved['messages_sent'] + saved['messages_saved']} summaries were not "
+            f"sent ({_size(saved['bytes_saved'])}): too little had changed"
         )
     if found["unreadable"]:
         lines.append(f"{found['unreadable']} messages on the bus cannot be read")
