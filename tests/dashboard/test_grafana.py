@@ -67,7 +67,8 @@ def served(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Served:
     # Contention every second, so that there is soon enough of it to tell what refusals are worth.
     trace = planted(folder / "often.csv", quiet=14, busy=6)
     state = str(folder / "state")
-    node = start("--trace", trace, "--repeat", "--interval", "0.05", "--state", state)
+    gate = ("--gate", "hook", "--gate-option", "command=true", "--gate-option", f"folder={folder}")
+    node = start("--trace", trace, "--repeat", "--interval", "0.05", "--state", state, *gate)
     several = start("--synthetic", "3", "--no-keep", "--interval", "0.3")
     board = json.loads(BOARD.read_text())
     deadline = time.monotonic() + 90
