@@ -144,13 +144,24 @@ def _sweeps(
     "--seed", type=click.IntRange(0), default=7, show_default=True, help="Of everything drawn at random."
 )
 @click.option(
+    "--paper",
+    "claims",
+    is_flag=True,
+    help="Print every claim of the paper with its command, what came out and a verdict; nothing is run.",
+)
+@click.option(
     "--timing",
     is_flag=True,
     help="Also say what the study took per node-step, in bare steps of a default node.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    traces: tuple[str, ...], methods: str | None, truth: str | None, control: str | None, **options: Any
+    traces: tuple[str, ...],
+    methods: str | None,
+    truth: str | None,
+    control: str | None,
+    claims: bool,
+    **options: Any,
 ) -> None:
     """Find out whether a rejection signal is worth obeying.
 
@@ -164,10 +175,14 @@ def command(
         pronto evaluate smd/ --truth p95 --methods learned,ready,ewma,paper,random
         pronto evaluate host-*.csv --ready cpu_ready --exclude 'cpu_*' --json
         pronto evaluate --control negative
+        pronto evaluate --paper
         pronto evaluate traces/ --engine dask --scheduler tcp://10.0.0.4:8786
     """
     from prontosched.evaluation.methods import methods as all_methods
 
+    if claims:
+        _print_claims(as_json=options["as_json"])
+        return
     if methods == "list":
         for name, method in all_methods().items():
             extra = "" if method.default else " (name it to run it)"
@@ -184,6 +199,18 @@ def command(
     setting = _setting(methods, truth or ("5%" if control in ("positive", "negative") else "p95"), options)
     plan = _plan(traces, control, options)
     _run(plan, setting, options, data=control or ("traces" if traces else "shipped"))
+
+
+def _print_claims(*, as_json: bool) -> None:
+    from prontosched.evaluation.claims import claim_rows, paper_numbers, print_claims
+
+    numbers = paper_numbers()
+    rows = claim_rows(numbers)
+    if as_json:
+        found = {"claims": [row._asdict() for row in rows], "numbers": numbers}
+        click.echo(json.dumps(found, indent=1, ensure_ascii=False))
+    else:
+        click.echo(print_claims(rows, numbers))
 
 
 def _setting(methods: str | None, truth: str, options: dict[str, Any]) -> Setting:
