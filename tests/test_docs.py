@@ -70,6 +70,7 @@ def test_every_command_that_prints_a_result_takes_json() -> None:
     results = {
         "replay",
         "evaluate",
+        "datasets",
         "forecast",
         "status",
         "check",
