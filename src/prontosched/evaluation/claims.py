@@ -30,7 +30,7 @@ CLEAR = 1.5
 MARGIN = 0.02
 
 
-class Finding(NamedTuple):
+class ClaimFinding(NamedTuple):
     """What came out, whether that is what the paper says, and why it is or is not."""
 
     found: str
@@ -44,7 +44,7 @@ class Claim(NamedTuple):
     name: str
     says: str
     command: str
-    judge: Callable[[Numbers], Finding]
+    judge: Callable[[Numbers], ClaimFinding]
 
 
 class ClaimRow(NamedTuple):
@@ -112,7 +112,7 @@ def _of(numbers: Numbers, name: str, key: str) -> list[float]:
     return [numbers[data]["methods"][name][key] for data in SETS]
 
 
-def _sides(numbers: Numbers) -> Finding:
+def _sides(numbers: Numbers) -> ClaimFinding:
     ratios, parts = [], []
     for data in SETS:
         ours, coin = (numbers[data]["methods"][name] for name in ("paper", "random"))
@@ -129,7 +129,7 @@ def _sides(numbers: Numbers) -> Finding:
         NOT: "the sides are alike",
         OPEN: "the data sets disagree",
     }
-    return Finding(
+    return ClaimFinding(
         "; ".join(parts),
         verdict,
         "left counts the spike's own step and so has 6 slots to the right's 5: a coin is left-sided too. "
@@ -137,37 +137,37 @@ def _sides(numbers: Numbers) -> Finding:
     )
 
 
-def _most_left(numbers: Numbers) -> Finding:
+def _most_left(numbers: Numbers) -> ClaimFinding:
     held = all(
         min(numbers[data]["methods"][name]["left_sided"] for name in ("paper", "paper-fd"))
         >= max(numbers[data]["methods"][name]["left_sided"] for name in ("paper-pm", "paper-spirit"))
         for data in SETS
     )
-    return Finding(
+    return ClaimFinding(
         _each(numbers, "left_sided", ",.0f"),
         REPRODUCED if held else NOT,
         "the number of raises before spikes follows the downtime of a method, not what it knows",
     )
 
 
-def _preceded(numbers: Numbers) -> Finding:
+def _preceded(numbers: Numbers) -> ClaimFinding:
     ours, shifted, clock = (_of(numbers, *what) for what in (
         ("paper", "success"), ("paper", "shifted"), ("clock", "success")))  # fmt: skip
     parts = [
         f"{data}: {a:.0%} of spikes, shifted in time {b:.0%}, a clock {c:.0%}"
         for data, a, b, c in zip(SETS, ours, shifted, clock, strict=True)
     ]
-    return Finding(
+    return ClaimFinding(
         "; ".join(parts).replace("%", " %"),
         REPRODUCED if min(ours) >= 0.9 else NOT,
         "the same raises at other times precede about as many: one raise earns credit for ten steps",
     )
 
 
-def _predicts(numbers: Numbers) -> Finding:
+def _predicts(numbers: Numbers) -> ClaimFinding:
     ours = _of(numbers, "paper", "recall")
     held = min(ours) > 0.10 + MARGIN
-    return Finding(
+    return ClaimFinding(
         _each(numbers, "recall", ".3f"),
         REPRODUCED if held else NOT,
         "recall of the moments before spikes when each refuses 10 % of the time; a coin has 0.100. "
@@ -175,9 +175,9 @@ def _predicts(numbers: Numbers) -> Finding:
     )
 
 
-def _contained(numbers: Numbers) -> Finding:
+def _contained(numbers: Numbers) -> ClaimFinding:
     ours = [value for name in METHODS for value in _of(numbers, name, "raise_ratio")]
-    return Finding(
+    return ClaimFinding(
         _each(numbers, "raise_ratio"),
         REPRODUCED if min(ours) >= 0.9 else NOT,
         "raises over spikes, the paper's ratio: it says how often a signal is raised, not when; "
@@ -185,20 +185,20 @@ def _contained(numbers: Numbers) -> Finding:
     )
 
 
-def _little_downtime(numbers: Numbers) -> Finding:
+def _little_downtime(numbers: Numbers) -> ClaimFinding:
     ours = [
         value for name in ("paper", "paper-spirit", "paper-pm") for value in _of(numbers, name, "downtime")
     ]
-    return Finding(
+    return ClaimFinding(
         _each(numbers, "downtime", ".1%"),
         REPRODUCED if max(ours) <= 0.10 else NOT,
         "raises last about a step, and the threshold of 1 asks for the strongest direction or several others",
     )
 
 
-def _much_downtime(numbers: Numbers) -> Finding:
+def _much_downtime(numbers: Numbers) -> ClaimFinding:
     ours = _of(numbers, "paper-fd", "downtime")
-    return Finding(
+    return ClaimFinding(
         _each(numbers, "downtime", ".1%", {"paper-fd": "FD"}),
         REPRODUCED if min(ours) > 0.5 else NOT,
         "nothing in the text explains it: with aligned signs and a window projected again FD is raised as seldom "
@@ -206,40 +206,40 @@ def _much_downtime(numbers: Numbers) -> Finding:
     )
 
 
-def _fastest(numbers: Numbers) -> Finding:
+def _fastest(numbers: Numbers) -> ClaimFinding:
     speed = numbers["speed"]
     first = min(speed, key=lambda name: float(speed[name]["microseconds"]))
     words = ", ".join(f"{label} {speed[name]['microseconds']:.0f} µs" for name, label in EMBEDDINGS.items())
-    return Finding(
+    return ClaimFinding(
         words,
         REPRODUCED if first == "spirit" else NOT,
         f"{EMBEDDINGS[first]} is fastest here: it works once a block, SPIRIT and FD at every vector",
     )
 
 
-def _below_a_second(numbers: Numbers) -> Finding:
+def _below_a_second(numbers: Numbers) -> ClaimFinding:
     slowest = max(row["microseconds"] for row in numbers["speed"].values())
-    return Finding(
+    return ClaimFinding(
         f"at most {slowest / 1000:.2f} ms of processor time a vector ({numbers['speed_metrics']} metrics)",
         REPRODUCED if slowest < 1e6 else NOT,
         "scale, project, detect, decide and learn of one node, without reading the machine",
     )
 
 
-def _memory(numbers: Numbers) -> Finding:
+def _memory(numbers: Numbers) -> ClaimFinding:
     most = max(row["kilobytes"] for row in numbers["speed"].values())
-    return Finding(
+    return ClaimFinding(
         f"at most {most:,.0f} kB allocated by a node ({numbers['speed_metrics']} metrics)",
         REPRODUCED if most < 150_000 else NOT,
         "the paper's figures include an interpreter, libraries and a profiler",
     )
 
 
-def _linear(numbers: Numbers) -> Finding:
+def _linear(numbers: Numbers) -> ClaimFinding:
     sizes = {int(d): float(bytes_) / int(d) for d, bytes_ in numbers["state_bytes"].items()}
     words = ", ".join(f"{size:.0f} bytes a metric at {d} metrics" for d, size in sizes.items())
     held = max(sizes.values()) < 1.5 * min(sizes.values())
-    return Finding(
+    return ClaimFinding(
         words, REPRODUCED if held else NOT, "saved state of a node of the paper's preset after 100 vectors"
     )
 
@@ -249,38 +249,38 @@ def _better_by(numbers: Numbers, other: str) -> list[float]:
     return [a - b for a, b in pairs]
 
 
-def _rank(numbers: Numbers) -> Finding:
+def _rank(numbers: Numbers) -> ClaimFinding:
     held = max(_better_by(numbers, "paper[rank=8]")) < MARGIN
-    return Finding(
+    return ClaimFinding(
         _each(numbers, "recall", ".3f", {"paper[rank=2]": "rank 2", "paper": "4", "paper[rank=8]": "8"}),
         REPRODUCED if held else NOT,
         "recall at 10 % downtime; no rank is above chance by much, so there is little to gain or lose",
     )
 
 
-def _window(numbers: Numbers) -> Finding:
+def _window(numbers: Numbers) -> ClaimFinding:
     others = [*_better_by(numbers, "paper[lag=5]"), *_better_by(numbers, "paper[lag=20]")]
-    return Finding(
+    return ClaimFinding(
         _each(numbers, "recall", ".3f", {"paper[lag=5]": "window 5", "paper": "10", "paper[lag=20]": "20"}),
         REPRODUCED if max(others) < MARGIN and min(_of(numbers, "paper", "recall")) > 0.1 + MARGIN else OPEN,
         "recall at 10 % downtime: none of the windows beats chance by enough to prefer one",
     )
 
 
-def _adaptive(numbers: Numbers) -> Finding:
+def _adaptive(numbers: Numbers) -> ClaimFinding:
     gains = _better_by(numbers, "paper-adaptive")
     held = min(gains) > -MARGIN
-    return Finding(
+    return ClaimFinding(
         _each(numbers, "recall", ".3f", {"paper": "rank 4", "paper-adaptive": "adaptive"}),
         REPRODUCED if held else NOT,
         "recall at 10 % downtime with energies of 1 and 10 %; the paper's own experiments keep rank 4",
     )
 
 
-def _sending(numbers: Numbers) -> Finding:
+def _sending(numbers: Numbers) -> ClaimFinding:
     sent = numbers["sending"]
     share = 1.0 - sent["sent"] / sent["blocks"]
-    return Finding(
+    return ClaimFinding(
         f"{sent['sent']:,} of {sent['blocks']:,} block ends were sent, {share:.0%} saved; "
         f"by the listing's absdiff against the previous estimate {sent['sent_as_printed']:,}".replace(
             "%", " %"
@@ -290,10 +290,10 @@ def _sending(numbers: Numbers) -> Finding:
     )
 
 
-def _pulling(numbers: Numbers) -> Finding:
+def _pulling(numbers: Numbers) -> ClaimFinding:
     pull = numbers["pulling"]
     gain = pull["merged"] - pull["alone"]
-    return Finding(
+    return ClaimFinding(
         f"variance captured of the next 1,000 vectors: own directions {pull['alone']:.3f}, with the global view "
         f"counted as {pull['counted']:.0f} vectors {pull['faded']:.3f}, merged whole {pull['merged']:.3f}",
         REPRODUCED if gain > 0.005 else NOT,
@@ -302,10 +302,10 @@ def _pulling(numbers: Numbers) -> Finding:
     )
 
 
-def _scales(numbers: Numbers) -> Finding:
+def _scales(numbers: Numbers) -> ClaimFinding:
     times = numbers["scale"]
     few, many = (float(times[key]) for key in ("100", "10000"))
-    return Finding(
+    return ClaimFinding(
         f"{few:.1f} µs of processor time a node and step with 100 nodes, {many:.1f} with 10,000",
         REPRODUCED if many < 2.0 * few else NOT,
         "one process, 52 metrics; no step waits for another node. Messages and bytes a node: docs/federation.md. "
@@ -322,7 +322,7 @@ def _best(errors: dict[str, float]) -> str:
     return min(errors, key=lambda name: errors[name])
 
 
-def _shrinking(numbers: Numbers) -> Finding:
+def _shrinking(numbers: Numbers) -> ClaimFinding:
     parts, ratios = [], []
     for level in ("median", "mean"):
         smallest = {length: min(errors.values()) for length, errors in _rmse(numbers, level).items()}
@@ -330,7 +330,7 @@ def _shrinking(numbers: Numbers) -> Finding:
         ratios.append((sum(short) / len(short)) / (sum(long) / len(long)))
         parts.append(f"{level}s: " + ", ".join(f"{length} {value:.3f}" for length, value in smallest.items()))
     clear = REPRODUCED if min(ratios) > CLEAR else NOT if max(ratios) < 1.0 / CLEAR else OPEN
-    return Finding(
+    return ClaimFinding(
         "smallest RMSE, " + "; ".join(parts),
         clear,
         f"short windows have {ratios[0]:.1f} (medians) and {ratios[1]:.1f} times (means) the error of long ones; "
@@ -338,19 +338,19 @@ def _shrinking(numbers: Numbers) -> Finding:
     )
 
 
-def _longest(numbers: Numbers) -> Finding:
+def _longest(numbers: Numbers) -> ClaimFinding:
     return _winners(
         numbers, LONG, ("svm",), "3 servers have few windows of a day: an SVM has little to learn from"
     )
 
 
-def _shortest(numbers: Numbers) -> Finding:
+def _shortest(numbers: Numbers) -> ClaimFinding:
     return _winners(
         numbers, SHORT, ("naive", "expsmo"), "the last value says most about the next few minutes"
     )
 
 
-def _winners(numbers: Numbers, lengths: tuple[str, ...], wanted: tuple[str, ...], why: str) -> Finding:
+def _winners(numbers: Numbers, lengths: tuple[str, ...], wanted: tuple[str, ...], why: str) -> ClaimFinding:
     parts, held = [], []
     for level in ("median", "mean"):
         best = {
@@ -360,13 +360,13 @@ def _winners(numbers: Numbers, lengths: tuple[str, ...], wanted: tuple[str, ...]
         parts.append(f"{level}s: " + ", ".join(f"{length} {name}" for length, name in best.items()))
     share = sum(held) / len(held)
     verdict = REPRODUCED if share >= 0.75 else NOT if share <= 0.25 else OPEN
-    return Finding(
+    return ClaimFinding(
         "best, " + "; ".join(parts), verdict, f"{share:.0%} of the columns; {why}".replace("%", " %")
     )
 
 
-def _utilisation(numbers: Numbers) -> Finding:
-    return Finding(
+def _utilisation(numbers: Numbers) -> ClaimFinding:
+    return ClaimFinding(
         "traces were recorded while jobs were accepted",
         OPEN,
         "a refusal would have changed what followed: only a trial can tell. `pronto simulate` has a simulated one",
