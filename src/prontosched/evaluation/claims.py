@@ -38,7 +38,7 @@ class ClaimFinding(NamedTuple):
     why: str
 
 
-class Claim(NamedTuple):
+class PaperClaim(NamedTuple):
     """One claim of the paper."""
 
     name: str
@@ -374,27 +374,27 @@ def _utilisation(numbers: Numbers) -> ClaimFinding:
 
 
 CLAIMS = (
-    Claim("prediction", "changes of responsiveness are predicted ahead of time", EVALUATE, _predicts),
-    Claim("preceded", "each CPU Ready spike is preceded by a raise within the window", EVALUATE, _preceded),
-    Claim("sides", "left-sided raises are considerably more frequent than right-sided ones", EVALUATE, _sides),
-    Claim("most left-sided", "Pronto and FD have the most left-sided raises, then PM and SPIRIT", EVALUATE, _most_left),
-    Claim("contained", "contained spikes are near or over 100 % for most methods", EVALUATE, _contained),
-    Claim("downtime", "Pronto, SPIRIT and PM have very little downtime", EVALUATE, _little_downtime),
-    Claim("downtime of FD", "FD is raised for more than half of the time", EVALUATE, _much_downtime),
-    Claim("window", "windows close to ten timesteps do well", EVALUATE, _window),
-    Claim("rank", "a rank above 4 gives little or nothing", EVALUATE, _rank),
-    Claim("adaptive rank", "the rank can adapt to the workload without loss", EVALUATE, _adaptive),
-    Claim("fastest", "SPIRIT 9 ms, Pronto 15 ms, PM 22 ms, FD 25 ms a vector", REPORT, _fastest),
-    Claim("a decision", "decisions are made in less than a second", REPORT, _below_a_second),
-    Claim("memory", "never more than about 150 MB", REPORT, _memory),
-    Claim("memory by metrics", "memory is linear in the number of metrics", WORTH, _linear),
-    Claim("merging", "bandwidth is saved by merging only what changed", WORTH, _sending),
-    Claim("global view", "nodes gain from asking for the global view periodically", WORTH, _pulling),
-    Claim("scalability", "horizontal scalability, in the absence of communication latency", WORTH, _scales),
-    Claim("shorter windows", "RMSE grows substantially as the forecasting window shrinks",
+    PaperClaim("prediction", "changes of responsiveness are predicted ahead of time", EVALUATE, _predicts),
+    PaperClaim("preceded", "each CPU Ready spike is preceded by a raise within the window", EVALUATE, _preceded),
+    PaperClaim("sides", "left-sided raises are considerably more frequent than right-sided ones", EVALUATE, _sides),
+    PaperClaim("most left-sided", "Pronto and FD have the most left-sided raises, then PM and SPIRIT", EVALUATE, _most_left),
+    PaperClaim("contained", "contained spikes are near or over 100 % for most methods", EVALUATE, _contained),
+    PaperClaim("downtime", "Pronto, SPIRIT and PM have very little downtime", EVALUATE, _little_downtime),
+    PaperClaim("downtime of FD", "FD is raised for more than half of the time", EVALUATE, _much_downtime),
+    PaperClaim("window", "windows close to ten timesteps do well", EVALUATE, _window),
+    PaperClaim("rank", "a rank above 4 gives little or nothing", EVALUATE, _rank),
+    PaperClaim("adaptive rank", "the rank can adapt to the workload without loss", EVALUATE, _adaptive),
+    PaperClaim("fastest", "SPIRIT 9 ms, Pronto 15 ms, PM 22 ms, FD 25 ms a vector", REPORT, _fastest),
+    PaperClaim("a decision", "decisions are made in less than a second", REPORT, _below_a_second),
+    PaperClaim("memory", "never more than about 150 MB", REPORT, _memory),
+    PaperClaim("memory by metrics", "memory is linear in the number of metrics", WORTH, _linear),
+    PaperClaim("merging", "bandwidth is saved by merging only what changed", WORTH, _sending),
+    PaperClaim("global view", "nodes gain from asking for the global view periodically", WORTH, _pulling),
+    PaperClaim("scalability", "horizontal scalability, in the absence of communication latency", WORTH, _scales),
+    PaperClaim("shorter windows", "RMSE grows substantially as the forecasting window shrinks",
           f"{FORECAST} [--level mean]", _shrinking),
-    Claim("long windows", "SVM forecasts long windows best (1 day to 3 hours)", f"{FORECAST} [--level mean]", _longest),
-    Claim("short windows", "naive and ExpSmo forecast short windows best (1 hour to 15 min)",
+    PaperClaim("long windows", "SVM forecasts long windows best (1 day to 3 hours)", f"{FORECAST} [--level mean]", _longest),
+    PaperClaim("short windows", "naive and ExpSmo forecast short windows best (1 hour to 15 min)",
           f"{FORECAST} [--level mean]", _shortest),
-    Claim("utilisation", "better scheduling decisions and better use of resources", "–", _utilisation),
+    PaperClaim("utilisation", "better scheduling decisions and better use of resources", "–", _utilisation),
 )  # fmt: skip
