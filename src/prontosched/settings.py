@@ -20,6 +20,7 @@ from typing import Any, Literal
 from prontosched.errors import SettingsError, nearest, suggestion
 
 MAX_FILE_BYTES = 1024 * 1024
+DEEPEST = 100
 INHERITS = {"up": "agent"}
 # What is the signal's to check: options of the same names, passed on as they are.
 SIGNAL_SETTINGS = (
@@ -272,10 +273,19 @@ def read_file(path: Path) -> dict[str, dict[str, Any]]:
         raise SettingsError(f"the settings file must be readable, got {error.strerror} for {path}") from error
     if len(raw) > MAX_FILE_BYTES:
         raise SettingsError(f"{path}: a settings file must be at most {MAX_FILE_BYTES} bytes, got more")
+    if any(piece.count(b".") > DEEPEST for piece in re.split(rb"[=\n{},\[\]]", raw)):
+        # The parser takes minutes for a name of thousands of parts.
+        raise SettingsError(f"{path}: a name must have at most {DEEPEST} parts, got more")
     try:
         tables = tomllib.loads(raw.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: must be TOML: {error}") from error
+    except (
+        RecursionError,
+        ValueError,
+        OverflowError,
+    ) as error:  # deep tables, numbers of thousands of digits
+        raise SettingsError(f"{path}: must be TOML of plain values, got {type(error).__name__}") from error
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise SettingsError(

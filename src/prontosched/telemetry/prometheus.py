@@ -6,14 +6,16 @@ Parsing pages needs prometheus-client (extra `agent`).
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import http.client
 import math
 import os
+import socket
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 from urllib.parse import urlsplit
@@ -121,7 +123,7 @@ class PrometheusSource:
             self._pool.submit(target.read): target for target in self._targets if target.node not in busy
         }
         rounds = -(-len(pending) // CONCURRENCY)
-        done, late = wait(pending, timeout=self._timeout * max(1, rounds) + 0.2)
+        done, late = self._wait(pending, self._timeout * max(1, rounds) + 0.2)
         self._pending = {future: target for future, target in self._pending.items() if not future.done()}
         self._pending |= {future: pending[future] for future in late}
         samples: dict[str, Sample] = {}
@@ -136,6 +138,18 @@ class PrometheusSource:
         for target in self._pending.values():
             self._fail(target.node, f"no answer in {self._timeout:g} s")
         return [samples[target.node] for target in self._targets if target.node in samples]
+
+    def _wait(
+        self, pending: dict[Future[Sample], _Target], seconds: float
+    ) -> tuple[set[Future[Sample]], set[Future[Sample]]]:
+        """Wait for the pages; cut off each target whose own time is over, so that the others have their turn."""
+        end = time.monotonic() + seconds
+        late = set(pending)
+        while late and (left := end - time.monotonic()) > 0.0:
+            late = set(wait(late, timeout=min(left, self._timeout / 4))[1])
+            for target in [*(pending[one] for one in late), *self._pending.values()]:
+                target.cut_off(time.monotonic())
+        return set(pending) - late, late
 
     def unanswered(self) -> dict[str, str]:
         """Return why nodes gave nothing at the last reading, by name."""
@@ -182,6 +196,7 @@ class _Target:
             self._headers["Authorization"] = f"Bearer {token}"
         self._page = page
         self._lock = threading.Lock()
+        self._until = math.inf
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
             context = ssl.create_default_context()
@@ -194,16 +209,25 @@ class _Target:
     def read(self) -> Sample:
         """Fetch and parse the page."""
         with self._lock:
+            self._until = time.monotonic() + self._timeout
             try:
                 text = self._fetch()
             except Exception:
                 # The connection may be in the middle of an answer: start afresh next time.
                 self._connection.close()
                 raise
+            finally:
+                self._until = math.inf
             return self._page.read(text, now=time.monotonic(), node=self.node, timestamp=time.time())
 
     def close(self) -> None:
         self._connection.close()
+
+    def cut_off(self, now: float) -> None:
+        """End a reading whose time is over, in whatever phase it is: each phase alone may drip for ever."""
+        if now > self._until and (open_socket := self._connection.sock) is not None:
+            with contextlib.suppress(OSError):
+                open_socket.shutdown(socket.SHUT_RDWR)
 
     def _fetch(self) -> str:
         deadline = time.monotonic() + self._timeout
@@ -247,7 +271,7 @@ def parse_page(text: str, excluded: Sequence[str] = EXCLUDED) -> tuple[list[str]
     counters: list[bool] = []
     values: list[float] = []
     wanted: dict[str, bool] = {}
-    for family in text_string_to_metric_families(text):
+    for family in _families(text_string_to_metric_families(text)):
         counting = family.type in ("counter", "histogram", "summary")
         for sample in family.samples:
             name = sample.name
@@ -258,10 +282,23 @@ def parse_page(text: str, excluded: Sequence[str] = EXCLUDED) -> tuple[list[str]
             quantile = family.type == "summary" and "quantile" in sample.labels
             names.append(_full_name(name, sample.labels))
             counters.append((counting and not quantile) or name.endswith("_total"))
-            values.append(float(sample.value))
+            try:
+                values.append(float(sample.value))
+            except OverflowError:  # a whole number of hundreds of digits
+                values.append(math.nan)
             if len(names) > METRICS_LIMIT:
                 raise ValueError(f"a page must have at most {METRICS_LIMIT} metrics, got more")
+    if not names:
+        raise ValueError("a page must have metrics, got none")
     return names, counters, values
+
+
+def _families(found: Iterable[Any]) -> Iterator[Any]:
+    try:
+        yield from found
+    except Exception as error:  # the parser has many ways to say that a line is none of its own
+        said = f"{type(error).__name__} {str(error)[:80]}".rstrip()
+        raise ValueError(f"a page must be in the text format of Prometheus, got {said}") from error
 
 
 def _full_name(name: str, labels: dict[str, str]) -> str:
@@ -308,6 +345,7 @@ class Page:
         numbers[np.isinf(numbers)] = np.nan
         busy = self._busy(numbers)
         ready, notes = self._ready(numbers, busy)
+        ready = ready if math.isfinite(ready) else math.nan
         return Sample(node, self.metrics, numbers[self._kept], timestamp, ready, 100.0 * busy, notes)
 
     def _describe(self, names: list[str], counters: list[bool]) -> None:

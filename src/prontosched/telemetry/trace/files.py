@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import itertools
 import math
 import zlib
 from collections import Counter
@@ -23,7 +22,10 @@ from prontosched.subspace import Array
 SUFFIXES = (".parquet", ".csv", ".csv.gz")
 # Lines looked at to tell columns of numbers from columns of text.
 PEEK_LINES = 256
-HEADER_LIMIT_CHARACTERS = 4_000_000
+LINE_LIMIT_CHARACTERS = 4_000_000
+BATCH_LIMIT_CHARACTERS = 64_000_000
+# Of one column of a row group, unpacked: a few kB of Parquet may stand for gigabytes.
+COLUMN_LIMIT_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -127,14 +129,15 @@ def to_seconds(number: float) -> float:
 def parse_time(text: str) -> float:
     """Return seconds since 1970 of a number or an ISO 8601 time (UTC unless it says otherwise), else NaN."""
     try:
-        return to_seconds(float(text))
+        number = to_seconds(float(text))
+        return number if math.isfinite(number) else math.nan
     except ValueError:
         pass
     try:
         moment = datetime.fromisoformat(text.strip())
-    except ValueError:
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
         return math.nan
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 class CsvFile:
@@ -150,20 +153,20 @@ class CsvFile:
         self.path = path
         self._header = not names
         with self._open() as stream:
-            header = ",".join(names) or self._lines(stream.readline, HEADER_LIMIT_CHARACTERS)
+            header = ",".join(names) or self._line(stream)
             if not header.strip():
                 raise TelemetryError(
                     f"{path}: a trace must start with a line of column names, got an empty file"
                 )
             self.separator = max(",;\t", key=header.count)
-            self.names = tuple(name.strip() for name in next(csv.reader([header], delimiter=self.separator)))
+            self.names = tuple(name.strip() for name in self._cells([header])[0])
             check_names(path, self.names)
             if all(is_number(name) for name in self.names):
                 raise TelemetryError(
                     f"{path}: the first line must name the columns, got numbers ({name_some(self.names)})"
                 )
-            peek = self._lines(lambda: list(itertools.islice(stream, PEEK_LINES)))
-        cells = [row for row in csv.reader(peek, delimiter=self.separator) if len(row) == len(self.names)]
+            peek = self._lines(stream, PEEK_LINES)
+        cells = [row for row in self._cells(peek) if len(row) == len(self.names)]
         self.text = frozenset(
             name for place, name in enumerate(self.names) if _is_text([row[place] for row in cells])
         )
@@ -176,8 +179,8 @@ class CsvFile:
         owner = order[wanted.node] if wanted.node else None
         with self._open() as stream:
             if self._header:
-                stream.readline()
-            while lines := self._lines(lambda: list(itertools.islice(stream, size))):
+                self._line(stream)
+            while lines := self._lines(stream, size):
                 lines = [line for line in lines if not line.isspace()]
                 counts.rows += len(lines)
                 yield self._parse(lines, places, clock, owner, counts)
@@ -196,7 +199,7 @@ class CsvFile:
         if regular:
             rows = [line.rstrip("\r\n").split(self.separator) for line in lines]
         else:
-            rows = [row for row in csv.reader(lines, delimiter=self.separator) if len(row) == width]
+            rows = [row for row in self._cells(lines) if len(row) == width]
             if len(rows) < len(lines):
                 counts.dropped["wrong number of cells"] += len(lines) - len(rows)
         if numbers is None:
@@ -220,11 +223,31 @@ class CsvFile:
         except OSError as error:
             raise TelemetryError(f"{self.path}: cannot be read ({error.strerror or error})") from error
 
-    def _lines(self, read: Any, *arguments: Any) -> Any:
+    def _lines(self, stream: IO[str], most: int) -> list[str]:
+        """Return the next lines, fewer where they are very long."""
+        lines: list[str] = []
+        left = BATCH_LIMIT_CHARACTERS
+        while len(lines) < most and left > 0 and (line := self._line(stream)):
+            lines.append(line)
+            left -= len(line)
+        return lines
+
+    def _line(self, stream: IO[str]) -> str:
         try:
-            return read(*arguments)
+            line = stream.readline(LINE_LIMIT_CHARACTERS)
         except (OSError, EOFError, zlib.error) as error:  # a truncated or foreign .gz shows only here
             raise TelemetryError(f"{self.path}: cannot be read ({error})") from error
+        if len(line) >= LINE_LIMIT_CHARACTERS:
+            raise TelemetryError(
+                f"{self.path}: a line must have fewer than {LINE_LIMIT_CHARACTERS} characters, got more"
+            )
+        return line
+
+    def _cells(self, lines: list[str]) -> list[list[str]]:
+        try:
+            return list(csv.reader(lines, delimiter=self.separator))
+        except csv.Error as error:
+            raise TelemetryError(f"{self.path}: cannot be read as CSV ({error})") from error
 
 
 def is_number(cell: str) -> bool:
@@ -250,6 +273,10 @@ def _number(cell: str, counts: TraceCounts) -> float:
         return math.nan
 
 
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 class ParquetFile:
     """A Parquet file, read row group by row group. Needs pyarrow (extra `trace`)."""
 
@@ -261,12 +288,12 @@ class ParquetFile:
             raise TelemetryError(missing_extra(f"{path}: reading Parquet", "trace")) from error
         self.path = path
         self._pa, self._pq = pa, pq
+        self._errors = (OSError, pa.ArrowException, ValueError, OverflowError, TypeError, MemoryError)
         try:
             schema = pq.read_schema(path)
-        except (OSError, pa.ArrowException) as error:
-            reason = str(error).splitlines()[0]
-            raise TelemetryError(f"{path}: not a whole Parquet file ({reason})") from error
-        self.names = tuple(schema.names)
+            self.names = tuple(schema.names)
+        except self._errors as error:
+            raise TelemetryError(f"{path}: not a whole Parquet file ({_first_line(error)})") from error
         check_names(path, self.names)
         kinds = pa.types
         self.text = frozenset(
@@ -287,11 +314,23 @@ class ParquetFile:
         columns = list(dict.fromkeys([*wanted.numbers, *named]))
         try:
             with self._pq.ParquetFile(self.path) as file:
+                self._check_sizes(file.metadata)
                 for batch in file.iter_batches(batch_size=size, columns=columns, use_threads=False):
                     counts.rows += batch.num_rows
                     yield self._convert(batch, wanted, counts)
-        except (OSError, self._pa.ArrowException) as error:
-            raise TelemetryError(f"{self.path}: cannot be read ({str(error).splitlines()[0]})") from error
+        except self._errors as error:
+            raise TelemetryError(f"{self.path}: cannot be read ({_first_line(error)})") from error
+
+    def _check_sizes(self, metadata: Any) -> None:
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            for place in range(group.num_columns):
+                size = group.column(place).total_uncompressed_size
+                if size > COLUMN_LIMIT_BYTES:
+                    raise TelemetryError(
+                        f"{self.path}: a column of a row group must be at most {COLUMN_LIMIT_BYTES} bytes, "
+                        f"got {size}: write it with smaller row groups"
+                    )
 
     def _convert(self, batch: Any, wanted: Wanted, counts: TraceCounts) -> Batch:
         names, node, timestamp = wanted

@@ -1,0 +1,119 @@
+"""Odd values, and a loop that tries them: nothing unexpected, nothing slow, nothing large.
+
+Each fuzzer takes 3 seconds in the tests, and `PRONTO_TEST_FUZZ_SECONDS` where that is set: 3600 tries for an hour.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+SECONDS = float(os.environ.get("PRONTO_TEST_FUZZ_SECONDS", "3"))
+SEED = int(os.environ.get("PRONTO_TEST_SEED", "7"))
+# Of the processor's time; of the clock's, which a loaded machine takes from all, so much says that it hangs.
+LONGEST_SECONDS, HANGS_SECONDS = 2.0, 30.0
+MOST_MEGABYTES = 512
+
+NUMBERS = [None, True, False, 0, 1, -1, 7, 2**31, 2**62, -(2**70), 10**400, -(10**400)]
+FLOATS = [0.1, -0.5, 1e-300, 1e39, -1e155, 1e155, 1e308, float("inf"), float("-inf"), float("nan")]
+TEXTS = ["", "a", "..", "a/" * 150, "\ud800", "x" * 5000, "\x00", "\n", "'\"`\\=", "1e999", "é" * 300]
+NESTED = [[], [[]], ["\ud800"], [1, 2], {}, {"a": {"b": []}}, [None] * 40, ["n"] * 33]
+ODD: list[Any] = [*NUMBERS, *FLOATS, *TEXTS, *NESTED]
+
+
+def odd_value(rng: random.Random, old: Any = None) -> Any:
+    """Return something that a field may hold and should not; of an array mostly another array."""
+    if isinstance(old, np.ndarray) and rng.random() < 0.8:
+        return odd_array(rng, old)
+    if isinstance(old, float) and rng.random() < 0.5:
+        return rng.choice([old * 1e6, -old, old + 1e-9, *FLOATS])
+    if isinstance(old, int) and not isinstance(old, bool) and rng.random() < 0.5:
+        return rng.choice([old + 1, old - 1, -old, old * 1000, 10**9])
+    return rng.choice(ODD)
+
+
+def odd_array(rng: random.Random, old: np.ndarray) -> np.ndarray:
+    """Return an array like another, with a number, the shape, the kind or the scale changed."""
+    new = old.copy()
+    kind = rng.randrange(7)
+    with np.errstate(all="ignore"):
+        if kind <= 1 and new.size:
+            value = rng.choice([np.nan, np.inf, -np.inf, 1e308, -1e308, 1e155, 1e-320, -1.0, 0.0, 1e9])
+            if new.dtype.kind != "f":
+                value = rng.choice([0, 1, -1 if new.dtype.kind == "i" else 1, 2**7])
+            new.flat[rng.randrange(new.size)] = value
+        elif kind == 2:
+            new = (new * rng.choice([0.0, -1.0, 1e20, 1e300, 1e-300])).astype(old.dtype)
+        elif kind == 3:
+            new = new[..., :-1] if new.ndim else new
+        elif kind == 4:
+            new = new.astype(rng.choice(["float32", "int64", "bool", "float64"]))
+        elif kind == 5:
+            new = np.atleast_2d(new).T
+        else:
+            new = np.zeros(rng.choice([(0,), (0, 5), (3, 0), (1, 1, 1), (2000,)]), old.dtype)
+    return new
+
+
+def broken(rng: random.Random, data: bytes, most: int = 6) -> bytes:
+    """Return bytes with some changed, cut out, doubled or put in."""
+    found = bytearray(data)
+    for _ in range(rng.randint(1, most)):
+        if not found:
+            break
+        at = rng.randrange(len(found))
+        kind = rng.randrange(5)
+        if kind == 0:
+            found[at] = rng.randrange(256)
+        elif kind == 1:
+            del found[at : at + rng.randint(1, 40)]
+        elif kind == 2:
+            found[at:at] = found[at : at + rng.randint(1, 40)]
+        elif kind == 3:
+            found[at:at] = str(rng.choice(ODD)).encode("utf-8", "surrogatepass")[:200]
+        else:
+            found[at:at] = bytes(rng.randrange(256) for _ in range(rng.randint(1, 8)))
+    return bytes(found)
+
+
+def fuzz(
+    name: str,
+    attempt: Callable[[random.Random], object],
+    refusals: type[Exception] | tuple[type[Exception], ...],
+    *,
+    seconds: float = SECONDS,
+) -> tuple[int, int]:
+    """Try until the time is over; return how many were refused in words, and how many taken.
+
+    Any other exception, a warning, an attempt of over 2 seconds or a process of 512 MB more fails.
+    """
+    refused = taken = 0
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begin = time.monotonic()
+    while (now := time.monotonic()) - begin < seconds:
+        seed = f"{name}/{SEED}/{refused + taken}"
+        rng, worked = random.Random(seed), time.thread_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                attempt(rng)
+                taken += 1
+            except refusals as error:
+                words = str(error)
+                assert 0 < len(words) < 20_000, f"{seed}: {words[:200]!r}"
+                refused += 1
+            except Exception as error:
+                raise AssertionError(f"{seed}: {error!r}") from error
+        assert time.thread_time() - worked < LONGEST_SECONDS, f"{seed} is slow"
+        assert time.monotonic() - now < HANGS_SECONDS, f"{seed} hangs"
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        assert grown < MOST_MEGABYTES, f"{seed}: {grown:.0f} MB more"
+    print(f"{name}: {refused + taken} inputs, {refused} refused, {taken} taken")
+    return refused, taken
