@@ -14,7 +14,7 @@ import numpy as np
 
 from prontosched.codec import MAX_BYTES, decode, encode
 from prontosched.decision import NAN, Decision, Evidence, Signal
-from prontosched.errors import StateError
+from prontosched.errors import ProntoError, StateError
 from prontosched.pipeline import Embedding, find_embedding
 from prontosched.pipeline.embedding import finite
 from prontosched.pipeline.projection import Projector
@@ -269,8 +269,18 @@ class Node:
         """Return the node that `to_bytes` was called on, or raise `StateError`."""
         fields = decode(data, kind=STATE_KIND, version=STATE_VERSION, limit=limit)
         try:
-            return cls._restored(fields)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            check_magnitude(fields)
+            node = cls._restored(fields)
+            again = decode(node.to_bytes(), kind=STATE_KIND, version=STATE_VERSION, limit=limit)
+            if odd := [
+                key for key in fields if key in again and np.shape(fields[key]) != np.shape(again[key])
+            ]:
+                raise ValueError(f"{odd[0]} of another shape")
+            return node
+        except (
+            *(KeyError, TypeError, ValueError, IndexError, AttributeError),
+            *(OverflowError, RecursionError, MemoryError, ProntoError),
+        ) as error:
             raise StateError(
                 f"node state must hold everything a node needs, got {error!r}: set it aside"
             ) from error
@@ -312,6 +322,33 @@ class Node:
         met = used.size and rows.shape == used.shape and np.array_equal(np.abs(rows), np.abs(used))
         node.projector.restore(parts["projector"], node.view if met else None)
         return node
+
+
+# Of numbers in saved state: beyond, products overflow and a decomposition may never end.
+LARGEST_NUMBER, LARGEST_SETTING = 1e100, 10_000_000
+
+
+def check_magnitude(fields: Mapping[str, Any]) -> None:
+    """Refuse state with numbers that no node ever had.
+
+    Raises
+    ------
+    ValueError
+        A number is too large to be computed with, or a setting too large to be one.
+    """
+    for key, value in fields.items():
+        if isinstance(value, np.ndarray):
+            if value.dtype.kind == "f" and value.size:
+                with np.errstate(invalid="ignore"):
+                    known = np.abs(value[np.isfinite(value)])
+                if known.size and float(known.max()) > LARGEST_NUMBER:
+                    raise ValueError(f"{key} must be at most {LARGEST_NUMBER:g}")
+        elif isinstance(value, Mapping):
+            check_magnitude(value)
+        else:
+            for one in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(one, int) and not -LARGEST_SETTING <= one <= 2**62:
+                    raise ValueError(f"{key} must be a number that a node could have")
 
 
 def _named(y: Any) -> Mapping[str, Any] | None:

@@ -282,9 +282,15 @@ def _like(name: str, old: Any, new: Any) -> Any:
             raise StateError(
                 f"saved state must hold {len(old)} of {name!r}, got {len(new)}: it was made with other options"
             )
+        if any(np.shape(n) != np.shape(o) for n, o in zip(new, old, strict=True) if np.size(o)):
+            raise StateError(
+                f"saved {name!r} must have members of shape {np.shape(old[0])}: it was made otherwise"
+            )
         kept = [np.array(n) for n in new] if isinstance(old[0], np.ndarray) else np.asarray(new).tolist()
         return kept if isinstance(old, list) else ring(kept)
     if isinstance(old, array):
+        if np.shape(new) != (len(old),):
+            raise StateError(f"saved {name!r} must have {len(old)} numbers, got {np.shape(new)}")
         return array("d", np.asarray(new, dtype=np.float64).tobytes())
     if isinstance(old, np.ndarray):
         if np.shape(new) != old.shape and old.size:

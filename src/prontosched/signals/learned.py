@@ -23,6 +23,8 @@ from prontosched.signals.reasons import MetricContext, reason
 from prontosched.signals.record import SignalFigures
 from prontosched.subspace import Array
 
+# A time, a CPU Ready or a utilisation from here on is no number: what is computed from it would not be one.
+LARGEST = 1e12
 NOTHING = np.zeros(0)
 NO_DIRECTIONS = [0.0] * DIRECTIONS
 
@@ -101,7 +103,7 @@ class LearnedSignal(_LearnedForm):
     def decide(self, evidence: Evidence) -> Decision:
         """Answer for one timestep."""
         now, learner = self._input(evidence), self.learner
-        known = math.isfinite(evidence.ready)
+        known = -LARGEST < evidence.ready < LARGEST
         result = learner.step(now, known=known, enforcing=self.enforcing)
         chance = learner.chance()
         outlook = self._outlook(chance)
@@ -154,12 +156,12 @@ class LearnedSignal(_LearnedForm):
             outside = float(vector.dot(vector)) - inside
             spe = outside if outside > 0.0 else 0.0
         # As Python floats: a number out of an array would slow down everything computed from it.
-        time, utilisation = float(evidence.time), float(evidence.utilisation)
-        time = time if math.isfinite(time) else math.nan
-        utilisation = utilisation if math.isfinite(utilisation) else math.nan
-        return StepInput(
-            time, float(evidence.ready), utilisation, directions, t_squared, spe, embedded, vector
-        )
+        time, ready = float(evidence.time), float(evidence.ready)
+        utilisation = float(evidence.utilisation)
+        time = time if -LARGEST < time < LARGEST else math.nan
+        ready = ready if -LARGEST < ready < LARGEST else math.nan
+        utilisation = utilisation if -LARGEST < utilisation < LARGEST else math.nan
+        return StepInput(time, ready, utilisation, directions, t_squared, spe, embedded, vector)
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor arguments, by name: plain numbers and strings."""
@@ -234,7 +236,7 @@ class LearnedFleet(_LearnedForm):
         if evidence.vectors.shape[1] != self.features:
             self.expect(evidence.vectors.shape[1])
         now = _inputs(evidence)
-        known = np.isfinite(evidence.ready)
+        known = np.abs(evidence.ready) < LARGEST
         for some, is_known in ((evidence.present & known, True), (evidence.present & ~known, False)):
             if some.all():
                 self._step(slice(None), self.learner, now, known=is_known)
@@ -277,6 +279,10 @@ class LearnedFleet(_LearnedForm):
         return reason(self.learner, context, raised=raised, node=node)
 
 
+def _sensible(values: Array) -> Array:
+    return np.where(np.abs(values) < LARGEST, values, np.nan)
+
+
 def _inputs(evidence: FleetEvidence) -> StepInput:
     embedded = evidence.embedded & (evidence.samples > 0.0)
     root = np.sqrt(np.where(embedded, evidence.samples, 0.0))
@@ -288,9 +294,9 @@ def _inputs(evidence: FleetEvidence) -> StepInput:
     total = np.einsum("md,md->m", evidence.vectors, evidence.vectors)
     padding = np.zeros(len(embedded))
     return StepInput(
-        time=np.where(np.isfinite(evidence.time), evidence.time, np.nan),
-        ready=evidence.ready,
-        utilisation=np.where(np.isfinite(evidence.utilisation), evidence.utilisation, np.nan),
+        time=_sensible(evidence.time),
+        ready=_sensible(evidence.ready),
+        utilisation=_sensible(evidence.utilisation),
         directions=[near[:, i] if i < near.shape[1] else padding for i in range(DIRECTIONS)],
         t_squared=np.einsum("mr,mr->m", units, units),
         spe=np.where(embedded, np.maximum(total - inside, 0.0), 0.0),
