@@ -6,6 +6,7 @@ import json
 import subprocess
 import urllib.request
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 from prontosched.gates.kubernetes import KEY
 from tests.gates.kubernetes_cluster import Cluster
@@ -22,13 +23,16 @@ def pronto(kubernetes: Cluster, *arguments: str) -> AbstractContextManager[subpr
     )
 
 
+TOKEN = "0123456789abcdef"
+
+
 def announced(port: int, cpus: float) -> bool:
     """Tell the agent of a job that is on its way."""
     body = json.dumps({"id": "huge", "cpus": cpus, "ttl": 60}).encode()
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/jobs",
         data=body,
-        headers={"Content-Type": "application/json"},
+        headers={"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"},
         method="POST",
     )
     try:
@@ -43,8 +47,9 @@ def tainted(kubernetes: Cluster, node: str) -> bool:
 
 
 def test_agent_ranks_its_full_node_and_a_killed_agent_leaves_it_ranked_no_longer_than_it_said(
-    kubernetes: Cluster,
+    kubernetes: Cluster, tmp_path: Path
 ) -> None:
+    (tmp_path / "token").write_text(TOKEN)
     for name in ("n1", "n2"):
         kubernetes.add_node(name)
         kubernetes.admin.patch_node(name, {"metadata": {"labels": {"kubernetes.io/hostname": name}}})
@@ -55,6 +60,7 @@ def test_agent_ranks_its_full_node_and_a_killed_agent_leaves_it_ranked_no_longer
         "--gate-option=prefer_seconds=4",
     ]
     options = ["--source=generated", "--name=n1", "--no-keep", "--interval=0.2", "--for=100s"]
+    options.append(f"--token-file={tmp_path / 'token'}")
     with pronto(kubernetes, "agent", f"--listen=127.0.0.1:{port}", *options, *gate) as agent:
         wait_for(lambda: announced(port, cpus=1000), seconds=40, what="an agent that takes announcements")
         wait_for(lambda: tainted(kubernetes, "n1"), what="a taint on n1")

@@ -159,7 +159,7 @@ class PolledDecisions:
     async def _ask(self, session: aiohttp.ClientSession, node: str) -> None:
         try:
             self._newest[node] = await self._fetch(session, node)
-        except (TimeoutError, aiohttp.ClientError, OSError, IntegrationError) as error:
+        except Exception as error:  # whatever one agent says or does, the others are asked
             if node not in self.silent:
                 log.info(
                     "agent of %s is silent, its node will count as unknown: %s", node, error or "timeout"

@@ -116,15 +116,24 @@ def read_decision(data: bytes, *, now: float, valid_seconds: float, clock_ahead:
         # Names of what runs on a node are not for the events of pods.
         offenders = str(found.get("offenders") or "")
         reason = str(found.get("reason") or "no reason given").removesuffix(f"; {offenders}")[:500]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise IntegrationError(
             f"an agent must answer with accept, probability, reason and valid_until, got {data[:80]!r}"
         ) from error
-    if not isinstance(accept, bool) or not math.isfinite(until):
+    if not isinstance(accept, bool) or not math.isfinite(until) or math.isinf(score):
         raise IntegrationError(
-            f"accept must be true or false and valid_until a time, got {accept!r} and {until}"
+            f"accept must be true or false, valid_until a time and probability a number, "
+            f"got {str(accept)[:40]}, {until} and {score}"
         )
     return Verdict(not accept, score, reason, min(until - clock_ahead, now + valid_seconds))
+
+
+# No mark counts for longer: one that says so was made by a clock that ran ahead.
+LONGEST_MARK_SECONDS = 1800.0
+
+
+def _over(until: float, now: float) -> bool:
+    return not now < until <= now + LONGEST_MARK_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +151,7 @@ class Rank:
 
     def expired(self, now: float) -> bool:
         """Tell whether the rank no longer counts; one without a time never did."""
-        return not now < self.valid_until
+        return _over(self.valid_until, now)
 
 
 # A rank of ours that cannot be read: it has expired, so that a watchdog takes it off.
@@ -184,7 +193,7 @@ class Observed:
 
     def lapsed(self, now: float) -> bool:
         """True when the node is ours and its verdict is over, or cannot be read."""
-        return self.ours and not now < self.valid_until
+        return self.ours and _over(self.valid_until, now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,7 @@ class KubernetesGate:
             )
         self.api = api or ApiServer.find()
         self.api.timeout_seconds = timeout_seconds
+        self._left_out: set[str] = set()
 
     @staticmethod
     def present() -> bool:
@@ -162,7 +163,18 @@ class KubernetesGate:
         return GateCensus.of(self._all())
 
     def _all(self) -> dict[str, Observed]:
-        return {str(node["metadata"]["name"]): observed(node) for node in self.api.nodes()}
+        found: dict[str, Observed] = {}
+        odd: set[str] = set()
+        for node in self.api.nodes():
+            try:
+                found[str(node["metadata"]["name"])] = observed(node)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                # One node that cannot be read hides no other.
+                odd.add(words := str(node)[:80])
+                if words not in self._left_out:
+                    log.warning("left out, for it cannot be read (%r): %s", error, words)
+        self._left_out = odd
+        return found
 
     def _change(self, node: str, change: Callable[[Node], Patch | None]) -> Node:
         """Read, change and write back, again whenever someone else wrote in between; return the node."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from prontosched.errors import SettingsError
-from prontosched.gates.gate import Observed, Rank, Verdict
+from prontosched.gates.gate import LONGEST_MARK_SECONDS, Observed, Rank, Verdict
 from prontosched.gates.preference import CONTENDED, level_of
 
 # So many changes of level may follow each other before their long-run rate binds.
@@ -74,10 +74,10 @@ class Rules:
             )
         for name in ("valid_seconds", "prefer_seconds"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 2.0):
+            if not 2.0 <= value <= LONGEST_MARK_SECONDS:
                 raise SettingsError(
-                    f"{name} must be at least 2 and finite, got {value}: "
-                    "marks at schedulers are kept in whole seconds"
+                    f"{name} must be from 2 to {LONGEST_MARK_SECONDS:g}, got {value}: marks at schedulers are "
+                    "kept in whole seconds, and longer ones are taken for those of a clock that runs ahead"
                 )
         for name in ("min_hold_seconds", "min_accept_seconds", "override_seconds", "observe_seconds"):
             value = getattr(self, name)

@@ -128,21 +128,26 @@ class SlurmCommands:
     def __init__(self, *, conf: str | Path | None = None, timeout: float = 10.0) -> None:
         self.conf = conf
         self.timeout = timeout
+        self.left_out: set[str] = set()
 
     def node(self, name: str) -> SlurmNode:
         """Return one node."""
         return read_node(self._run("--oneliner", "show", "node", _checked(name)))
 
     def nodes(self) -> list[SlurmNode]:
-        """Return all nodes, in one call; one that cannot be read is left out."""
-        found = []
+        """Return all nodes, in one call; one that cannot be read is left out, and named once."""
+        found, odd = [], set()
         # Only newlines end a line: free text may hold other separators.
         for line in self._run("--all", "--oneliner", "show", "node").split("\n"):
             if line.startswith("NodeName="):
                 try:
                     found.append(read_node(line))
                 except IntegrationError as error:
-                    log.warning("left out: %s", error)
+                    name = line[: line.find(" ")]
+                    if name not in self.left_out:
+                        log.warning("left out: %s", error)
+                    odd.add(name)
+        self.left_out = odd
         return found
 
     def update(self, name: str, **changes: str) -> None:
