@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 # Small matrices: threads of the BLAS only get in each other's way. Read when numpy is imported.
@@ -12,6 +14,11 @@ import numpy as np
 import pytest
 
 from tests.requirements import require_data, summary
+
+# Sockets of agents go here and not into the machine's own folder, which root's would take.
+RUNTIME = tempfile.mkdtemp(prefix="pronto-run-")
+os.chmod(RUNTIME, 0o755)
+os.environ["RUNTIME_DIRECTORY"] = RUNTIME
 
 # Files that take longest, first: a run on several processes then ends on short ones.
 LONGEST = (
@@ -53,6 +60,7 @@ def shared_data() -> Path:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End with one line that counts what was skipped for want of something."""
+    shutil.rmtree(RUNTIME, ignore_errors=True)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or hasattr(config, "workerinput"):
         return

@@ -16,9 +16,14 @@ from prontosched.agent.store.state import Disk
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS, Machine, make_agent
 
+TOKEN = "0123456789abcdef"
+SHOWN = {"Authorization": f"Bearer {TOKEN}"}
+
 
 def asking(ask, *, machine=None, ticks=30, access=None, extra=(), **given):
-    """Run an agent for some ticks, then let `ask` speak to it over HTTP."""
+    """Run an agent for some ticks, then let `ask` speak to it over HTTP; by default with its token."""
+    headers = SHOWN if access is None else None
+    access = access or Access(token=TOKEN)
 
     async def go():
         agent = make_agent(machine or Machine(), interval=0.001, **given)
@@ -26,7 +31,7 @@ def asking(ask, *, machine=None, ticks=30, access=None, extra=(), **given):
             await agent.pace.wait()
             await agent.tick()
         try:
-            async with TestClient(TestServer(build_app(agent, access or Access(), extra))) as client:
+            async with TestClient(TestServer(build_app(agent, access, extra)), headers=headers) as client:
                 client.agent = agent
                 return await asyncio.wait_for(ask(client), 30)
         finally:

@@ -151,9 +151,10 @@ def test_a_full_disk_costs_rows_and_nothing_else(tmp_path):
 
 def test_writing_goes_on_after_the_disk_has_room_again(tmp_path):
     folder = tmp_path / "not-yet"
+    folder.write_text("no folder")
     log = DecisionLog(folder / "d.sqlite")
     assert not log.write([row(1.0)])
-    folder.mkdir()
+    folder.unlink()
     assert log.write([row(2.0)])
     found = log.history("n1", 0.0, 10.0, 10)
     log.close()

@@ -121,7 +121,9 @@ def test_a_vector_without_one_number_is_no_telemetry():
 
     found = asyncio.run(go())
     assert found.stale
-    assert found.reason == "no telemetry for 36 s: accepting, as set"
+    assert found.reason == (
+        "no telemetry for 36 s (source: telemetry is missing, n1: not a single number): accepting, as set"
+    )
 
 
 def test_infinite_values_do_not_stop_decisions():

@@ -262,10 +262,11 @@ def test_minutes_that_an_earlier_release_packed_are_dropped_with_a_message(tmp_p
 
 
 def test_a_folder_that_cannot_be_written_costs_minutes_and_nothing_else(tmp_path):
+    (tmp_path / "missing").write_text("no folder")
     log = DecisionLog(tmp_path / "missing" / "d.sqlite")
     for t in range(0, 6000, 10):
         assert not log.write((), many(float(t), ["a", "b"], ready=1.0))
-    (tmp_path / "missing").mkdir()
+    (tmp_path / "missing").unlink()
     assert log.write((), many(6000.0, ["a", "b"], ready=1.0))
     found = log.history("a", 0.0, 6060.0, 101, every_decision=False)
     log.close()

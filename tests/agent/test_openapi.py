@@ -18,7 +18,7 @@ from prontosched.agent.http.auth import Access
 from prontosched.agent.store.decision_log import HISTORY_FIELDS
 from prontosched.agent.store.state import Disk
 from tests.agent.machine import Machine, make_agent
-from tests.agent.test_api import asking
+from tests.agent.test_api import TOKEN, asking
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def url(tmp_path):
 
     async def serve():
         agent = make_agent(Machine(), interval=0.05, disk=Disk(tmp_path, "machine"))
-        runner = web.AppRunner(build_app(agent, Access()), access_log=None)
+        runner = web.AppRunner(build_app(agent, Access(token=TOKEN)), access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         ended = asyncio.Event()
@@ -57,6 +57,7 @@ def fuzz(url: str, examples: int, tmp_path: Path) -> subprocess.CompletedProcess
     return subprocess.run(
         [
             *(str(tool), "run", f"{url}/openapi.json", "--checks", "all", "--exclude-path", "/v1/stream"),
+            *("--header", f"Authorization: Bearer {TOKEN}"),
             *("--max-examples", str(examples), "--seed", "1", "--request-timeout", "20"),
         ],
         cwd=tmp_path,

@@ -7,10 +7,12 @@ import json
 import signal
 import sys
 import time
-import urllib.request
+from pathlib import Path
 
 import pytest
 
+from prontosched.agent.http.client import Client
+from prontosched.agent.store import socket_folders
 from tests.agent.test_process import address, ask, listen, wait_for
 
 ROWS = 50
@@ -248,11 +250,8 @@ def block(url):
 
 
 def announce(url, body):
-    request = urllib.request.Request(
-        f"{url}/v1/jobs", data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=5) as response:
-        return json.load(response)
+    client = Client(url, folders=socket_folders(Path("/nowhere")))
+    return client._ask("POST", "/v1/jobs", body)[1]
 
 
 def test_where_an_agent_has_several_nodes_the_command_runs_on_the_one_named(start, tmp_path):

@@ -129,6 +129,7 @@ def answer(
     now: float,
     clock: float,
     cpus: float = 0.0,
+    among_users: bool = False,
     held_by: str = "",
     trouble: str = "",
     enforced: bool = False,
@@ -144,6 +145,8 @@ def answer(
         Seconds since 1970 at the same moment. Only shown, never compared: it may jump.
     cpus
         CPUs of the job asked for, 0 for a general answer.
+    among_users
+        Whether jobs that ordinary users announced are weighed too.
     held_by
         Why the node's scheduler takes jobs for it even while it refuses, empty where it does not.
     trouble
@@ -157,7 +160,7 @@ def answer(
     decision = known.decision
     stale = decision is None or age > silence.valid_seconds
     # What was busy long ago says nothing of now; announced jobs do.
-    full = announced.full(cpus) if len(announced) or not stale else None
+    full = announced.full(cpus, among_users=among_users) if len(announced) or not stale else None
     if stale:
         accept = silence.answer == "accept"
         changed_at = known.seen_at + (0.0 if decision is None else silence.valid_seconds)

@@ -13,6 +13,7 @@ from prontosched.agent.record import plain
 from prontosched.gates.controller import Controller, vetoes
 from prontosched.gates.gate import Gate, LeaseTable, Verdict, chance
 from prontosched.gates.policy import Rules
+from prontosched.gates.preference import CONTENDED
 
 SUMS = ("refusals", "withheld", "rankings", "errors", "refused_seconds")
 
@@ -63,6 +64,10 @@ class GateFollower:
                 )
             # Old telemetry says nothing of the present: then only the stated policy counts.
             score = chance(None if found.stale else found.probability, refuse=not found.accept)
+            if not found.accept and found.announced_cpus:
+                # What is only announced ranks the node as contended, and never closes it.
+                score = max(score, CONTENDED)
+                found = agent.answer(name, own=True, jobs=False)
             verdict = Verdict(not found.accept, score, found.reason, now + self.rules.valid_seconds)
             try:
                 self._controllers[name].apply(verdict, now)

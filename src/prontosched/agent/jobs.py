@@ -1,6 +1,7 @@
 """Jobs just admitted count before telemetry shows them.
 
-Covers: the list of announced jobs of one node and the rule by which it is full.
+Covers: the list of announced jobs of one node, the rule by which it is full, and what an
+ordinary user may announce.
 Time arrives as a number on a clock that never jumps.
 """
 
@@ -9,9 +10,13 @@ from __future__ import annotations
 import math
 import os
 import select
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 MAX_JOBS = 1000
+# Of one ordinary user, and of all of them: a scheduler's announcements always find room.
+USER_JOBS, USERS_JOBS = 32, 512
+USER_TTL_SECONDS = 600.0
 CAUGHT_UP_SHARE = 0.5
 SETTLING_SAMPLES = 2
 SATURATED_SHARE = 0.95
@@ -36,6 +41,8 @@ class Job:
         Telemetry vectors seen since it was announced.
     handle
         A file descriptor that becomes readable when the job's process ends, or None.
+    uid
+        The ordinary user that announced it; None for a scheduler's own, which every answer weighs.
     """
 
     id: str
@@ -44,13 +51,15 @@ class Job:
     visible_at: float = math.nan
     samples: int = 0
     handle: int | None = None
+    uid: int | None = None
 
 
 class Announced:
     """The announced jobs of one node, and whether they leave room for another.
 
     A node is full for a job when busy, announced and asked CPUs exceed capacity times a
-    factor. Without a job to weigh and with nothing announced the signal alone decides.
+    factor. Without a job to weigh and with nothing announced the signal alone decides. Jobs of
+    ordinary users keep only each other waiting: see `full`.
 
     Parameters
     ----------
@@ -61,7 +70,7 @@ class Announced:
 
     Notes
     -----
-    Memory: at most `MAX_JOBS` jobs.
+    Memory: at most `MAX_JOBS` jobs of schedulers and `USERS_JOBS` of users.
 
     Examples
     --------
@@ -89,52 +98,81 @@ class Announced:
     @property
     def cpus(self) -> float:
         """CPUs announced and not yet seen."""
-        return math.fsum(job.cpus for job in self._jobs.values())
+        return _cpus(self._jobs.values())
 
     @property
     def ids(self) -> list[str]:
         """Names of the jobs announced and not yet seen, oldest first."""
         return list(self._jobs)
 
-    def full(self, cpus: float = 0.0) -> str | None:
+    def full(self, cpus: float = 0.0, *, among_users: bool = False) -> str | None:
         """Say why there is no room for a job of `cpus`, or return None.
 
-        A job wider than the node is weighed as one that fills it, or it could never run.
+        A job wider than the node is weighed as one that fills it, or it could never run. Jobs of
+        ordinary users count only `among_users`: whoever asks for a scheduler is not kept away by them.
         """
-        if not self._jobs and not cpus:
+        jobs = [job for job in self._jobs.values() if among_users or job.uid is None]
+        if not jobs and not cpus:
             return None
         asked = min(cpus, self.capacity)
         room = self.capacity * self.factor
+        announced = _cpus(jobs)
         # An idle machine is never quite idle: a job that fills it needs no more than that.
-        if self.busy + self.cpus + asked <= max(room, asked + IDLE_SHARE * self.capacity):
+        if self.busy + announced + asked <= max(room, asked + IDLE_SHARE * self.capacity):
             return None
         parts = [f"{self.busy:.1f} busy"]
-        if self._jobs:
-            parts.append(f"{self.cpus:.3g} announced by {_count(len(self._jobs), 'job')}")
+        if jobs:
+            parts.append(f"{announced:.3g} announced by {_count(len(jobs), 'job')}")
         if asked:
             parts.append(f"{asked:.3g} asked for")
         return f"CPUs {' and '.join(parts)} exceed {room:.3g} ({self.capacity:g} CPUs x {self.factor:g})"
 
-    def add(self, name: str, *, cpus: float, ttl: float, now: float, pid: int | None = None) -> None:
+    def add(
+        self,
+        name: str,
+        *,
+        cpus: float,
+        ttl: float,
+        now: float,
+        pid: int | None = None,
+        uid: int | None = None,
+    ) -> None:
         """Count a job of `cpus` from now on, for at most `ttl` seconds.
 
-        With `pid`, the announcement ends with that process, where this machine knows it.
+        With `pid`, the announcement ends with that process, where this machine knows it. With
+        `uid` it is an ordinary user's: together those take no more than the node's CPUs.
+
+        Raises
+        ------
+        OverflowError
+            So many are announced already.
         """
-        self.remove(name)
-        if len(self._jobs) >= MAX_JOBS:
+        self.remove(name, uid)
+        alike = [job for job in self._jobs.values() if (job.uid is None) == (uid is None)]
+        most = MAX_JOBS if uid is None else USERS_JOBS
+        if uid is not None:
+            ttl = min(ttl, USER_TTL_SECONDS)
+            own = [job for job in alike if job.uid == uid]
+            if len(own) >= USER_JOBS:
+                alike, most = own, USER_JOBS
+            elif _cpus(own) + cpus > self.capacity:
+                raise OverflowError(
+                    f"the jobs that one user announces may have {self.capacity:g} CPUs, got {_cpus(own) + cpus:g}: wait"
+                )
+        if len(alike) >= most:
             raise OverflowError(
-                f"at most {MAX_JOBS} jobs may be announced at once, got one more: wait, or set a shorter ttl"
+                f"at most {most} jobs may be announced at once, got one more: wait, or set a shorter ttl"
             )
         visible_at = min(
             self.busy + self.cpus + CAUGHT_UP_SHARE * min(cpus, self.capacity),
             SATURATED_SHARE * self.capacity,
         )
-        self._jobs[name] = Job(name, cpus, now + ttl, visible_at, handle=_process(pid))
+        self._jobs[_key(name, uid)] = Job(name, cpus, now + ttl, visible_at, handle=_process(pid), uid=uid)
         self.note(now)
 
-    def remove(self, name: str) -> bool:
-        """Forget a job; return whether it was there."""
-        job = self._jobs.pop(name, None)
+    def remove(self, name: str, uid: int | None = None) -> bool:
+        """Forget a job of the scheduler's or of one user; return whether it was there."""
+        job = self._jobs.pop(_key(name, uid), None)
         if job is not None and job.handle is not None:
             os.close(job.handle)
         return job is not None
@@ -148,13 +186,13 @@ class Announced:
             job.samples += 1
             # The vector that was being read while the job started shows half of it at best.
             if job.samples >= SETTLING_SAMPLES and self.busy >= job.visible_at:
-                self.remove(job.id)
+                self.remove(job.id, job.uid)
 
     def expire(self, now: float) -> None:
         """Forget the jobs whose time is over or whose process has ended."""
         for job in list(self._jobs.values()):
             if now >= job.until or (job.handle is not None and _ended(job.handle)):
-                self.remove(job.id)
+                self.remove(job.id, job.uid)
         self.note(now)
 
     def note(self, now: float) -> None:
@@ -168,8 +206,17 @@ class Announced:
 
     def clear(self) -> None:
         """Forget all jobs."""
-        for name in list(self._jobs):
-            self.remove(name)
+        for job in list(self._jobs.values()):
+            self.remove(job.id, job.uid)
+
+
+def _key(name: str, uid: int | None) -> str:
+    # No name of a job has a slash: one user's cannot be another's, nor a scheduler's.
+    return name if uid is None else f"{uid}/{name}"
+
+
+def _cpus(jobs: Iterable[Job]) -> float:
+    return math.fsum(job.cpus for job in jobs)
 
 
 def _process(pid: int | None) -> int | None:

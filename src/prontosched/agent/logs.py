@@ -13,6 +13,7 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from io import TextIOBase
 from typing import Any, Literal, NamedTuple, TextIO
@@ -128,6 +129,48 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(found)
 
 
+class LineBudget(logging.Filter):
+    """Let a burst of lines through and then so many a second; say how many were left out.
+
+    Parameters
+    ----------
+    burst, per_second
+        Lines at once, and in the long run.
+
+    Examples
+    --------
+    >>> budget = LineBudget(1, 0.0, clock=lambda: 0.0)
+    >>> record = logging.LogRecord("prontosched", logging.INFO, "", 0, "ready", (), None)
+    >>> budget.filter(record), budget.filter(record), budget.left_out
+    (True, False, 1)
+    """
+
+    def __init__(self, burst: float, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self.left_out = 0
+        self._burst, self._per_second, self._clock = burst, per_second, clock
+        self._saved, self._at = burst, clock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a line may be written."""
+        now = self._clock()
+        self._saved = min(self._burst, self._saved + (now - self._at) * self._per_second)
+        self._at = now
+        if self._saved < 1.0:
+            self.left_out += 1
+            return False
+        self._saved -= 1.0
+        if self.left_out:
+            record.msg = f"{record.getMessage()} ({self.left_out} lines before it were left out)"
+            record.args, self.left_out = (), 0
+        return True
+
+
+# Of the agent: every change of a large fleet for a minute, then 17 MB a day. Of libraries, which a stranger may cause.
+OWN_LINES, OTHER_LINES = (1200.0, 2.0), (20.0, 1 / 60)
+LIBRARIES = ("aiohttp", "asyncio")
+
+
 class StreamThread(logging.Handler):
     """Write lines in a thread of its own: a pipe that nobody reads must not stop the loop.
 
@@ -202,10 +245,38 @@ def log_to_stderr(
         text = logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
     handler: logging.Handler = StreamThread(sys.stderr) if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if form == "json" else text)
-    logger = logging.getLogger("prontosched")
-    for old in logger.handlers[:]:
-        logger.removeHandler(old)
-        old.close()
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
-    logger.propagate = False
+    for name in ("prontosched", *LIBRARIES):
+        logger = logging.getLogger(name)
+        for old in logger.handlers[:]:
+            logger.removeHandler(old)
+            old.close()
+        logger.propagate = False
+        # A filter of the logger itself would not see the lines of those below it.
+        own = name == "prontosched"
+        budget = LineBudget(*(OWN_LINES if own else OTHER_LINES))
+        logger.addHandler(_Limited(handler, budget, closes=own))
+        logger.setLevel(logging.DEBUG if verbose and own else logging.INFO if own else logging.ERROR)
+
+
+class _Limited(logging.Handler):
+    """Hand on to another handler what a budget allows."""
+
+    def __init__(self, handler: logging.Handler, budget: LineBudget, *, closes: bool) -> None:
+        super().__init__()
+        self._handler = handler
+        self._closes = closes
+        self.addFilter(budget)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand a line on."""
+        self._handler.handle(record)
+
+    def flush(self) -> None:
+        """Wait until all is written."""
+        self._handler.flush()
+
+    def close(self) -> None:
+        """End the other handler with this one, if it is its own."""
+        if self._closes:
+            self._handler.close()
+        super().close()

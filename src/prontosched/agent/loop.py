@@ -176,16 +176,23 @@ class Agent:
         """Carry each sample to its node's decision; one node's trouble is not another's."""
         clock = self.wall()
         self.nodes.begin(samples, now)
+        lacking: list[str] = []
         for sample in samples:
             try:
                 self.nodes.step(sample, now)
                 node = self.nodes.get(sample.node)
+                if lack := _lack(node, now):
+                    lacking.append(f"{sample.node}: {lack}")
                 if node is not None and node.raised and node.seen_at == now:
                     node.note_rejection(clock, self.offenders.words)
             except Exception as error:
                 self.fault("node", error)
             self.version += 1
             await self.give_way()
+        if lacking:
+            self.fault(
+                "source", f"telemetry is missing, {_first(lacking)}", in_tick=len(lacking) == len(samples)
+            )
 
     async def give_way(self) -> None:
         """Let others run, such as requests that wait, if this tick has worked for some milliseconds."""
@@ -194,10 +201,19 @@ class Agent:
                 await asyncio.sleep(0)
             self._slice_began = time.perf_counter()
 
-    def answer(self, node: str | None = None, *, cpus: float = 0.0, own: bool = False) -> Answer:
+    def answer(
+        self,
+        node: str | None = None,
+        *,
+        cpus: float = 0.0,
+        own: bool = False,
+        jobs: bool = True,
+        among_users: bool = False,
+    ) -> Answer:
         """Answer for one node, by default the only one.
 
-        With `own`, the node's own word, whether or not a gate holds it open.
+        With `own`, the node's own word, whether or not a gate holds it open. Without `jobs`,
+        nothing that was announced counts; with `among_users`, what ordinary users announced does too.
 
         Raises
         ------
@@ -208,11 +224,12 @@ class Agent:
         fresh = known.decision is not None and now - known.seen_at <= self.silence.valid_seconds
         return answer(
             known,
-            self._announced.get(known.name, self._nothing_announced),
+            self._announced.get(known.name, self._nothing_announced) if jobs else self._nothing_announced,
             self.silence,
             now=now,
             clock=self.wall(),
             cpus=cpus,
+            among_users=among_users,
             held_by="" if own else self.held_open(known.name),
             trouble="" if fresh else self._trouble(known),
             enforced=self.enforced or now < known.obeyed_until,
@@ -279,10 +296,12 @@ class Agent:
         node: str | None = None,
         unless: Collection[State] = (),
         pid: int | None = None,
+        uid: int | None = None,
     ) -> tuple[bool, Answer]:
         """Count a job before telemetry shows it; return whether it counts, and the answer it met.
 
         It does not count where the node, weighed with the job, is in one of the states `unless`.
+        With `uid` it is an ordinary user's: it meets all jobs, and only users' jobs meet it.
         Nothing else runs between the question and the announcement, so of several
         that ask at once each one meets those admitted before it.
         """
@@ -293,16 +312,16 @@ class Agent:
         now = self.pace.clock()
         announced.expire(now)
         self.version += 1
-        met = self.answer(name, cpus=cpus)
+        met = self.answer(name, cpus=cpus, among_users=uid is not None)
         if met.state in unless:
             return False, met
-        announced.add(job, cpus=cpus, ttl=ttl, now=now, pid=pid)
+        announced.add(job, cpus=cpus, ttl=ttl, now=now, pid=pid, uid=uid)
         return True, met
 
-    def withdraw(self, job: str) -> bool:
-        """Forget an announced job, on whichever node; return whether there was one."""
+    def withdraw(self, job: str, uid: int | None = None) -> bool:
+        """Forget an announced job, a scheduler's or one user's, on whichever node; return whether there was one."""
         self.version += 1
-        return any(announced.remove(job) for announced in self._announced.values())
+        return any(announced.remove(job, uid) for announced in self._announced.values())
 
     def fault(self, kind: str, error: BaseException | str, *, in_tick: bool = True) -> None:
         """Count a fault, and name it in the log at most once a minute per kind.
@@ -323,9 +342,8 @@ class Agent:
         """Count that targets gave nothing; where none gave anything the tick has failed."""
         silent = unanswered(self.reader.source)
         if silent:
-            named = "; ".join(f"{name}: {why}" for name, why in list(silent.items())[:SHOWN_TARGETS])
-            more = f" and {len(silent) - SHOWN_TARGETS} more" if len(silent) > SHOWN_TARGETS else ""
-            self.fault("source", f"no telemetry from {named}{more}", in_tick=not anyone)
+            named = _first([f"{name}: {why}" for name, why in silent.items()])
+            self.fault("source", f"no telemetry from {named}", in_tick=not anyone)
 
     def _count_errors(self) -> None:
         """Count what a follower or the disk met outside the loop and has named in the log itself."""
@@ -444,6 +462,21 @@ class Agent:
                 await self.disk.close(self.nodes if len(self.nodes) else None, self.wall())
             except Exception as error:
                 self.fault("state", error)
+
+
+def _first(words: Sequence[str]) -> str:
+    more = f" and {len(words) - SHOWN_TARGETS} more" if len(words) > SHOWN_TARGETS else ""
+    return "; ".join(words[:SHOWN_TARGETS]) + more
+
+
+def _lack(node: LiveNode | None, now: float) -> str:
+    """Say what of a node's telemetry is missing, where that is most of it; nothing otherwise."""
+    if node is None or node.schema is None:
+        return ""
+    if node.seen_at != now:
+        return "not a single number"
+    missing, known = len(node.schema.missing), len(node.schema.metrics)
+    return f"{missing} of {known} metrics" if 2 * missing > known else ""
 
 
 def _row(met: Answer, time: float, evidence: Evidence | None, begun: list[int]) -> DecisionRow:

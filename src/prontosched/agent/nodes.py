@@ -44,6 +44,10 @@ MAX_METRICS = 20_000
 PATIENCE = 60
 """Samples after which another set of metrics is there for good."""
 FAMILIAR_SHARE = 0.5
+# Steps in a row that fail, after which a node starts anew.
+FAILURES = 3
+# Signals whose score is always a number; those of others may be what they like.
+FINITE_SCORES = ("learned", "paper")
 """Saved nodes are used when at least this share of their metrics is still there."""
 # Arrays of a node's state whose last axis has one place per metric.
 BY_METRIC = frozenset(
@@ -290,6 +294,7 @@ class LiveNode:
         self._subspaces: tuple[Subspace | None, Subspace | None] = (None, None)
         self._build = build
         self._patience = patience
+        self._failures = 0
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -336,7 +341,15 @@ class LiveNode:
         if hasattr(self.node.signal, "enforcing"):
             self.node.signal.enforcing = enforcing or now < self.obeyed_until
         ready = sample.ready if sample.ready >= 0.0 else math.nan  # some sources say -1 for unknown
-        decision = self.node.step(y, ready=ready, utilisation=sample.utilisation, time=sample.timestamp)
+        try:
+            decision = self.node.step(y, ready=ready, utilisation=sample.utilisation, time=sample.timestamp)
+        except Exception as error:
+            self._lost(repr(error))
+            raise
+        if math.isfinite(decision.score) or self.node.signal.name not in FINITE_SCORES:
+            self._failures = 0
+        else:
+            self._lost(f"a score of {decision.score}")
         before, raised = self.decision, bool(decision.raised)
         if before is None:
             self.changed_at = now
@@ -353,6 +366,15 @@ class LiveNode:
         if (subspace := self.node.evidence.subspace) is not self._subspaces[1]:
             self._subspaces = (self._subspaces[1], subspace)
         return True
+
+    def _lost(self, why: str) -> None:
+        """Count a step that came to nothing; after some in a row the node starts anew, for it cannot go on."""
+        self._failures += 1
+        if self._failures >= FAILURES and self.schema is not None:
+            self._failures = 0
+            self.node = self._build(self.schema.metrics)
+            self.message = f"starting cold: what the node knew led to {why[:200]}"
+            LOG.warning("%s is %s", self.name, self.message)
 
     def note_rejection(self, time: float, offenders: str) -> None:
         """Keep what the raised signal was decided from; the vectors of one rejection are averaged."""
@@ -380,7 +402,13 @@ class LiveNode:
         fields["form"] = "one"
         fields["name"] = self.name
         fields["metrics"] = list(self.schema.metrics)
-        fields["node"] = np.frombuffer(self.node.to_bytes(), dtype=np.uint8)
+        try:
+            data = self.node.to_bytes()
+        except Exception as error:  # what cannot be saved now could never be
+            self._failures = FAILURES
+            self._lost(repr(error))
+            data = self.node.to_bytes()
+        fields["node"] = np.frombuffer(data, dtype=np.uint8)
         return fields
 
     def restore(self, fields: Mapping[str, Any]) -> str:
@@ -393,11 +421,19 @@ class LiveNode:
         """
         if fields.get("form") != "one" or not isinstance(fields.get("node"), np.ndarray):
             raise StateError(f"expected the state of one node, got {fields.get('form')!r}: discard it")
-        metrics = tuple(str(name) for name in fields.get("metrics", ()))
-        node, how = self._settled(Node.from_bytes(fields["node"].tobytes()), metrics)
+        node = Node.from_bytes(fields["node"].tobytes())
+        try:
+            metrics = tuple(str(name) for name in fields.get("metrics", ()))
+            if len(set(metrics)) != len(metrics) or node.features not in (None, len(metrics)):
+                raise ValueError(f"{len(metrics)} names for {node.features} metrics")
+            node, how = self._settled(node, metrics)
+            self.record.restore({key.removeprefix("record_"): value for key, value in fields.items()})
+            self.probes.restore({key.removeprefix("probes_"): value for key, value in fields.items()})
+        except (TypeError, ValueError, OverflowError) as error:
+            raise StateError(
+                f"the state of one node must have its own kind of values, got {error}"
+            ) from error
         self.node, self.schema = node, Schema(metrics, patience=self._patience)
-        self.record.restore({key.removeprefix("record_"): value for key, value in fields.items()})
-        self.probes.restore({key.removeprefix("probes_"): value for key, value in fields.items()})
         return how
 
     def _settled(self, node: Node, metrics: tuple[str, ...]) -> tuple[Node, str]:

@@ -18,6 +18,7 @@ from prontosched.agent.answer import slowdown
 from prontosched.agent.config import TOLERANCE, local_source, make_nodes
 from prontosched.agent.jobs import Announced
 from prontosched.agent.nodes import NodeTable, background, expects
+from prontosched.agent.store import make_private
 from prontosched.agent.store.state import read_state
 from prontosched.errors import ProntoError, StateError
 from prontosched.settings import AgentSettings
@@ -127,8 +128,9 @@ def one_at_a_time(folder: Path, deadline: float) -> Iterator[bool]:
     ends with the process's image: a program that takes its place gives it up.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(folder / "run.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        make_private(folder)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        handle = os.open(folder / "run.lock", flags, 0o600)
     except OSError as error:
         raise ProntoError(
             f"the folder {folder} must be writable, got {error.strerror}: give --state another"

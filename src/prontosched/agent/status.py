@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -61,12 +62,18 @@ def waiting(agent: Agent, met: Answer, cpus: float) -> dict[str, Any]:
     return {"slowdown": plain(found), "contention_left_seconds": plain(left)}
 
 
+@cache
+def package_version() -> str:
+    """Return the version of this package; read once, for that takes files."""
+    return version("prontosched")
+
+
 def status(agent: Agent) -> dict[str, Any]:
     """Return all that an operator may want to know, in one object."""
     nodes = agent.nodes
     now = agent.pace.clock()
     found: dict[str, Any] = {
-        "version": version("prontosched"),
+        "version": package_version(),
         "pid": os.getpid(),
         "source": agent.reader.source.name,
         "interval_seconds": agent.pace.interval_seconds,
@@ -132,7 +139,7 @@ def home(agent: Agent) -> str:
     )
     lines = [f"  {path:<15}{what}" for path, what in asked]
     return "\n".join(
-        [f"Pronto agent {version('prontosched')}", now, "", *lines, "", "`pronto up` shows it on a page.", ""]
+        [f"Pronto agent {package_version()}", now, "", *lines, "", "`pronto up` shows it on a page.", ""]
     )
 
 

@@ -190,7 +190,7 @@ class _Waiting:
 
 def _run_with(waiting: _Waiting, client: Client, cpus: float, ttl: float, node: str | None) -> NoReturn:
     from prontosched.agent.http.auth import loopback
-    from prontosched.agent.http.client import UnreachableError, job_name
+    from prontosched.agent.http.client import NotAllowedError, UnreachableError, job_name
 
     name = job_name()
     pid = os.getpid() if loopback(client.host) else None
@@ -204,10 +204,16 @@ def _run_with(waiting: _Waiting, client: Client, cpus: float, ttl: float, node: 
                 become(waiting.words)
             waiting.wait(str(error), {}, 2 * POLL_SECONDS)
             continue
+        except NotAllowedError:
+            # Another user's agent without a socket for us: it tells how things stand, and counts nothing.
+            met = client.decision(node)
+            counted = not calm or met["state"] == "accepting"
         if counted:
             if calm:
                 waiting.go(met["reason"])
             become(waiting.words, undo=lambda: client.withdraw(name))
+        if not calm:  # so many are announced that this one is not counted
+            become(waiting.words)
         if waiting.over(met["reason"], met):
             calm = False  # announced all the same, so that others count it
             continue

@@ -13,16 +13,17 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from prontosched.agent import status as views
 from prontosched.agent.answer import Answer
 from prontosched.agent.explain import explanation
-from prontosched.agent.http.auth import Access, guard
+from prontosched.agent.http.auth import JOBS_PATH, Access, announcer, guard
+from prontosched.agent.http.connections import keep_while_answering
 from prontosched.agent.http.metrics import CONTENT_TYPE, exposition
 from prontosched.agent.loop import STATES, Agent
 from prontosched.agent.record import plain
@@ -37,6 +38,7 @@ BREATH = 200
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MAX_BODY_BYTES = 16 * 1024
+BODY_SECONDS = 5.0
 MAX_CPUS = 100_000
 MAX_TTL_SECONDS = 86_400
 MAX_PID = 4_194_304
@@ -82,7 +84,12 @@ async def read_job(request: web.Request) -> JobRequest:
         raise web.HTTPUnsupportedMediaType(
             text=f"the body must be application/json, got {request.content_type[:64]}"
         )
-    raw = await request.read()
+    try:
+        raw = await asyncio.wait_for(request.read(), BODY_SECONDS)
+    except TimeoutError as error:
+        raise web.HTTPRequestTimeout(text=f"the body must come within {BODY_SECONDS:g} s") from error
+    except (web.RequestPayloadError, HttpProcessingError) as error:
+        raise bad(f"the body must be readable, got {type(error).__name__}") from error
     try:
         body = json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -160,8 +167,8 @@ def _number(name: str, value: Any, *, above: float, most: float) -> float:
 
 
 def _whole(name: str, value: Any, *, least: int, most: int) -> int:
-    whole = isinstance(value, int | float) and not isinstance(value, bool) and value == math.floor(value)
-    if not whole or not least <= value <= most:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not least <= value <= most or value != math.floor(value):
         raise bad(f"{name} must be a whole number from {least} to {most}, got {value!r:.64}")
     return int(value)
 
@@ -227,7 +234,9 @@ ANSWERS: web.AppKey[AnswerCache] = web.AppKey("answers", AnswerCache)
 
 def build_app(agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef] = ()) -> web.Application:
     """Return the application; `extra` routes stand under the same rules as the API's own."""
-    app = web.Application(middlewares=[errors_as_json, guard(access)], client_max_size=MAX_BODY_BYTES)
+    app = web.Application(
+        middlewares=[keep_while_answering, errors_as_json, guard(access)], client_max_size=MAX_BODY_BYTES
+    )
     app[AGENT] = agent
     app[ANSWERS] = AnswerCache(agent)
     app.on_response_prepare.append(_add_headers)
@@ -245,8 +254,7 @@ def build_app(agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef
             web.get("/v1/federation", federation),
             web.get("/v1/recent", recent),
             web.get("/v1/stream", stream, allow_head=False),
-            web.post("/v1/jobs", announce),
-            web.delete("/v1/jobs/{id}", withdraw),
+            *_jobs_routes(),
             web.get("/v1/ping", ping),
             web.get("/healthz", health),
             web.get("/metrics", metrics),
@@ -255,6 +263,18 @@ def build_app(agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef
         ]
     )
     return app
+
+
+def jobs_app(agent: Agent) -> web.Application:
+    """Return what is served on the socket for jobs: announcing them, for users of this machine."""
+    app = web.Application(middlewares=[keep_while_answering, errors_as_json], client_max_size=MAX_BODY_BYTES)
+    app[AGENT] = agent
+    app.add_routes(_jobs_routes())
+    return app
+
+
+def _jobs_routes() -> list[web.RouteDef]:
+    return [web.post(JOBS_PATH, announce), web.delete(f"{JOBS_PATH}/{{id}}", withdraw)]
 
 
 async def home(request: web.Request) -> web.Response:
@@ -342,7 +362,12 @@ async def history(request: web.Request) -> web.Response:
     found: list[dict[str, Any]] = []
     if agent.disk is not None and begin < end:
         every = agent.logs_every_decision
-        found = await agent.disk.read(lambda log: log.history(name, begin, end, points, every_decision=every))
+        try:
+            found = await agent.disk.read(
+                lambda log: log.history(name, begin, end, points, every_decision=every)
+            )
+        except OverflowError as error:
+            raise web.HTTPServiceUnavailable(text=str(error), headers={"Retry-After": "1"}) from error
     return answer_json({"node": name, "from": begin, "to": end, "points": found})
 
 
@@ -393,6 +418,7 @@ async def announce(request: web.Request) -> web.Response:
             f"cpus must be at most {agent.capacity:g}, as many as the node has, got {job.cpus:g}: "
             "a wider job can never run there at full speed"
         )
+    uid, peer = announcer(request)
     unless = STATES[1:] if job.if_uncontended else STATES[2:] if job.if_accepted else ()
     try:
         counted, met = _of_node(
@@ -402,7 +428,9 @@ async def announce(request: web.Request) -> web.Response:
                 ttl=job.ttl,
                 node=job.node,
                 unless=unless,
-                pid=job.pid,
+                # A user's job ends with the process that announced it, not with just any.
+                pid=job.pid if uid is None or job.pid is None else peer,
+                uid=uid,
             )
         )
     except OverflowError as error:
@@ -417,7 +445,7 @@ async def withdraw(request: web.Request) -> web.Response:
     One that is not there is forgotten already: telemetry may just have shown it.
     """
     query(request, ())
-    request.app[AGENT].withdraw(job_id(request.match_info["id"]))
+    request.app[AGENT].withdraw(job_id(request.match_info["id"]), announcer(request)[0])
     return web.Response(status=204)
 
 
@@ -522,7 +550,7 @@ def _candidate(agent: Agent, name: str, cpus: float) -> Candidate:
 def description(cpus: float | None = None) -> dict[str, Any]:
     """Return the OpenAPI document, of an agent whose nodes have so many CPUs where that is known."""
     found: dict[str, Any] = json.loads(files("prontosched.agent.http").joinpath("openapi.json").read_bytes())
-    found["info"]["version"] = version("prontosched")
+    found["info"]["version"] = views.package_version()
     if cpus is not None:
         found["components"]["schemas"]["Job"]["properties"]["cpus"]["maximum"] = cpus
     return found

@@ -1,6 +1,7 @@
-"""Who may ask: loopback freely, anyone else with a token over TLS.
+"""Who may ask: loopback freely, anyone else with a token over TLS; and who may announce jobs.
 
-Covers: what must hold before the agent listens, and what is checked at every request.
+Covers: what must hold before the agent listens, what is checked at every request, and who is at
+the other end of the socket for jobs.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import os
+import socket
 import ssl
+import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -23,6 +28,7 @@ from prontosched.errors import SettingsError
 
 MIN_TOKEN_CHARACTERS = 16
 OPEN_PATHS = frozenset({"/healthz"})
+JOBS_PATH = "/v1/jobs"
 LOOPBACK_NAMES = frozenset({"localhost", "localhost.", "ip6-localhost"})
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -155,13 +161,42 @@ def guard(access: Access) -> Middleware:
             # A page elsewhere can point a name of its own at 127.0.0.1; its requests carry that name.
             raise web.HTTPForbidden(text="the Host header must name this machine: use localhost or 127.0.0.1")
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
+        if origin is not None and _netloc(origin) != request.headers.get("Host"):
             raise web.HTTPForbidden(text="requests from pages of another origin are refused")
         if access.token is not None and request.path not in OPEN_PATHS:
             _check_token(request.headers.get("Authorization", ""), access.token)
+        if (
+            access.token is None
+            and request.method in ("POST", "DELETE")
+            and request.path.startswith(JOBS_PATH)
+        ):
+            # Loopback is every user of this machine, and nothing tells one from the other.
+            raise web.HTTPForbidden(
+                text="jobs are announced with a token (--token-file), or over the agent's socket as `pronto run` does"
+            )
         return await handler(request)
 
     return check
+
+
+def announcer(request: web.Request) -> tuple[int | None, int | None]:
+    """Return the ordinary user and the process at the other end of the socket for jobs.
+
+    None and None for root, for the agent's own user and for whoever has shown the token: their
+    word is a scheduler's.
+    """
+    transport = request.transport
+    peer = None if transport is None else transport.get_extra_info("socket")
+    if peer is None or peer.family != socket.AF_UNIX:
+        return None, None
+    pid, uid = peer_credentials(peer)
+    return (None, None) if uid in (0, os.geteuid()) else (uid, pid)
+
+
+def peer_credentials(peer: Any) -> tuple[int, int]:
+    """Return the process and the user at the other end of a Unix socket, as the kernel knows them."""
+    pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
 
 
 @lru_cache(maxsize=256)
@@ -171,6 +206,13 @@ def _local_name(host_header: str) -> bool:
     except ValueError:
         return False
     return name is not None and loopback(name)
+
+
+def _netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _check_token(header: str, token: str) -> None:

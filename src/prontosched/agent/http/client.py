@@ -1,4 +1,4 @@
-"""Ask an agent from the command line, with nothing but the standard library.
+"""Ask an agent from the command line, without an event loop.
 
 Covers: finding the agent of this machine, its decision, and announcing a job.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from prontosched.agent.store import read_address
+from prontosched.agent.http.auth import loopback
+from prontosched.agent.store import read_address, socket_folders, socket_name
 from prontosched.errors import ProntoError, SettingsError
 
 DEFAULT_URL = "http://127.0.0.1:7077"
@@ -24,6 +26,23 @@ TIMEOUT_SECONDS = 5.0
 
 class UnreachableError(ProntoError):
     """No agent answers at the address."""
+
+
+class NotAllowedError(ProntoError):
+    """The agent answers and does not let this user do that."""
+
+
+class _SocketConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket: the kernel tells the agent who we are."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
 
 
 class Client:
@@ -37,9 +56,17 @@ class Client:
         Sent with every request, where the agent wants one.
     certificate
         File with the certificate authority that signed the agent's, where the system does not know it.
+    folders
+        Where its socket for jobs may lie. With one jobs are announced there, unless there is a token.
     """
 
-    def __init__(self, url: str, token: str | None = None, certificate: Path | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        certificate: Path | None = None,
+        folders: Sequence[Path] = (),
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise SettingsError(f"an agent's address must look like {DEFAULT_URL}, got {url!r}")
@@ -47,6 +74,7 @@ class Client:
         self.host = parts.hostname
         self._parts = parts
         self._token = token
+        self._folders = folders if token is None and loopback(parts.hostname) else ()
         self._tls = None
         if parts.scheme == "https":
             self._tls = ssl.create_default_context(cafile=None if certificate is None else str(certificate))
@@ -74,13 +102,21 @@ class Client:
         pid: int | None = None,
         node: str | None = None,
     ) -> tuple[bool, dict[str, Any]]:
-        """Announce a job, on the only node or the one named; return whether it counts, and the answer it met."""
+        """Announce a job, on the only node or the one named; return whether it counts, and the answer it met.
+
+        Raises
+        ------
+        NotAllowedError
+            The agent has no socket that this user can reach, and there is no token.
+        """
         body: dict[str, Any] = {"id": job, "cpus": cpus, "ttl": ttl, "if_uncontended": if_uncontended}
         if pid is not None:
             body["pid"] = pid
         if node is not None:
             body["node"] = node
-        status, answer = self._ask("POST", "/v1/jobs", body, allowed=(409,))
+        status, answer = self._ask("POST", "/v1/jobs", body, allowed=(409, 503))
+        if status == 503:  # so many are announced already
+            answer = {"reason": answer.get("error", "no reason given")}
         return status == 200, answer
 
     def withdraw(self, job: str) -> None:
@@ -90,7 +126,7 @@ class Client:
     def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, allowed: tuple[int, ...] = ()
     ) -> tuple[int, dict[str, Any]]:
-        connection = self._connect()
+        connection = self._connect(path)
         headers = {"Accept": "application/json"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -119,13 +155,21 @@ class Client:
                 f"{self.url} must answer with an object, got {raw[:40]!r}: is it an agent?"
             )
         if response.status >= 400 and response.status not in allowed:
-            raise ProntoError(
-                f"{self.url} refused ({response.status}): {answer.get('error', 'no reason given')}"
-            )
+            kind = NotAllowedError if response.status in (401, 403) else ProntoError
+            raise kind(f"{self.url} refused ({response.status}): {answer.get('error', 'no reason given')}")
         return response.status, answer
 
-    def _connect(self) -> http.client.HTTPConnection:
+    def _connect(self, path: str) -> http.client.HTTPConnection:
         port = self._parts.port
+        if path.startswith("/v1/jobs"):
+            for folder in self._folders:
+                at_socket = _SocketConnection(folder / socket_name(port or 80))
+                try:
+                    at_socket.connect()
+                except OSError:  # none there, or not for us, or of an agent that was killed
+                    at_socket.close()
+                    continue
+                return at_socket
         if self._tls is not None:
             return http.client.HTTPSConnection(
                 self.host, port or 443, timeout=TIMEOUT_SECONDS, context=self._tls
@@ -148,13 +192,13 @@ def find_agent(
     if url == "none":
         return None
     if url is not None:
-        client = Client(url, token, certificate)
+        client = Client(url, token, certificate, socket_folders(folder))
         client.health()
         return client
     for address in dict.fromkeys((read_address(folder), DEFAULT_URL)):
         if address is None:
             continue
-        client = Client(address, token, certificate)
+        client = Client(address, token, certificate, socket_folders(folder))
         try:
             client.health()
         except ProntoError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
@@ -28,7 +27,7 @@ from prontosched.agent.answer import Answer
 from prontosched.agent.loop import STATES, Agent
 from prontosched.agent.nodes import LiveNode
 from prontosched.agent.record import BOUNDS
-from prontosched.agent.status import record_figures
+from prontosched.agent.status import package_version, record_figures
 from prontosched.telemetry.linux.ready import CpuReady
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -51,7 +50,7 @@ class _Collector:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        yield InfoMetricFamily("pronto", "This agent.", {"version": version("prontosched")})
+        yield InfoMetricFamily("pronto", "This agent.", {"version": package_version()})
         yield from _nodes(self._agent)
         yield from _waiting(self._agent)
         yield from _loop(self._agent)

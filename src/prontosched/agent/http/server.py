@@ -7,21 +7,40 @@ summary at the end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
+import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 
 from aiohttp import web
 
-from prontosched.agent.http.api import build_app
+from prontosched.agent.http.api import build_app, jobs_app
 from prontosched.agent.http.auth import Access
+from prontosched.agent.http.connections import (
+    HANDSHAKE_SECONDS,
+    MOST_CONNECTIONS,
+    MOST_OF_PEER,
+    BoundedSite,
+    Connections,
+    raise_descriptors,
+)
 from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import LiveNode
 from prontosched.agent.record import DecisionCounts
 from prontosched.agent.status import record_figures
-from prontosched.agent.store import remove_address, write_address
+from prontosched.agent.store import (
+    default_folder,
+    remove_address,
+    socket_folders,
+    socket_name,
+    write_address,
+)
 from prontosched.errors import ProntoError
 
 LOG = logging.getLogger("prontosched.agent")
@@ -170,14 +189,23 @@ class Server:
     ----------
     url
         Where it answers, once started.
+    socket
+        Where users of this machine announce jobs, None where that cannot be.
     """
 
     def __init__(self, agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef] = ()) -> None:
         self.access = access
         self.url = ""
-        self._runner = web.AppRunner(
-            build_app(agent, access, extra), access_log=None, handle_signals=False, shutdown_timeout=1.0
+        self.socket: Path | None = None
+        self._folder = default_folder() if agent.disk is None else agent.disk.folder
+        self._runner, self._jobs = (
+            web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+            for app in (build_app(agent, access, extra), jobs_app(agent))
         )
+        # Half of the descriptors stay for the machine's files, the state and the scheduler.
+        half = raise_descriptors() // 2
+        self._connections = Connections(min(MOST_CONNECTIONS, half - half // 4))
+        self._users = Connections(min(MOST_CONNECTIONS, half) // 4, MOST_OF_PEER // 4)
 
     async def start(self, *, next_free: bool = False) -> str:
         """Listen; with `next_free`, on the next port that nobody has. Return the address.
@@ -193,9 +221,7 @@ class Server:
             ports += [*range(self.access.port + 1, min(self.access.port + NEXT_PORTS, 65536)), 0]
         for port in ports:
             try:
-                await web.TCPSite(
-                    self._runner, self.access.host, port, ssl_context=self.access.tls, reuse_address=True
-                ).start()
+                await BoundedSite(self._runner, self._connections, partial(self._listen, port)).start()
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and port != ports[-1]:
                     continue
@@ -204,11 +230,50 @@ class Server:
             break
         host, port = self._runner.addresses[0][:2]
         self.url = f"{self.access.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        await self._open_socket(port)
         return self.url
 
+    async def _listen(self, port: int, make: Callable[[], asyncio.Protocol]) -> asyncio.AbstractServer:
+        tls = self.access.tls
+        return await asyncio.get_running_loop().create_server(
+            make,
+            self.access.host,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
+            reuse_address=True,
+        )
+
+    async def _open_socket(self, port: int) -> None:
+        """Listen for jobs in the first folder that may be used; without any, only a token announces jobs."""
+        await self._jobs.setup()
+        trouble: OSError | None = None
+        for folder in socket_folders(self._folder) if hasattr(socket, "SO_PEERCRED") else ():
+            path = folder / socket_name(port)
+            try:
+                if folder != self._folder:
+                    folder.mkdir(mode=0o755, exist_ok=True)
+                listen = partial(asyncio.get_running_loop().create_unix_server, path=path)
+                await BoundedSite(self._jobs, self._users, listen).start()
+                # Everyone may: who it is, the kernel says.
+                os.chmod(path, 0o666)
+            except OSError as error:
+                trouble = error
+                continue
+            self.socket = path
+            return
+        LOG.warning(
+            "no socket for `pronto run` of other users: %s",
+            trouble or "this system has none that tells who asks",
+        )
+
     async def stop(self) -> None:
-        """Close the port and the connections."""
+        """Close the port, the socket and the connections."""
         await self._runner.cleanup()
+        await self._jobs.cleanup()
+        if self.socket is not None:
+            with contextlib.suppress(OSError):
+                self.socket.unlink()
 
 
 def _not_listening(host: str, port: int, error: OSError) -> str:

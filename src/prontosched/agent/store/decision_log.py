@@ -1,8 +1,9 @@
 """Decisions of the last days, in SQLite, bounded by age and by size.
 
 Covers: single decisions, one downsampled table of minutes and ten minutes for longer ranges
-and for many nodes, and reading both back at any width. Calls block: the agent makes them in
-a thread of its own. A disk that is full costs the log some rows, never the agent a tick.
+and for many nodes, and reading both back at any width. Calls block: the agent writes in one
+thread and reads in another, so that no question keeps anything from being written. A disk that
+is full costs the log some rows, never the agent a tick.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ MAX_WAITING_ROWS = 20_000
 MINUTE_SECONDS, TEN_MINUTES_SECONDS = 60, 600
 MINUTES_KEPT_SECONDS = 2 * 86400.0
 FUTURE_SECONDS = 86400.0
+# What is older by so much than the oldest to be kept was not passed by: the clock has jumped.
+LONGEST_GAP_SECONDS = 30 * 86400.0
 # Downsampled rows take at most this share of the bound, by about so many bytes each.
 SHARE_OF_LOG, ROW_BYTES = 2 / 3, 56
 KEPT_DIRECTIONS = 8
@@ -310,6 +313,10 @@ class DecisionLog:
         self.errors = 0
         self.last_error = ""
         self._connection: sqlite3.Connection | None = None
+        self._inode = 0
+        # Of the thread that reads: its own connection, and the file it is of.
+        self._reading: tuple[sqlite3.Connection, int] | None = None
+        self._damage = ""
         self._waiting: deque[DecisionRow] = deque()
         self._buckets: dict[tuple[str, int], Bucket] = {}
         self._complete: list[Bucket] = []
@@ -345,6 +352,7 @@ class DecisionLog:
             self._append()
             self._writes += 1
             self._prune((counted or self._waiting)[-1].time)
+            self._shorten_journal()
         except (sqlite3.Error, OSError) as error:
             self._failed(error)
             return False
@@ -368,6 +376,8 @@ class DecisionLog:
         if width >= MINUTE_SECONDS:
             order = (MINUTE_SECONDS, 0, TEN_MINUTES_SECONDS) if width < TEN_MINUTES_SECONDS else order[::-1]
         found: list[dict[str, Any]] = []
+        if not self.path.exists():
+            return found
         try:
             for seconds in order:
                 if seconds == 0 and not every_decision:
@@ -379,7 +389,7 @@ class DecisionLog:
                     found = self._points(node, seconds, begin, until, width) + found
             self._add_reasons(found, node, begin, end, width)
         except (sqlite3.Error, OSError) as error:
-            self._failed(error)
+            self._failed_reading(error)
             return []
         return found
 
@@ -395,9 +405,9 @@ class DecisionLog:
         """Return the newest raised decisions, newest first."""
         sql = "select time, score, ready, reason from decisions where node = ? and raised order by id desc limit ?"
         try:
-            rows = self._open().execute(sql, (node, limit)).fetchall()
+            rows = self._open_reading().execute(sql, (node, limit)).fetchall()
         except (sqlite3.Error, OSError) as error:
-            self._failed(error)
+            self._failed_reading(error)
             return []
         return [dict(zip(("time", "score", "ready", "reason"), row, strict=True)) for row in rows]
 
@@ -405,6 +415,7 @@ class DecisionLog:
         """Write what waits and close the file."""
         self.write(())
         self._disconnect()
+        self._stop_reading()
 
     def _count(self, row: DecisionRow) -> None:
         for seconds in (MINUTE_SECONDS, TEN_MINUTES_SECONDS):
@@ -420,7 +431,7 @@ class DecisionLog:
     def _points(
         self, node: str, seconds: int, begin: float, end: float, width: float
     ) -> list[dict[str, Any]]:
-        connection = self._open()
+        connection = self._open_reading()
         if seconds:
             sql = """
                 select cast((time / 1000.0 - ?) / ? as integer) as bucket, min(time) / 1000.0, sum(steps),
@@ -470,7 +481,7 @@ class DecisionLog:
                 where node = ? and time >= ? and time < ? and directions is not null"""
             given = (begin, width, node, begin, end)
         found: dict[int, Bands] = {}
-        for bucket, kept in self._open().execute(sql, given):
+        for bucket, kept in self._open_reading().execute(sql, given):
             bands = found.setdefault(bucket, Bands())
             if seconds:
                 bands.merge(json.loads(kept))
@@ -492,7 +503,7 @@ class DecisionLog:
         sql = """
             select cast((time - ?) / ? as integer), max(reason) from decisions
             where node = ? and time >= ? and time < ? and reason is not null group by 1"""
-        for bucket, reason in self._open().execute(sql, (begin, width, node, begin, end)):
+        for bucket, reason in self._open_reading().execute(sql, (begin, width, node, begin, end)):
             if bucket in bare:
                 bare[bucket]["reason"] = reason
 
@@ -529,17 +540,28 @@ class DecisionLog:
         connection.execute("pragma incremental_vacuum").fetchall()
 
     def _forget_old(self, connection: sqlite3.Connection, now: float) -> None:
-        """Drop what is too old, and what a clock that jumped back left in the future."""
+        """Drop what is too old, and what a clock that jumped back left in the future.
+
+        What is far too old is left to the bound on size: a clock years ahead deletes nothing.
+        """
         ages = {
             MINUTE_SECONDS: min(MINUTES_KEPT_SECONDS, self.max_age_seconds),
             TEN_MINUTES_SECONDS: self.max_age_seconds,
         }
         with connection:
-            connection.execute("delete from decisions where time < ?", (now - self.max_age_seconds,))
+            oldest = now - self.max_age_seconds
+            connection.execute(
+                "delete from decisions where time < ? and time > ?", (oldest, oldest - LONGEST_GAP_SECONDS)
+            )
             for seconds, age in ages.items():
                 connection.execute(
-                    "delete from downsampled where seconds = ? and (time < ? or time > ?)",
-                    (seconds, 1000 * (now - age - seconds), 1000 * (now + FUTURE_SECONDS)),
+                    "delete from downsampled where seconds = ? and ((time < ? and time > ?) or time > ?)",
+                    (
+                        seconds,
+                        1000 * (now - age - seconds),
+                        1000 * (now - age - LONGEST_GAP_SECONDS),
+                        1000 * (now + FUTURE_SECONDS),
+                    ),
                 )
             connection.execute("delete from names where id not in (select node from downsampled)")
         self._ids = {}
@@ -578,6 +600,39 @@ class DecisionLog:
         self._ids = {}
         del self._complete[:-MAX_WAITING_ROWS]
         self._disconnect()
+        if damaged(error):
+            self._damage = str(error)
+
+    def _failed_reading(self, error: Exception) -> None:
+        """Count a failure to read; damage is for the thread that writes to put away."""
+        self.errors += 1
+        self.last_error = f"{self.path}: {error}"
+        self._stop_reading()
+        if damaged(error):
+            self._damage = str(error)
+
+    def _stop_reading(self) -> None:
+        held, self._reading = self._reading, None
+        if held is not None:
+            with contextlib.suppress(sqlite3.Error):
+                held[0].close()
+
+    def _open_reading(self) -> sqlite3.Connection:
+        """Return the connection of the thread that reads: to the file as it is now, which it cannot change."""
+        inode = os.stat(self.path).st_ino
+        if self._reading is None or self._reading[1] != inode:
+            self._stop_reading()
+            uri = f"{self.path.absolute().as_uri()}?mode=ro"
+            connection = sqlite3.connect(uri, uri=True, timeout=2.0, check_same_thread=False)
+            connection.execute("pragma cache_size = -1024")
+            self._reading = (connection, inode)
+        return self._reading[0]
+
+    def _shorten_journal(self) -> None:
+        """Bring the journal into the file where reading without a pause has kept it from shrinking."""
+        with contextlib.suppress(OSError):
+            if self._writes % 30 == 1 and os.stat(f"{self.path}-wal").st_size > 4 * 1024 * 1024:
+                self._open().execute("pragma wal_checkpoint(truncate)").fetchall()
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -586,23 +641,55 @@ class DecisionLog:
             self._connection = None
 
     def _open(self) -> sqlite3.Connection:
-        """Return the connection, made if need be."""
+        """Return the connection, made if need be: damage is put away, and what was deleted is begun anew."""
+        if self._damage:
+            self._disconnect()
+            self._set_aside(self._damage)
+        elif self._connection is not None and not self._there():
+            self._disconnect()
         if self._connection is None:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._ids = {}
             try:
                 self._connection = _connect(self.path)
             except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError):
+                if not damaged(error):
                     raise
-                self.last_error = f"{self.path} is damaged ({error}): set aside and begun anew"
-                for suffix in ("-wal", "-shm"):
-                    Path(f"{self.path}{suffix}").unlink(missing_ok=True)
-                os.replace(self.path, f"{self.path}.corrupt")
+                self._set_aside(str(error))
                 self._connection = _connect(self.path)
+            self._inode = os.stat(self.path).st_ino
         return self._connection
+
+    def _there(self) -> bool:
+        """Whether the open file still has its name: rows in one that was deleted would be gone."""
+        try:
+            return os.stat(self.path).st_ino == self._inode
+        except FileNotFoundError:
+            return False
+
+    def _set_aside(self, why: str) -> None:
+        self._damage = ""
+        self.last_error = f"{self.path} is damaged ({why}): set aside and begun anew"
+        LOG.warning("%s", self.last_error)
+        for suffix in ("-wal", "-shm"):
+            Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(self.path, f"{self.path}.corrupt")
 
     def _pages_in_use(self, connection: sqlite3.Connection) -> int:
         pages = connection.execute("pragma page_count").fetchone()[0]
         return int(pages - connection.execute("pragma freelist_count").fetchone()[0])
+
+
+def damaged(error: Exception) -> bool:
+    """Tell whether an error means that the file's content is damaged, and not that it cannot be reached.
+
+    Examples
+    --------
+    >>> damaged(sqlite3.DatabaseError("malformed")), damaged(sqlite3.OperationalError("disk I/O error"))
+    (True, False)
+    """
+    return type(error) is sqlite3.DatabaseError
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -21,7 +21,7 @@ from typing import Any
 from prontosched import codec
 from prontosched.agent.nodes import NodeTable
 from prontosched.agent.reader import Background
-from prontosched.agent.store import write_whole
+from prontosched.agent.store import make_private, write_whole
 from prontosched.agent.store.decision_log import DecisionLog, DecisionRow
 from prontosched.errors import NewerStateError, StateError
 
@@ -53,29 +53,43 @@ class StateFiles:
         self._sizes: dict[int, int] = {}
         self._groups = -1
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = os.open(_beside(path, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            make_private(path.parent)
+            self._lock = self._take_lock()
         except OSError as error:
             raise StateError(
                 f"the state folder must be writable, got {error.strerror} for {path.parent}: "
                 "give another with --state"
             ) from error
+        sweep(path)
+        for group in self._folder.glob(".*.state.*"):
+            group.unlink(missing_ok=True)
+
+    def _take_lock(self) -> int:
+        lock = os.open(
+            _beside(self.path, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.read(self._lock, 32).decode(errors="replace").strip() or "unknown"
-            os.close(self._lock)
+            holder = os.read(lock, 32).decode(errors="replace").strip() or "unknown"
+            os.close(lock)
             raise StateError(
-                f"one agent may use {path}, got a second: process {holder} holds it; "
+                f"one agent may use {self.path}, got a second: process {holder} holds it; "
                 "stop that one, or give --state another folder"
             ) from error
         # Best effort: on a full disk the lock still holds, only without the name of its holder.
         with contextlib.suppress(OSError):
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
-        sweep(path)
-        for group in self._folder.glob(".*.state.*"):
-            group.unlink(missing_ok=True)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        return lock
+
+    def _make_again(self) -> None:
+        """Make the folder that someone has deleted, and hold it again."""
+        make_private(self.path.parent)
+        with contextlib.suppress(StateError):  # another agent has come; the last to write wins, as before
+            lock = self._take_lock()
+            os.close(self._lock)
+            self._lock = lock
 
     def load(self) -> tuple[list[dict[str, Any]], str]:
         """Return what was saved, file by file, the oldest first, and a sentence on what was found.
@@ -108,6 +122,8 @@ class StateFiles:
     def save(self, number: int, fields: Mapping[str, Any]) -> None:
         """Replace the file of one group by `fields`, whole or not at all."""
         data = codec.encode(KIND, VERSION, fields)
+        if not self.path.parent.is_dir():
+            self._make_again()
         if number:
             self._folder.mkdir(mode=0o700, exist_ok=True)
         write_whole(self._path(number), data)
@@ -185,6 +201,8 @@ MOST_WAITING_ROWS = 20_000
 MOST_WAITING_MANY = 200_000
 LONGEST_END_SECONDS = 60.0
 GROUP_SECONDS, MOST_GROUPS = 10.0, 32
+MOST_READS = 8
+WRITTEN_SECONDS = 2.0
 
 
 class Disk:
@@ -241,7 +259,9 @@ class Disk:
         self._began_at = self._saved_at = self._written_at = clock()
         self._under_way: asyncio.Future[None] | None = None
         self._next = 0
+        self._reads = 0
         self._thread = Background("pronto-disk")
+        self._reader = Background("pronto-history")
 
     def keep(self, rows: list[DecisionRow], many: list[DecisionRow]) -> None:
         """Take the decisions of one timestep for the decision log; of `many` nodes only minutes are kept."""
@@ -291,14 +311,24 @@ class Disk:
         return self._under_way is not None and not self._under_way.done()
 
     async def read(self, work: Callable[[DecisionLog], Any]) -> Any:
-        """Ask the log in its own thread, after what is being written."""
-        rows, many = self._taken()
+        """Ask the log in a thread for that, once what waits to be written is; saving never waits for it.
 
-        def ask() -> Any:
-            self.log.write(rows, many)
-            return work(self.log)
-
-        return await self._thread.submit(ask)
+        Raises
+        ------
+        OverflowError
+            `MOST_READS` are asking already.
+        """
+        if self._reads >= MOST_READS:
+            raise OverflowError(f"at most {MOST_READS} may read the decision log at once, got one more: wait")
+        self._reads += 1
+        try:
+            if self._rows or self._many:
+                rows, many = self._taken()
+                written = self._thread.submit(partial(self._write, rows, many, {}, 0))
+                await asyncio.wait((written,), timeout=WRITTEN_SECONDS)
+            return await self._reader.submit(partial(work, self.log))
+        finally:
+            self._reads -= 1
 
     async def close(self, nodes: NodeTable | None, wall: float) -> None:
         """Save all nodes for the last time and let go; give up on a disk that hangs."""
@@ -313,6 +343,7 @@ class Disk:
             if not done or self.last_error or self._clock() > end:
                 break
         self._start({}, 0)
+        self._reader.stop(1.0)
         closing = self._thread.submit(self.log.close)
         done, _ = await asyncio.wait((closing,), timeout=LONGEST_WAIT_SECONDS)
         if done:
