@@ -295,6 +295,7 @@ class LiveNode:
         self._build = build
         self._patience = patience
         self._failures = 0
+        self._restored = False
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -368,10 +369,10 @@ class LiveNode:
         return True
 
     def _lost(self, why: str) -> None:
-        """Count a step that came to nothing; after some in a row the node starts anew, for it cannot go on."""
+        """Count a step that came to nothing; after some in a row a node out of saved state starts anew."""
         self._failures += 1
-        if self._failures >= FAILURES and self.schema is not None:
-            self._failures = 0
+        if self._failures >= FAILURES and self._restored and self.schema is not None:
+            self._failures, self._restored = 0, False
             self.node = self._build(self.schema.metrics)
             self.message = f"starting cold: what the node knew led to {why[:200]}"
             LOG.warning("%s is %s", self.name, self.message)
@@ -434,6 +435,7 @@ class LiveNode:
                 f"the state of one node must have its own kind of values, got {error}"
             ) from error
         self.node, self.schema = node, Schema(metrics, patience=self._patience)
+        self._restored = True
         return how
 
     def _settled(self, node: Node, metrics: tuple[str, ...]) -> tuple[Node, str]:
