@@ -20,7 +20,7 @@ TOKEN = "0123456789abcdef"
 SHOWN = {"Authorization": f"Bearer {TOKEN}"}
 
 
-def asking(ask, *, machine=None, ticks=30, access=None, extra=(), **given):
+def asking(ask, *, machine=None, ticks=30, access=None, extra=(), seconds=30.0, **given):
     """Run an agent for some ticks, then let `ask` speak to it over HTTP; by default with its token."""
     headers = SHOWN if access is None else None
     access = access or Access(token=TOKEN)
@@ -33,7 +33,7 @@ def asking(ask, *, machine=None, ticks=30, access=None, extra=(), **given):
         try:
             async with TestClient(TestServer(build_app(agent, access, extra)), headers=headers) as client:
                 client.agent = agent
-                return await asyncio.wait_for(ask(client), 30)
+                return await asyncio.wait_for(ask(client), seconds)
         finally:
             await agent.abandon()
 
