@@ -47,6 +47,11 @@ NEEDS_OTHERS = {
     "federation",
     "status",
 }
+# A line as `pronto federation keys` prints it.
+KEYS = (
+    "node rack/n1 ed25519:p3qdI7uM/+PND31nC+m1W8kJo59Ba7gb7i9RHab3+uc= "
+    "UAKHFMMJ3NJQEM3X3T7UXXR5QHHHQVWPTNEOIN4RDOA63YBPM4R3IKMF\n"
+)
 SERVICES = {"gate watch", "extender", "aggregate"}
 
 
@@ -136,7 +141,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, .
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with the traces that examples read."""
+    """A folder with the traces and the public keys that examples read."""
     folder = tmp_path
     rng = np.random.default_rng(5)
     for name in ("host.csv", "host-1.csv", "smd/one.csv", "made/one.csv", "traces/one.csv"):
@@ -146,6 +151,7 @@ def place(tmp_path: Path) -> Path:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("\n".join(rows) + "\n")
     (folder / "home").mkdir()
+    (folder / "keys").write_text(KEYS)
     return folder
 
 
@@ -174,7 +180,7 @@ def run(line: str, programs: Path, place: Path) -> tuple[int | None, str]:
 def test_documented_example_is_understood(line: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     part = part_of(line)
-    words = shlex.split(line.partition("|")[0])[1 + len(part.split()) :]
+    words = shlex.split(re.split("[|>]", line)[0])[1 + len(part.split()) :]
     words = [
         match for word in words for match in (sorted(map(str, Path().glob(word))) if "*." in word else [word])
     ]
