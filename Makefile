@@ -55,7 +55,7 @@ soak: $(VENV)/.dev
 docs: $(VENV)/.dev
 	@$(BIN)/python -m tests.make_cli_docs
 	@$(BIN)/python -m tests.make_api_docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open site/index.html"
 
 demo-slurm: $(VENV)/.dev
