@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import shutil
 import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import nats
 import numpy as np
@@ -27,6 +30,7 @@ from prontosched.federation.schema import SchemaCache
 from prontosched.federation.service import AggregatorService
 from prontosched.federation.signing import read_identity
 from prontosched.federation.tree import Tree
+from tests.processes import free_port, started
 from tests.requirements import require_program
 
 from .buses import Bus, eventually
@@ -294,6 +298,31 @@ def test_the_command_shows_the_tree(role: Callable[[str], NatsLink], secure_bus:
 
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["signed"]
+
+
+def test_an_agent_and_its_page_are_on_the_bus_by_the_key_in_the_state_folder(
+    role: Callable[[str], NatsLink], secure_bus: SecureBus, tmp_path: Path
+) -> None:
+    role("aggregator")
+    shutil.copy(secure_bus.folder / "node.key", tmp_path / "federation.key")
+    address, port = secure_bus.address("node").partition("&sign")[0], free_port()
+    arguments = ("agent", "--synthetic", "1", "--name", "n1", "--nats", address, "--state", str(tmp_path))
+    with started(*arguments, "--listen", f"127.0.0.1:{port}"):
+
+        def federation() -> dict:
+            with (
+                contextlib.suppress(OSError),
+                urlopen(f"http://127.0.0.1:{port}/v1/federation", timeout=5) as answer,
+            ):
+                found = json.load(answer)
+                return found if found.get("connected") and found["note"].startswith("the bus lets") else {}
+            return {}
+
+        found = eventually(federation)
+
+    assert found["signed"]
+    assert found["dropped"] == 0
+    assert found["note"].endswith("summaries not at all; decisions not at all")
 
 
 def test_a_credentials_file_opens_a_bus_that_nothing_else_opens(

@@ -181,17 +181,16 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
         address = Address.parse(settings.nats)
         if settings.name is not None:
             split(settings.name)
-        link = NatsLink(
-            address,
-            name=settings.name or os.uname().nodename,
-            identity=(settings.state or default_folder()) / KEY_FILES["node"],
-        )
+        identity = (settings.state or default_folder()) / KEY_FILES["node"]
+        link = NatsLink(address, name=settings.name or os.uname().nodename, identity=identity)
+        # Who looks is to the bus the same user, and signs nothing.
+        looking = replace(address, sign=address.sign or str(identity)) if address.keys else address
         found.append(
             FederationFollower(
                 link,
                 name_of=lambda name: place_of(settings, name),
                 tree=address.tree,
-                open_link=lambda: NatsLink(address, name=f"look-{os.uname().nodename}", quiet=True),
+                open_link=lambda: NatsLink(looking, name=f"look-{os.uname().nodename}", quiet=True),
             )
         )
     elif embed and settings.embedding != UNMERGEABLE:
