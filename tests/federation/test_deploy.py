@@ -251,6 +251,35 @@ def test_no_one_writes_for_another_nor_makes_the_store_do_it(
     assert sum("permissions violation" in text.lower() for text in refused) >= len(targets)
 
 
+def test_in_one_account_the_store_writes_for_whoever_asks(
+    tmp_path: Path, link_to: Callable[..., NatsLink]
+) -> None:
+    """Why each user has an account of its own: rights alone do not hold what the test above forbids."""
+    rights = f'{{publish: ["{KV}leases.clock.*"], subscribe: ["_INBOX.>"]}}'
+    (tmp_path / "one.conf").write_text(
+        f'jetstream {{store_dir: "{tmp_path}", max_file_store: 8GB, max_memory_store: 1GB}}\n'
+        f"authorization: {{users: [{{user: all, password: x}}, {{user: node, password: x, permissions: {rights}}}]}}\n"
+    )
+    bus = Bus(tmp_path, config=tmp_path / "one.conf").start()
+    try:
+        link = link_to(bus, address=f"nats://all:x@127.0.0.1:{bus.port}/prod")
+        assert link.wait_until_connected(20), link.last_error
+
+        async def attack() -> None:
+            client = await nats.connect(f"nats://node:x@127.0.0.1:{bus.port}")
+            await client.publish(f"{KV}leases.clock.me", b"-", reply=f"{KV}views.global")
+            await client.flush()
+            await client.close()
+
+        asyncio.run(attack())
+        forged = eventually(lambda: link.get(VIEWS, "global"))
+        link.close()
+    finally:
+        bus.kill()
+
+    assert b"KV_pronto-prod-leases" in forged.value
+
+
 def test_no_role_can_do_anothers_work(role: Callable[[str], NatsLink]) -> None:
     role("aggregator")
     node = role("node")
