@@ -206,6 +206,7 @@ def test_a_key_is_made_once_for_its_owner_and_one_process(tmp_path: Path) -> Non
     with pytest.raises(FederationError, match="must be closed to others, got one they can open: chmod 600"):
         read_identity(path)
     path.chmod(0o600)
+    assert [file.name for file in path.parent.iterdir() if file.name.startswith(".")] == []
     path.write_text("no key")
     with pytest.raises(FederationError, match="must hold a private key"):
         read_identity(path)

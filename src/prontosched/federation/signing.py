@@ -19,9 +19,11 @@ import logging
 import os
 import re
 import struct
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -122,13 +124,8 @@ def read_identity(path: Path) -> Identity:
     """Return the key in a file, made where there is none; it is not locked and has no incarnation yet."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            pass
-        else:
-            with os.fdopen(handle, "wb") as file:
-                file.write(base64.b64encode(bytes(SigningKey.generate())) + b"\n")
+        if not path.exists():
+            _make_key(path)
         if path.stat().st_mode & 0o007:
             raise FederationError(f"{path} must be closed to others, got one they can open: chmod 600 {path}")
         return Identity(SigningKey(base64.b64decode(path.read_bytes().strip(), validate=True)))
@@ -136,6 +133,18 @@ def read_identity(path: Path) -> Identity:
         if isinstance(error, FederationError):
             raise
         raise FederationError(f"{path} must hold a private key, got {error}: mend or remove it") from error
+
+
+def _make_key(path: Path) -> None:
+    """Write a new key; it is there whole or not at all, and never takes another's place."""
+    handle, scrap = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(base64.b64encode(bytes(SigningKey.generate())) + b"\n")
+        with suppress(FileExistsError):
+            os.link(scrap, path)
+    finally:
+        os.unlink(scrap)
 
 
 def next_path(path: Path) -> Path:
