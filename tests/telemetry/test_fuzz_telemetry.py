@@ -50,8 +50,8 @@ def test_csv_of_any_content_is_read_or_one_clear_line(tmp_path):
         read_trace(path)
 
     refused, taken = fuzz("csv", attempt, TelemetryError)
-    assert refused > 5
-    assert taken > 5
+    assert refused > 2
+    assert taken > 2
 
 
 def test_parquet_of_any_content_is_read_or_one_clear_line(tmp_path):
@@ -103,8 +103,8 @@ def test_parquet_of_any_content_is_read_or_one_clear_line(tmp_path):
         read_trace(tmp_path / "t.parquet")
 
     refused, taken = fuzz("parquet", attempt, TelemetryError)
-    assert refused > 5
-    assert taken > 5
+    assert refused > 2
+    assert taken > 2
 
 
 PAGE = """# HELP node_load1 1m load average.
@@ -149,5 +149,5 @@ def test_pages_of_any_content_are_read_or_one_clear_line():
 
     with np.errstate(all="ignore"):
         refused, taken = fuzz("pages", attempt, ValueError, seconds=SECONDS)
-    assert refused > 5
-    assert taken > 5
+    assert refused > 2
+    assert taken > 2
