@@ -37,6 +37,7 @@ def decides_among(start, tmp_path, count):
     process = start("agent", *listen(), "--interval", "0.2", "--no-probe")
     url = address(tmp_path)
     wait_for(lambda: ask(url)["tally"]["decisions"] > 5)
+    held = len(os.listdir(f"/proc/{process.pid}/fd"))  # of the machine's own files, which may be many
     with contextlib.ExitStack() as stack:
         opened = idle_connections(url, count, stack)
         before = ask(url)
@@ -52,7 +53,7 @@ def decides_among(start, tmp_path, count):
     assert abs(after["tally"]["decisions"] - before["tally"]["decisions"] - ticks) <= 1
     assert after["faults"] == {}
     assert took < 20.0
-    assert descriptors < MOST_CONNECTIONS + 300
+    assert descriptors < held + MOST_CONNECTIONS + 200
     return opened
 
 
