@@ -8,6 +8,7 @@ is read or changed.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -134,7 +135,7 @@ class SlurmCluster:
         return self.call("sinfo", "-h", "-N", "-o", "%N %t", check=False).count("idle\n")
 
     def _write_conf(self) -> None:
-        ports = _free_ports(len(self.nodes) + 1)
+        ports = [free_port() for _ in range(len(self.nodes) + 1)]
         text = CONF.format(
             folder=self.folder,
             controller=ports[0],
@@ -195,15 +196,26 @@ def wait_for(condition, timeout: float, what: str, explain=lambda: "") -> float:
     return time.monotonic() - start
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+_given: set[int] = set()
+
+
+def free_port() -> int:
+    """Return a port of the loopback that nothing listens on, another one at each call.
+
+    It lies below those that Linux gives to outgoing connections, so that it is still free when
+    someone comes to listen there.
+    """
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        if port in _given:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _given.add(port)
+        return port
 
 
 def _user() -> str:

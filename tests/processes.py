@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,12 +12,7 @@ from typing import Any
 
 import pytest
 
-
-def free_port() -> int:
-    """A port of the loopback that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from examples.slurm_cluster import free_port as free_port
 
 
 def wait_for(condition: Callable[[], Any], *, seconds: float = 60.0, what: str = "") -> Any:

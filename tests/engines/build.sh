@@ -4,12 +4,12 @@
 #   sh tests/engines/build.sh                 all of them (about forty minutes on two cores)
 #   sh tests/engines/build.sh helm etcd       some of them
 #
-# They are built by Go from its module proxy, in pinned versions, into PRONTO_ENGINES (default
+# They are built by Go from its module proxy, in pinned versions, into PRONTO_TEST_ENGINES (default
 # ~/.cache/pronto/engines), where the tests look. What is built already is left alone; to build
 # it again, remove its file there. Needs Go 1.26 and 6 GB of disk.
 set -eu
 
-target=${PRONTO_ENGINES:-$HOME/.cache/pronto/engines}
+target=${PRONTO_TEST_ENGINES:-$HOME/.cache/pronto/engines}
 kubernetes_versions="1.36.3 1.35.4"
 
 say() { echo "engines: $*" >&2; }

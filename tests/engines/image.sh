@@ -4,10 +4,10 @@
 #   sh tests/engines/image.sh [SUITE]     SUITE: bookworm or trixie
 #
 # Prints the name of the image in buildah's storage. Needs root, buildah and mmdebstrap.
-# The base is kept in PRONTO_ENGINES (default ~/.cache/pronto/engines).
+# The base is kept in PRONTO_TEST_ENGINES (default ~/.cache/pronto/engines).
 set -eu
 suite=${1:-bookworm}
-engines=${PRONTO_ENGINES:-$HOME/.cache/pronto/engines}
+engines=${PRONTO_TEST_ENGINES:-$HOME/.cache/pronto/engines}
 base=$engines/debian-$suite.tar
 cd "$(dirname "$0")/../.."
 

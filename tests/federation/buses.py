@@ -10,14 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import free_port
 from tests.requirements import require_program
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Bus:

@@ -11,7 +11,7 @@ import yaml
 
 from tests.requirements import find_program, skip
 
-ENGINES = Path(os.environ.get("PRONTO_ENGINES") or Path.home() / ".cache" / "pronto" / "engines")
+ENGINES = Path(os.environ.get("PRONTO_TEST_ENGINES") or Path.home() / ".cache" / "pronto" / "engines")
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "pronto"
 IMAGES = (
     "image.repository=registry.test/prontosched",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from examples.slurm_cluster import wait_for
+from tests.processes import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "htcondor"
 
@@ -95,10 +95,7 @@ class CondorPool:
     def start(self) -> None:
         for name in ("log", "spool", "lock", "execute", "execute_a", "execute_b", "ads", "jobs"):
             (self.folder / name).mkdir()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        text = CONF.format(folder=self.inside, port=port)
+        text = CONF.format(folder=self.inside, port=free_port())
         part = (DEPLOY / "pronto.config").read_text()
         for old, new in CHANGES.items():
             assert old in part, f"{old!r} must be in pronto.config"

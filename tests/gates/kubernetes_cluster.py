@@ -1,7 +1,7 @@
 """A real etcd, kube-apiserver and kube-scheduler on loopback, with Node objects but no kubelets.
 
 The programs come from `tests/engines/build.sh`; everything lives in one folder and is stopped by
-process id. PRONTO_KUBERNETES names one of the versions that were built; the newest is used without it.
+process id. PRONTO_TEST_KUBERNETES names one of the versions that were built; the newest is used without it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _version(folder: Path) -> list[int]:
     return [int(part) for part in folder.name.partition("-")[2].split(".")]
 
 
-BUILT = sorted(ENGINES.glob(f"kubernetes-{os.environ.get('PRONTO_KUBERNETES', '*')}"), key=_version)
+BUILT = sorted(ENGINES.glob(f"kubernetes-{os.environ.get('PRONTO_TEST_KUBERNETES', '*')}"), key=_version)
 BINARIES = BUILT[-1] if BUILT else ENGINES / "kubernetes"
 
 

@@ -1,6 +1,6 @@
 """The Helm chart in a real API server: installed, upgraded, uninstalled.
 
-With the newest version that was built; PRONTO_KUBERNETES=1.35.4 takes another.
+With the newest version that was built; PRONTO_TEST_KUBERNETES=1.35.4 takes another.
 """
 
 from __future__ import annotations
