@@ -39,7 +39,7 @@ program() {
 # The staging modules of Kubernetes are published apart, as v0.MINOR.PATCH.
 kubernetes() {
     folder=$target/kubernetes-$1
-    if [ -x "$folder/kubectl" ]; then
+    if [ -x "$folder/kube-controller-manager" ]; then
         say "Kubernetes $1 is built"
         return
     fi
@@ -52,7 +52,7 @@ kubernetes() {
             go mod edit -replace "$staged=$staged@v0.${1#*.}"
         done
         go mod edit -require "k8s.io/kubernetes@v$1"
-        for command in kube-apiserver kube-scheduler kube-controller-manager kubectl; do
+        for command in kube-apiserver kube-scheduler kube-controller-manager; do
             CGO_ENABLED=0 go build -mod=mod -trimpath \
                 -ldflags="-s -w -X k8s.io/component-base/version.gitVersion=v$1" \
                 -o "$folder/" "k8s.io/kubernetes/cmd/$command"
