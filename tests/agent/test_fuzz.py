@@ -24,6 +24,8 @@ from tests.agent.machine import Machine
 from tests.agent.test_api import asking
 from tests.fuzzing import HANGS_SECONDS, SECONDS, broken, fuzz, odd_value
 
+pytestmark = pytest.mark.fuzz
+
 METRICS = ("load", "heat", "wind", "rain")
 
 

@@ -7,6 +7,8 @@ import math
 import random
 from typing import Any
 
+import pytest
+
 from prontosched.errors import IntegrationError
 from prontosched.gates.gate import Rank, Verdict, label, rank_text, read_decision, read_label, read_rank
 from prontosched.gates.htcondor import HTCondorGate, rank_attributes, refusal_attributes
@@ -14,6 +16,8 @@ from prontosched.gates.kubernetes import KEY, KubernetesGate
 from prontosched.gates.kubernetes_client import ApiServer
 from prontosched.gates.slurm import SlurmCommands, SlurmGate
 from tests.fuzzing import broken, fuzz, odd_value
+
+pytestmark = pytest.mark.fuzz
 
 NODE = (
     "NodeName={name} Arch=x86_64 CoresPerSocket=1 CPUAlloc=0 AvailableFeatures=a,b ActiveFeatures=a,b Gres=(null)"

@@ -14,6 +14,8 @@ from prontosched.telemetry.prometheus import Page
 from prontosched.telemetry.trace import open_trace
 from tests.fuzzing import ODD, SECONDS, broken, fuzz, odd_value
 
+pytestmark = pytest.mark.fuzz
+
 HEADER = "timestamp,node,load,heat,cpu_ready,utilisation"
 
 
