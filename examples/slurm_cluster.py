@@ -94,7 +94,15 @@ class SlurmCluster:
         self._running.clear()
 
     def call(self, *command: str, check: bool = True) -> str:
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            command,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=30,
+            check=False,
+        )
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 # What is mounted goes away with the process.
 ENTER = (
-    'mount -t proc proc "$0/proc" && mount --bind /sys "$0/sys" && mount --bind /dev "$0/dev" && '
+    'mount -t proc proc "$0/proc" && mount --rbind /sys "$0/sys" && mount --bind /dev "$0/dev" && '
     'exec chroot --userspec="$1:" "$0" env -i HOME="$2" PATH="$3" SSL_CERT_FILE="$4" PIP_CERT="$4" '
     'sh -c "cd /source && $5"'
 )
@@ -40,6 +41,8 @@ class Tree:
             ]
             subprocess.run([*bootstrap, suite, str(folder)], check=True, stdout=subprocess.DEVNULL)
         shutil.copy("/etc/resolv.conf", folder / "etc/resolv.conf")
+        # Slurm asks for the machine by its name.
+        (folder / "etc/hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
         shutil.copy(CERTIFICATES, folder / CERTIFICATES[1:])
         shutil.rmtree(folder / "source", ignore_errors=True)
         (folder / "source").mkdir()
