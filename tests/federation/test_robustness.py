@@ -3,7 +3,7 @@
 Twelve agents that close nodes of a real Slurm, three aggregators and a standby, on a real bus with signed
 messages. Agents, aggregators and the bus are killed, stopped and cut off, disks fill up, scontrol becomes
 slow, stores come back empty. `make soak ARGS=tests/federation/test_robustness.py` takes ten minutes;
-PRONTO_ROBUSTNESS_SECONDS sets another length, PRONTO_ROBUSTNESS_SEED takes the faults of a former run again.
+PRONTO_TEST_ROBUSTNESS_SECONDS sets another length, PRONTO_TEST_ROBUSTNESS_SEED takes the faults of a former run again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tests.requirements import require_slurm
 
 from .buses import Bus
 
-SECONDS = float(os.environ.get("PRONTO_ROBUSTNESS_SECONDS", "600"))
+SECONDS = float(os.environ.get("PRONTO_TEST_ROBUSTNESS_SECONDS", "600"))
 AGENTS = 12
 SITES = ("east", "west")
 INTERVAL = 0.5
@@ -472,7 +472,7 @@ def test_whatever_fails_nodes_decide_and_the_view_comes_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require_slurm()
-    seed = int(os.environ.get("PRONTO_ROBUSTNESS_SEED", random.SystemRandom().randrange(10**6)))
+    seed = int(os.environ.get("PRONTO_TEST_ROBUSTNESS_SEED", random.SystemRandom().randrange(10**6)))
     with federation(tmp_path, seed) as run:
         wait_for(run.agrees, seconds=240, what=f"a first view: {run.view and run.view.nodes} nodes")
         end = time.monotonic() + SECONDS
