@@ -165,7 +165,8 @@ def test_the_command_asks_the_agent_and_prints_its_tree():
             for options in (["--top", "2"], ["--json"])
         ]
 
-    text, plain = asking(ask, machine=fleet_of(THREE), followers=[FederationFollower.embedded()], ticks=60)
+    fleet = {"machine": fleet_of(THREE), "followers": [FederationFollower.embedded()], "ticks": 60}
+    text, plain = asking(ask, access=Access(), **fleet)
 
     lines = text.output.splitlines()
     assert text.exit_code == plain.exit_code == 0, text.output
@@ -181,7 +182,7 @@ def test_the_command_says_that_a_lone_agent_is_in_no_federation():
         url = str(client.make_url("/"))
         return await asyncio.to_thread(CliRunner().invoke, command, ["--agent", url])
 
-    assert asking(ask).output.startswith("in no federation")
+    assert asking(ask, access=Access()).output.startswith("in no federation")
 
 
 def test_a_name_without_a_place_takes_no_part_and_keeps_no_one_from_it():

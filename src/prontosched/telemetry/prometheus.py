@@ -230,10 +230,11 @@ class _Target:
                 open_socket.shutdown(socket.SHUT_RDWR)
 
     def _fetch(self) -> str:
-        deadline = time.monotonic() + self._timeout
         try:
             response = self._request()
-        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError) as error:
+            if time.monotonic() > self._until:  # cut off
+                raise TimeoutError from error
             # A server may drop a connection that was idle for long.
             self._connection.close()
             response = self._request()
@@ -245,7 +246,7 @@ class _Target:
             size += len(piece)
             if size > PAGE_LIMIT_BYTES:
                 raise ValueError(f"a page must be at most {PAGE_LIMIT_BYTES} bytes, got more")
-            if time.monotonic() > deadline:
+            if time.monotonic() > self._until:
                 raise TimeoutError
         # read1 leaves an answer open that has come to its end, and the connection could not be used again.
         response.close()
