@@ -44,11 +44,11 @@ MAX_METRICS = 20_000
 PATIENCE = 60
 """Samples after which another set of metrics is there for good."""
 FAMILIAR_SHARE = 0.5
+"""Saved nodes are used when at least this share of their metrics is still there."""
 # Steps in a row that fail, after which a node starts anew.
 FAILURES = 3
 # Signals whose score is always a number; those of others may be what they like.
 FINITE_SCORES = ("learned", "paper")
-"""Saved nodes are used when at least this share of their metrics is still there."""
 # Arrays of a node's state whose last axis has one place per metric.
 BY_METRIC = frozenset(
     {

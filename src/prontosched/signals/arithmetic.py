@@ -236,11 +236,15 @@ class Component:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
+        inner: dict[str, dict[str, Any]] = {}
+        for key, value in state.items():
+            head, dot, rest = key.partition(".")
+            if dot:
+                inner.setdefault(head, {})[rest] = value
         for name, value in self._parts():
             key = self.SAVED_AS.get(name, name)
             if isinstance(value, Component):
-                start = key + "."
-                value.restore({k[len(start) :]: v for k, v in state.items() if k.startswith(start)})
+                value.restore(inner.get(key, {}))
             elif key in state:
                 setattr(self, name, _like(key, value, state[key]))
             else:
@@ -282,7 +286,7 @@ def _like(name: str, old: Any, new: Any) -> Any:
             raise StateError(
                 f"saved state must hold {len(old)} of {name!r}, got {len(new)}: it was made with other options"
             )
-        if any(np.shape(n) != np.shape(o) for n, o in zip(new, old, strict=True) if np.size(o)):
+        if np.size(old[0]) and np.shape(new)[1:] != np.shape(old[0]):
             raise StateError(
                 f"saved {name!r} must have members of shape {np.shape(old[0])}: it was made otherwise"
             )
