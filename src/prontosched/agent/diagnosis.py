@@ -135,7 +135,7 @@ def _rights(gate: str) -> str:
     return {
         "slurm": "sudo sacctmgr modify user $USER set adminlevel=operator",
         "slurm-feature": "sudo sacctmgr modify user $USER set adminlevel=operator",
-        "kubernetes": "kubectl apply -f deploy/kubernetes/rbac-veto.yaml",
+        "kubernetes": "helm upgrade pronto deploy/helm/pronto -n pronto --reuse-values",
     }.get(gate, f"pronto gate status --gate {gate}")
 
 
