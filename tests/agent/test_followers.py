@@ -15,6 +15,8 @@ from prontosched.agent.config import make_agent as assemble
 from prontosched.agent.federation import FederationFollower
 from prontosched.agent.gate import GateFollower
 from prontosched.agent.status import status
+from prontosched.agent.store.decision_log import DecisionLog
+from prontosched.agent.store.state import Disk
 from prontosched.agent.systemd import ServiceManager
 from prontosched.errors import SettingsError
 from prontosched.gates.gate import Verdict, label
@@ -25,15 +27,15 @@ from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS, Machine, make_agent
 from tests.agent.test_api import surge
 from tests.agent.test_loop import run
-from tests.gates.memory_gate import CountingMemoryGate, MemoryGate
+from tests.gates.memory_gate import CountingMemoryGate, MemoryGate, RankingMemoryGate
 from tests.processes import wait_for
 
 
-def gated(gate, *, enforce, ticks):
+def gated(gate, *, enforce, ticks, **given):
     """Run for some ticks with a gate; return the agent, still open."""
     rules = Rules(enforce=enforce, min_hold_seconds=0, min_accept_seconds=0, observe_seconds=0)
     follower = GateFollower(gate, rules)
-    agent = make_agent(Machine(surge), followers=[follower])
+    agent = make_agent(Machine(surge), followers=[follower], **given)
 
     async def go():
         while agent.pace.ticks < ticks:
@@ -90,6 +92,21 @@ def test_in_shadow_mode_nothing_is_changed_but_all_is_counted():
     asyncio.run(agent.abandon())
 
     assert gate.changes() == []
+    assert agent.gate_level("n1") == 0
+
+
+def test_what_the_gate_did_is_in_the_decision_log(tmp_path):
+    disk = Disk(tmp_path, "machine")
+    begin = time.time()
+    agent, follower = gated(RankingMemoryGate("n1"), enforce=True, ticks=61, disk=disk)
+    wait_for(lambda: follower.status()["levels"] == {4: 1})
+    asyncio.run(agent.tick())
+    asyncio.run(agent.abandon())
+    (point,) = DecisionLog(disk.log.path).history("n1", begin - 1, time.time() + 1, points=1)
+
+    assert point["timesteps"] == 62
+    assert 0.0 < point["preferred_share"] <= point["rejecting_share"]
+    assert point["closed_share"] == 0.0
 
 
 def test_a_refusal_that_the_floor_withholds_is_contended_and_says_so():

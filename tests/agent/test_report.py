@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from prontosched.agent.http.client import Client
 from prontosched.agent.report import NodePeriod, advise, as_html, make_report, points_of, read_agent
-from prontosched.agent.store.decision_log import DecisionLog, DecisionRow
+from prontosched.agent.store.decision_log import CLOSED_LEVEL, DecisionLog, DecisionRow
 from prontosched.cli import cli
 from prontosched.errors import ProntoError
 from tests.processes import free_port, started, wait_for
@@ -64,7 +64,7 @@ def test_hours_of_each_node_come_from_the_log(folder):
     assert calm["watched_hours"] == pytest.approx(3.0, abs=0.1)
     assert [name for name, _ in busy["consumers"]] == ["backup.service", "build-7"]
     assert None in calm["stripes"]
-    assert "no gate, or shadow mode" in found["notes"][0]
+    assert found["notes"][0].startswith("The agent's gate did nothing about the refusals of 1 node:")
 
 
 def test_a_longer_period_is_read_from_downsampled_rows_and_says_what_was_not_watched(folder):
@@ -76,13 +76,32 @@ def test_a_longer_period_is_read_from_downsampled_rows_and_says_what_was_not_wat
     assert points_of(0.0, 4 * 3600.0) == 240
 
 
+@pytest.mark.parametrize("since", ["4h", "7d"])
+def test_hours_preferred_away_and_closed_are_what_the_gate_did(tmp_path, since):
+    log, now = DecisionLog(tmp_path / "linux.decisions.sqlite"), time.time()
+    rows = [
+        DecisionRow(
+            *(now - 3 * 3600 + 10.0 * k, "n1", k >= 360, k < 360, 0.9, 0.5, 40.0, 50.0, 1.0, None),
+            level=(0, 2, CLOSED_LEVEL)[k // 360],
+        )
+        for k in range(3 * 360)
+    ]
+    log.write(rows)
+    log.close()
+    (found,) = json.loads(report(tmp_path, "--since", since, "--json"))["nodes"]
+
+    assert found["refused_hours"] == pytest.approx(2.0, abs=0.2)
+    assert found["preferred_away_hours"] == pytest.approx(1.0, abs=0.2)
+    assert found["closed_hours"] == pytest.approx(1.0, abs=0.2)
+
+
 def test_the_text_names_offenders_and_what_to_do(folder):
     text = report(folder, "--since", "4h")
 
     assert "backup.service used CPUs in" in text
     assert "What the forecast was worth" in text
     assert text.splitlines()[2].split() == ["node", "watched", "contended", "refused", "preferred", "away",
-                                            "held", "open", "CPU", "Ready"]  # fmt: skip
+                                            "closed", "held", "open", "CPU", "Ready"]  # fmt: skip
 
 
 def test_the_page_is_whole_and_shows_names_as_text(folder, tmp_path):
@@ -133,7 +152,7 @@ def test_a_running_agent_tells_its_record_too(tmp_path):
     assert found.node == "one"
     assert found.watched_hours < 0.1
     assert found.tolerance == 5.0
-    assert found.enforced == "nothing"
+    assert not found.gated
     assert "to tell" in found.forecast() or "recall" in found.forecast()
     assert "one" in as_html(make_report([found], now - 3600, now))
 
@@ -141,8 +160,8 @@ def test_a_running_agent_tells_its_record_too(tmp_path):
 def node(**given) -> NodePeriod:
     fields = {
         "node": "n", "watched_hours": 100.0, "contended_hours": 5.0, "refused_hours": 5.0,
-        "preferred_away_hours": 0.0, "held_open_hours": 0.0, "ready_mean": 1.0, "ready_max": 9.0,
-        "tolerance": 5.0, "enforced": "nothing",
+        "preferred_away_hours": 0.0, "closed_hours": 0.0, "held_open_hours": 0.0, "ready_mean": 1.0, "ready_max": 9.0,
+        "tolerance": 5.0,
     }  # fmt: skip
     return NodePeriod(**{**fields, **given})
 

@@ -16,7 +16,7 @@ from prontosched.agent.federation import FederationFollower
 from prontosched.agent.gate import GateFollower
 from prontosched.agent.http.api import build_app
 from prontosched.agent.http.auth import Access
-from prontosched.agent.store.decision_log import DecisionLog
+from prontosched.agent.store.decision_log import CLOSED_LEVEL, DecisionLog
 from prontosched.agent.store.state import Disk, restore
 from prontosched.federation.link import DECISIONS, SUMMARIES, LocalBus, LocalLink
 from prontosched.gates.policy import Rules
@@ -132,9 +132,11 @@ def test_every_node_is_gated(nodes):
     ticked(agent, SURGE + 1, closed=False)
     wait_for(lambda: all(reason.startswith("pronto: ") for reason in gate.reasons.values()))
     wait_for(lambda: follower.status()["refusing"] == nodes)
+    levels = {agent.gate_level(name) for name in names_of(nodes)}
     asyncio.run(agent.abandon())
 
     assert set(gate.reasons.values()) == {""}
+    assert levels == {CLOSED_LEVEL}
 
 
 @pytest.mark.parametrize("nodes", SIZES)

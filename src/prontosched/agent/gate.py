@@ -10,6 +10,7 @@ from typing import Any
 
 from prontosched.agent.loop import Agent
 from prontosched.agent.record import plain
+from prontosched.agent.store.decision_log import CLOSED_LEVEL
 from prontosched.gates.controller import Controller, vetoes
 from prontosched.gates.gate import Gate, LeaseTable, Verdict, chance
 from prontosched.gates.policy import Rules
@@ -97,6 +98,13 @@ class GateFollower:
         """Say why a node that refuses is left open at the scheduler; empty where it is not."""
         controller = self._controllers.get(node)
         return "" if controller is None else controller.status.held_open
+
+    def gate_level(self, node: str) -> int:
+        """Return what the gate has done with a node, as the decision log keeps it; 0 in shadow mode."""
+        if not self.rules.enforce or (controller := self._controllers.get(node)) is None:
+            return 0
+        status = controller.status
+        return CLOSED_LEVEL if status.state == "closed-by-us" else status.level or 0
 
     @property
     def errors(self) -> int:

@@ -247,6 +247,10 @@ class Agent:
         """Say why a gate leaves a node open that refuses; empty where none does."""
         return next((why for gate in self._holders if (why := gate.held_open(node))), "")
 
+    def gate_level(self, node: str) -> int:
+        """Return what gates have done with a node, as the decision log keeps it."""
+        return max((gate.gate_level(node) for gate in self._holders), default=0)
+
     @property
     def enforced(self) -> bool:
         """Whether a gate carries refusals out at a scheduler."""
@@ -373,7 +377,7 @@ class Agent:
         clock = self.wall()
         seen = {node.name: self._seen(node, now) for node in self.nodes} if few else {}
         rows = [
-            _row(self.answer(node.name), clock, *seen.get(node.name, (None, [])))
+            _row(self.answer(node.name), clock, *seen.get(node.name, (None, [])), self.gate_level(node.name))
             for node in (self.nodes if few else self.nodes.changed)
         ]
         first = next(iter(self.nodes)).name
@@ -382,7 +386,10 @@ class Agent:
         fresh = [node for node in self.nodes if node.seen_at == now]
         if self.disk is not None and fresh:
             try:
-                self.disk.keep(rows, [] if few else [_signal_row(node, clock) for node in fresh])
+                self.disk.keep(
+                    rows,
+                    [] if few else [_signal_row(node, clock, self.gate_level(node.name)) for node in fresh],
+                )
                 await self.disk.save(self.nodes, clock, self.give_way)
             except Exception as error:
                 self.fault("state", error)
@@ -479,7 +486,7 @@ def _lack(node: LiveNode | None, now: float) -> str:
     return f"{missing} of {known} metrics" if 2 * missing > known else ""
 
 
-def _row(met: Answer, time: float, evidence: Evidence | None, begun: list[int]) -> DecisionRow:
+def _row(met: Answer, time: float, evidence: Evidence | None, begun: list[int], level: int) -> DecisionRow:
     """Return an answer as the decision log keeps it; without `evidence` there was no new telemetry."""
     return DecisionRow(
         time=time,
@@ -494,16 +501,19 @@ def _row(met: Answer, time: float, evidence: Evidence | None, begun: list[int]) 
         reason=None if met.state == "accepting" else met.full_reason,
         directions=None if evidence is None else pack(evidence.projections, evidence.spikes, begun),
         contended=met.state == "contended",
+        level=level,
     )
 
 
-def _signal_row(node: LiveNode, time: float) -> DecisionRow:
-    """Return what the signal of one of many nodes said: jobs on their way and a gate are not looked at."""
+def _signal_row(node: LiveNode, time: float, level: int) -> DecisionRow:
+    """Return what the signal of one of many nodes said: jobs on their way are not looked at."""
     decision, raised = node.decision, node.raised
     assert decision is not None
     contended = not raised and expects(decision)
     return DecisionRow(
-        time, node.name, raised, not raised, decision.score, NAN, node.ready, NAN, NAN, None, None, contended
+        *(time, node.name, raised, not raised, decision.score, NAN, node.ready, NAN, NAN, None, None),
+        contended=contended,
+        level=level,
     )
 
 
@@ -685,4 +695,8 @@ class NodeHolder(Protocol):
 
     def held_open(self, node: str) -> str:
         """Say why `node` is held open, for instance by the capacity floor; empty where it is not."""
+        ...
+
+    def gate_level(self, node: str) -> int:
+        """Return what was done with `node` at the scheduler, as `DecisionRow.level`."""
         ...

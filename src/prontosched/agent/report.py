@@ -43,12 +43,12 @@ class NodePeriod:
     ----------
     watched_hours, contended_hours
         Hours with decisions, and of them those in which mean CPU Ready was at the tolerance or above.
-    refused_hours, preferred_away_hours
-        Hours of refusing: at a gate that closes the node or without one, and at one that only ranks it.
+    refused_hours
+        Hours in which the node refused, whether or not anything carried that out.
+    preferred_away_hours, closed_hours
+        Hours in which the agent's gate ranked the node after calm ones, and in which it had closed it.
     held_open_hours
         Hours in which contention was expected and an option or the capacity floor held the node open.
-    enforced
-        What carried refusals out: `closed`, `preferred away`, or `nothing`.
     consumers
         Who used CPUs while the node refused, with in how many stretches, most often first.
     record, probes
@@ -62,11 +62,11 @@ class NodePeriod:
     contended_hours: float
     refused_hours: float
     preferred_away_hours: float
+    closed_hours: float
     held_open_hours: float
     ready_mean: float | None
     ready_max: float | None
     tolerance: float
-    enforced: str
     consumers: list[tuple[str, int]] = field(default_factory=list)
     record: Mapping[str, Any] = field(default_factory=dict)
     probes: Mapping[str, Any] = field(default_factory=dict)
@@ -76,6 +76,11 @@ class NodePeriod:
     def contended_share(self) -> float:
         """Share of the watched time that was contended."""
         return self.contended_hours / self.watched_hours if self.watched_hours else 0.0
+
+    @property
+    def gated(self) -> bool:
+        """Whether a gate did anything with the node."""
+        return self.preferred_away_hours + self.closed_hours > 0.0
 
     def forecast(self) -> str:
         """Say what the forecast was worth against a coin of equal downtime, its null; empty where none tells."""
@@ -132,12 +137,13 @@ class PeriodReport:
 
     def notes(self) -> list[str]:
         """Say what a reader must know of the numbers."""
-        unbound = sum(one.enforced == "nothing" for one in self.nodes)
-        found = (
-            [f"Nothing carried out the refusals of {unbound} nodes: no gate, or shadow mode."]
-            if unbound
-            else []
-        )
+        unbound = sum(one.refused_hours > 0.0 and not one.gated for one in self.nodes)
+        found = []
+        if unbound:
+            found.append(
+                f"The agent's gate did nothing about the refusals of {unbound} node{'s' if unbound > 1 else ''}: "
+                "there is none, or it is in shadow mode."
+            )
         if (more := len(self.nodes) - SHOWN_NODES) > 0:
             found.append(f"{more} more nodes, contended less, are not shown.")
         return found
@@ -174,13 +180,13 @@ def advise(one: NodePeriod, hours: float) -> list[str]:
         found.append("the forecast is no better than a coin; do not enforce it here (enforce = false).")
     if one.contended_share > CHRONIC_SHARE:
         found.append("full most of the time; move standing load away, or add CPUs.")
-    if told and one.enforced == "nothing" and signal.get("better_than_coin"):
+    if told and not one.gated and signal.get("better_than_coin"):
         found.append(
             "refusals meet real slowdown and beat a coin; let a gate prefer other nodes (--enforce)."
         )
     if one.refused_hours and one.probes and told is False and one.probes.get("needed") is None:
         found.append("probes are no slower while it refuses; raise `tolerance`.")
-    if one.held_open_hours > one.refused_hours + one.preferred_away_hours > 0.0:
+    if one.held_open_hours > one.refused_hours > 0.0:
         found.append("held open more often than closed; the capacity floor is reached, add calm nodes.")
     return found
 
@@ -188,10 +194,6 @@ def advise(one: NodePeriod, hours: float) -> list[str]:
 def read_agent(client: Client, begin: float, end: float, node: str | None = None) -> list[NodePeriod]:
     """Ask an agent for a period of its nodes, or of one."""
     status = client.get("/v1/status")
-    gate = status["followers"].get("gate", {})
-    enforced = "nothing"
-    if gate.get("mode") == "enforce":
-        enforced = "closed" if gate["veto"] else "preferred away"
     names = [one["node"] for one in client.get("/v1/nodes")["nodes"]] if node is None else [node]
     found = []
     for name in names:
@@ -206,7 +208,6 @@ def read_agent(client: Client, begin: float, end: float, node: str | None = None
                 begin,
                 end,
                 interval=status["interval_seconds"],
-                enforced=enforced,
                 record=explained["record"] or {},
                 probes=(explained["probe"] or {}).get("record") or {},
             )
@@ -216,7 +217,8 @@ def read_agent(client: Client, begin: float, end: float, node: str | None = None
 
 def read_log(log: DecisionLog, begin: float, end: float, node: str | None = None) -> list[NodePeriod]:
     """Read a period from the log of an agent that does not run."""
-    names = log.nodes() if node is None else [node]
+    known = log.nodes()  # this also brings a log of the release before up to date
+    names = known if node is None else [node]
     points = points_of(begin, end)
     return [summarise_period(name, log.history(name, begin, end, points), begin, end) for name in names]
 
@@ -234,7 +236,6 @@ def summarise_period(
     end: float,
     *,
     interval: float | None = None,
-    enforced: str = "nothing",
     record: Mapping[str, Any] | None = None,
     probes: Mapping[str, Any] | None = None,
 ) -> NodePeriod:
@@ -245,7 +246,7 @@ def summarise_period(
     record = record or {}
     tolerance = float(record.get("tolerance_percent") or 5.0)
     most = max((point["timesteps"] for point in points), default=1)
-    watched = contended = refused = held = ready_sum = ready_known = 0.0
+    watched = contended = refused = preferred = closed = held = ready_sum = ready_known = 0.0
     users: Counter[str] = Counter()
     parts = [[0.0, 0.0] for _ in range(STRIPES)]
     for point in points:
@@ -254,6 +255,8 @@ def summarise_period(
             length = point["timesteps"] * interval
         watched += length
         refused += length * point["rejecting_share"]
+        preferred += length * point.get("preferred_share", 0.0)  # an agent of the release before tells none
+        closed += length * point.get("closed_share", 0.0)
         held += length * point["contended_share"]
         if point["ready_mean"] is not None:
             ready_sum, ready_known = ready_sum + length * point["ready_mean"], ready_known + length
@@ -263,19 +266,18 @@ def summarise_period(
         part[1] += length * min(1.0, point["rejecting_share"] + point["contended_share"])
         if said := _USERS.search(point["reason"] or ""):
             users.update(name for name, _ in _USER.findall(said[1]))
-    closed = enforced != "preferred away"
     highest = [point["ready_max"] for point in points if point["ready_max"] is not None]
     return NodePeriod(
         node=node,
         watched_hours=watched / HOUR_SECONDS,
         contended_hours=contended / HOUR_SECONDS,
-        refused_hours=refused / HOUR_SECONDS if closed else 0.0,
-        preferred_away_hours=0.0 if closed else refused / HOUR_SECONDS,
+        refused_hours=refused / HOUR_SECONDS,
+        preferred_away_hours=preferred / HOUR_SECONDS,
+        closed_hours=closed / HOUR_SECONDS,
         held_open_hours=held / HOUR_SECONDS,
         ready_mean=ready_sum / ready_known if ready_known else None,
         ready_max=max(highest, default=None),
         tolerance=tolerance,
-        enforced=enforced,
         consumers=users.most_common(),
         record=record,
         probes=probes or {},
@@ -293,7 +295,7 @@ def as_text(report: PeriodReport) -> str:
     """Return the report for a terminal."""
     lines = [_title(report), ""]
     width = max([4, *(len(one.node) for one in report.nodes)])
-    heads = ("watched", "contended", "refused", "preferred away", "held open", "CPU Ready")
+    heads = ("watched", "contended", "refused", "preferred away", "closed", "held open", "CPU Ready")
     lines.append(f"{'node':<{width}}" + "".join(f"  {head:>14}" for head in heads))
     for one in report.nodes[:SHOWN_NODES]:
         cells = [f"{value:.1f} h" for value in _hours(one)]
@@ -311,7 +313,7 @@ def as_text(report: PeriodReport) -> str:
 def as_html(report: PeriodReport) -> str:
     """Return the report as one page that needs no other file."""
     rows = "".join(_row(one) for one in report.nodes[:SHOWN_NODES])
-    total = [sum(values) for values in zip(*(_hours(one) for one in report.nodes), strict=True)] or [0.0] * 5
+    total = [sum(values) for values in zip(*(_hours(one) for one in report.nodes), strict=True)] or [0.0] * 6
     facts = "".join(
         f"<div><dt>{name}</dt><dd>{value}</dd></div>"
         for name, value in (
@@ -320,6 +322,7 @@ def as_html(report: PeriodReport) -> str:
             ("hours contended", f"{total[1]:,.1f}"),
             ("hours refused", f"{total[2]:,.1f}"),
             ("hours preferred away", f"{total[3]:,.1f}"),
+            ("hours closed", f"{total[4]:,.1f}"),
         )
     )
 
@@ -335,7 +338,7 @@ def as_html(report: PeriodReport) -> str:
         "<h2>Nodes</h2><p class=dim>Contended: mean CPU Ready at the tolerance or above. The strip shows the "
         "share of time in which contention was there or expected, from the start of the period to its end; grey "
         "is not watched.</p><div class=scroll><table><thead><tr><th>node<th>watched<th>contended<th>refused"
-        "<th>preferred away<th>held open<th>CPU Ready, mean<th>highest<th>over time</tr></thead>"
+        "<th>preferred away<th>closed<th>held open<th>CPU Ready, mean<th>highest<th>over time</tr></thead>"
         f"<tbody>{rows}</tbody></table></div>"
         f"<p class=dim>{escape(' '.join(report.notes()))}</p>"
         f"<h2>What probes saw</h2>{listed('ul', report.probes())}"
@@ -351,6 +354,7 @@ def _hours(one: NodePeriod) -> list[float]:
         one.contended_hours,
         one.refused_hours,
         one.preferred_away_hours,
+        one.closed_hours,
         one.held_open_hours,
     ]
 

@@ -46,7 +46,7 @@ def command(
 ) -> None:
     """Say what happened on nodes over some days, and what to do about it.
 
-    For each node: hours contended, refused and preferred away, what probes saw in each state, what the forecast
+    For each node: hours contended, refused, preferred away and closed, what probes saw in each state, what the forecast
     was worth against a coin. Then who offends chronically, nodes and units, and what to do. It reads the decision
     log of the agents that it asks; without any, that of this machine's folder.
 

@@ -48,6 +48,8 @@ HISTORY_FIELDS = (
     "raised_share",
     "rejecting_share",
     "contended_share",
+    "preferred_share",
+    "closed_share",
     "ready_mean",
     "ready_max",
     "score_max",
@@ -58,21 +60,29 @@ HISTORY_FIELDS = (
     "seconds",
     *BAND_FIELDS,
 )
-_COLUMNS = "time, node, raised, accept, score, threshold, ready, utilisation, expected, reason, directions, contended"
 _TABLES = """
 create table if not exists decisions (
     id integer primary key, time real not null, node text not null, raised integer not null,
     accept integer not null, score real, threshold real, ready real, utilisation real,
-    expected real, reason text, directions blob, contended integer);
+    expected real, reason text, directions blob, contended integer, level integer);
 create index if not exists decisions_time on decisions (node, time);
 create table if not exists names (id integer primary key, name text not null unique);
 create table if not exists downsampled (
     node integer not null, seconds integer not null, time integer not null, steps integer not null,
     raised integer not null, rejecting integer not null, contended integer not null, ready_mean integer,
     ready_max integer, score_max real, threshold real, utilisation real, expected real, bands text,
+    preferred integer not null default 0, closed integer not null default 0,
     primary key (node, seconds, time)) without rowid;
 """
-_ADDED = (("directions", "blob"), ("contended", "integer"))
+_ADDED = (
+    ("decisions", "directions", "blob"),
+    ("decisions", "contended", "integer"),
+    ("decisions", "level", "integer"),
+    ("downsampled", "preferred", "integer not null default 0"),
+    ("downsampled", "closed", "integer not null default 0"),
+)
+# The level of a node that its gate has closed.
+CLOSED_LEVEL = 9
 
 
 class DecisionRow(NamedTuple):
@@ -88,6 +98,8 @@ class DecisionRow(NamedTuple):
         Projections and their spikes, as `pack` makes them.
     contended
         Whether it was held open although contention was expected.
+    level
+        What the gate did: 0 nothing, 1 to 4 ranked the node after calm ones, `CLOSED_LEVEL` closed it.
     """
 
     time: float
@@ -102,6 +114,7 @@ class DecisionRow(NamedTuple):
     reason: str | None
     directions: bytes | None = None
     contended: bool = False
+    level: int = 0
 
 
 class Lineages:
@@ -244,7 +257,7 @@ class Bucket:
     def __init__(self, row: DecisionRow, seconds: int) -> None:
         self.node, self.seconds, self.time = row.node, seconds, row.time
         self.number = int(row.time // seconds)
-        self.counts = [0, 0, 0, 0]  # steps, raised, rejecting, contended
+        self.counts = [0] * 6  # steps, raised, rejecting, contended, preferred away, closed
         self.ready = [0.0, 0.0]  # sum, and how many were known
         self.used = [0.0, 0.0]
         self.most = [-math.inf] * 4  # CPU Ready, score, threshold, expected CPU Ready
@@ -257,6 +270,8 @@ class Bucket:
         counts[1] += bool(row.raised)
         counts[2] += not row.accept
         counts[3] += bool(row.contended)
+        counts[4] += 0 < row.level < CLOSED_LEVEL
+        counts[5] += row.level == CLOSED_LEVEL
         for held, value in ((self.ready, row.ready), (self.used, row.utilisation)):
             if value - value == 0.0:  # neither NaN nor infinite
                 held[0] += value
@@ -275,7 +290,7 @@ class Bucket:
             node,
             self.seconds,
             round(1000 * self.time),
-            *self.counts,
+            *self.counts[:4],
             None if not self.ready[1] else round(100 * self.ready[0] / self.ready[1]),
             None if ready is None else round(100 * ready),
             score,
@@ -283,6 +298,7 @@ class Bucket:
             None if not self.used[1] else round(self.used[0] / self.used[1], 2),
             expected,
             None if self.bands is None else self.bands.text(),
+            *self.counts[4:],
         )
 
 
@@ -436,7 +452,8 @@ class DecisionLog:
             sql = """
                 select cast((time / 1000.0 - ?) / ? as integer) as bucket, min(time) / 1000.0, sum(steps),
                        1.0 * sum(raised) / sum(steps), 1.0 * sum(rejecting) / sum(steps),
-                       1.0 * sum(contended) / sum(steps),
+                       1.0 * sum(contended) / sum(steps), 1.0 * sum(preferred) / sum(steps),
+                       1.0 * sum(closed) / sum(steps),
                        sum(ready_mean * steps) / 100.0 / sum(case when ready_mean is null then null else steps end),
                        max(ready_max) / 100.0, max(score_max), max(threshold),
                        sum(utilisation * steps) / sum(case when utilisation is null then null else steps end),
@@ -445,9 +462,11 @@ class DecisionLog:
                 and time >= ? and time < ? group by bucket order by bucket"""
             given: tuple[Any, ...] = (begin, width, node, seconds, round(1000 * begin), round(1000 * end))
         else:
-            sql = """
+            sql = f"""
                 select cast((time - ?) / ? as integer) as bucket, min(time), count(*), avg(raised),
-                       1.0 - avg(accept), avg(coalesce(contended, 0)), avg(ready), max(ready), max(score),
+                       1.0 - avg(accept), avg(coalesce(contended, 0)),
+                       avg(coalesce(level, 0) between 1 and {CLOSED_LEVEL - 1}),
+                       avg(coalesce(level, 0) = {CLOSED_LEVEL}), avg(ready), max(ready), max(score),
                        max(threshold), avg(utilisation), max(expected), max(reason)
                 from decisions where node = ? and time >= ? and time < ? group by bucket order by bucket"""
             given = (begin, width, node, begin, end)
@@ -457,7 +476,7 @@ class DecisionLog:
         return [
             {
                 **dict(zip(HISTORY_FIELDS, row[1:], strict=False)),
-                "reason": row[12] if len(row) > 12 else None,
+                "reason": None if seconds else row[14],
                 "seconds": max(width, float(seconds)),
                 **bands.get(row[0], nothing),
             }
@@ -508,15 +527,15 @@ class DecisionLog:
                 bare[bucket]["reason"] = reason
 
     def _append(self) -> None:
-        connection = self._open()
+        connection, row = self._open(), DecisionRow._fields
         with connection:
             connection.executemany(
-                f"insert into decisions ({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [tuple(_null(value) for value in row) for row in self._waiting],
+                f"insert into decisions ({', '.join(row)}) values ({', '.join('?' * len(row))})",
+                [tuple(_null(value) for value in waiting) for waiting in self._waiting],
             )
             buckets = [*self._complete, *self._touched.values()]
             connection.executemany(
-                "insert or replace into downsampled values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "insert or replace into downsampled values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [bucket.values(self._id(connection, bucket.node)) for bucket in buckets],
             )
 
@@ -709,10 +728,9 @@ def _connect(path: Path) -> sqlite3.Connection:
                 "or move the file away"
             )
         connection.executescript(_TABLES)
-        held = {row[1] for row in connection.execute("pragma table_info(decisions)")}
-        for column, kind in _ADDED:
-            if column not in held:
-                connection.execute(f"alter table decisions add column {column} {kind}")
+        for table, column, kind in _ADDED:
+            if column not in {row[1] for row in connection.execute(f"pragma table_info({table})")}:
+                connection.execute(f"alter table {table} add column {column} {kind}")
         if connection.execute("select 1 from sqlite_master where name = 'minutes'").fetchone():
             LOG.warning("%s: minutes that release 0.1 packed are dropped; its single decisions stay", path)
             connection.executescript("drop table minutes; drop table if exists members;")
