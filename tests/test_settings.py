@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from prontosched.agent.config import signal_options
 from prontosched.cli import cli
 from prontosched.cli.agent import command as agent_command
-from prontosched.cli.options import Duration, signal_default
+from prontosched.cli.options import Duration
 from prontosched.cli.up import command as up_command
 from prontosched.errors import ProntoError, SettingsError
 from prontosched.settings import (
@@ -163,12 +163,7 @@ def test_the_settings_page_shows_the_defaults_that_hold():
     page, wrong = _settings_page(), []
     for option in agent_command.params:
         name = option.opts[0].removeprefix("--")
-        if option.name in SIGNAL_SETTINGS:
-            expected = signal_default(option.name)
-        elif isinstance(option.default, bool):
-            expected = str(option.default).lower()
-        else:
-            expected = str(option.default) if isinstance(option.default, str | int | float) else None
+        expected = str(option.default).lower() if isinstance(option.default, bool) else option.default_text()
         if expected is not None and page[name] != expected:
             wrong.append((name, page[name], expected))
 

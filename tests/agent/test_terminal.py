@@ -28,7 +28,7 @@ from tests.agent.test_loop import run
 from tests.agent.test_process import address, ask, wait_for
 
 STATUS = re.compile(
-    r"(accepting|contended|refusing) \d+s  CPU Ready [\d.]+ %  p \d\.\d\d .*refused [\d.]+ % of \d+s"
+    r"(accepting|contended|refusing) \d+ s  CPU Ready [\d.]+ %  p \d\.\d\d .*refused [\d.]+ % of \d+ s"
 )
 FIELDS = {"time", "node", "state", "previous_state", "probability", "cpu_ready_percent", "reason"}
 

@@ -189,7 +189,8 @@ class StreamThread(logging.Handler):
         with contextlib.suppress(OSError, ValueError):  # a stream in memory has none
             self._descriptor = stream.fileno()
         self._lines: queue.Queue[str | None] = queue.Queue(self.MOST_WAITING)
-        threading.Thread(target=self._run, name="pronto-log", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="pronto-log", daemon=True)
+        self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hand the line over."""
@@ -203,7 +204,7 @@ class StreamThread(logging.Handler):
     def flush(self) -> None:
         """Wait until all is written, for a second at most."""
         end = time.monotonic() + 1.0
-        while self._lines.unfinished_tasks and time.monotonic() < end:
+        while self._lines.unfinished_tasks and self._thread.is_alive() and time.monotonic() < end:
             time.sleep(0.001)
 
     def close(self) -> None:

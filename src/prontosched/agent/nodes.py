@@ -574,7 +574,7 @@ class NodeTable:
 
     def __getitem__(self, name: str) -> LiveNode:
         if name not in self._nodes:
-            raise KeyError(f"no node {name!r} among {len(self._nodes)}")
+            raise KeyError(f"no node {name!r} among {len(self._nodes)}: GET /v1/nodes lists them")
         return self._nodes[name]
 
     def begin(self, samples: Sequence[Sample], now: float) -> None:

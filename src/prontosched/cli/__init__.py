@@ -16,6 +16,7 @@ import click
 
 from prontosched.errors import ProntoError, suggestion
 from prontosched.extras import extra_of, missing_extra
+from prontosched.settings import INHERITS, default_map, find_file, read_file, unknown_variables
 from prontosched.threads import use_one_thread
 
 # In the order of the story that `pronto --help` tells.
@@ -93,26 +94,21 @@ def cli(ctx: click.Context, config: Path | None) -> None:
     A node watches its own telemetry, follows it with a streaming PCA, turns that
     into a rejection signal, and a gate makes the scheduler respect it.
     """
-    from prontosched import settings
-
     _check_variables(ctx)
-    path = config or settings.find_file()
+    path = config or find_file()
     if path is not None:
-        tables = settings.read_file(path)
-        ctx.default_map = settings.default_map(tables, _options(ctx, set(tables)), path)
+        tables = read_file(path)
+        ctx.default_map = default_map(tables, _options(ctx, set(tables)), path)
 
 
 def _options(ctx: click.Context, tables: set[str]) -> dict[str, dict[str, str]]:
     """Return the settings of every command; those of commands that no table names are not looked up."""
-    from prontosched.settings import INHERITS
-
     wanted = tables | {command for command, parent in INHERITS.items() if parent in tables}
     found: dict[str, dict[str, str]] = {name: {} for name in COMMANDS}
     for name in wanted & set(COMMANDS):
         command = cli.get_command(ctx, name)
         for param in command.params if command else ():
-            longs = [option[2:].replace("-", "_") for option in param.opts if option.startswith("--")]
-            found[name].update({long: param.name for long in longs if param.name})
+            found[name].update({word: param.name for word in _words(param) if param.name})
     return found
 
 
@@ -121,27 +117,25 @@ def name_variables(command: click.Command, name: str) -> None:
 
     What a command inherits in the settings file it inherits in the environment.
     """
-    from prontosched.settings import INHERITS
-
-    words = [name, INHERITS[name]] if name in INHERITS else [name]
+    names = [name, INHERITS[name]] if name in INHERITS else [name]
     for path, inner in _leaves(command, ()):
         for option in inner.params:
-            if isinstance(option, click.Option) and (own := _word(option)):
-                option.envvar = ["_".join(("PRONTO", word, *path, own)).upper() for word in words]
+            if isinstance(option, click.Option) and (words := _words(option)):
+                option.envvar = ["_".join(("PRONTO", name, *path, words[0])).upper() for name in names]
 
 
 def _check_variables(ctx: click.Context) -> None:
     """Refuse variables that look like settings of the command and are none; report others that set nothing."""
-    from prontosched.settings import INHERITS, unknown_variables
-
     called = ctx.invoked_subcommand or ""
+    names = {called, INHERITS.get(called, called)} & set(COMMANDS)
     known = {"PRONTO_CONFIG"}
-    for name in {called, INHERITS.get(called, called)} & set(COMMANDS):
+    for name in names:
         command = cli.get_command(ctx, name)
         for _, inner in _leaves(command, ()) if command is not None else ():
             known.update(variable for option in inner.params for variable in option.envvar or ())
-    checked = {name.upper() for name in (called, INHERITS.get(called, called)) if name}
-    for message in unknown_variables(known, checked, {name.upper() for name in COMMANDS}):
+    for message in unknown_variables(
+        known, {name.upper() for name in names}, {name.upper() for name in COMMANDS}
+    ):
         click.echo(f"pronto: {message}", err=True)
 
 
@@ -153,9 +147,9 @@ def _leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tup
             yield from _leaves(inner, (*path, name.replace("-", "_")))
 
 
-def _word(option: click.Option) -> str | None:
-    """Return an option's own word as files and variables have it: `--log-age` is `log_age`."""
-    return next((word[2:].replace("-", "_") for word in option.opts if word.startswith("--")), None)
+def _words(option: click.Parameter) -> list[str]:
+    """Return an option's names as files and variables have them: `--log-age` is `log_age`."""
+    return [word[2:].replace("-", "_") for word in option.opts if word.startswith("--")]
 
 
 def main(arguments: Sequence[str] | None = None) -> Any:

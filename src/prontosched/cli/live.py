@@ -1,57 +1,48 @@
-"""What `pronto agent` and `pronto up` do once their source is open: run, show a line, and say how it went."""
+"""What `pronto agent` and `pronto up` do: run an agent, show a status line, and print a summary."""
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import logging
 import os
 import select
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 import click
-from aiohttp import web
 
-from prontosched.agent.http.auth import Access
-from prontosched.agent.logs import LogFormat
+from prontosched.agent.config import local_source, make_access, make_agent, source_of
+from prontosched.agent.explain import drivers_now
+from prontosched.agent.http.server import run, summary
+from prontosched.agent.logs import ChangeLog, log_to_stderr
 from prontosched.agent.loop import Agent
-from prontosched.settings import AgentSettings
-from prontosched.telemetry.source import Source
+from prontosched.agent.status import status
+from prontosched.cli.options import COLOURS, lasting, settings_of
+from prontosched.dashboard.app import routes
 
 LOG = logging.getLogger("prontosched.cli")
 
 
-def go(
-    settings: AgentSettings,
-    source: Source,
-    access: Access,
-    *,
-    seconds: float | None,
-    as_json: bool,
-    form: LogFormat = "text",
-    pages: bool = False,
-    screen: Screen | None = None,
-) -> None:
-    """Run an agent until it is told to stop, then print its summary.
+def run_agent(options: dict[str, Any], *, pages: bool = False) -> None:
+    """Run an agent with the options of a command until it is told to stop, then print its summary.
 
-    Parameters
-    ----------
-    form
-        With `json` nothing but objects is printed, the summary among them.
-    pages
-        Serve the dashboard, on the next free port.
-    screen
-        A terminal to show a status line on.
+    With `pages` it serves the dashboard, on the next free port, shows a status line on a terminal,
+    and replays a generated trace where this machine cannot be read.
     """
-    from prontosched.agent.config import make_agent
-    from prontosched.agent.http.server import run, summary
-    from prontosched.agent.logs import ChangeLog
-    from prontosched.agent.status import status
-
+    seconds, verbose, form, as_json = map(options.pop, ("seconds", "verbose", "log_format", "as_json"))
+    screen = Screen(sys.stderr) if pages and form == "text" and is_live(sys.stderr) else None
+    log_to_stderr(verbose=verbose, form=form, stream=screen)
+    settings = settings_of(options)
+    access = make_access(settings)
+    if pages:
+        settings, source, instead = local_source(settings)
+        if instead:
+            LOG.warning("%s", instead)
+    else:
+        source = source_of(settings)
     agent = make_agent(settings, source, embed=pages)
     agent.followers.append(ChangeLog())
     line = None if screen is None else StatusLine(screen)
@@ -59,20 +50,14 @@ def go(
         agent.followers.append(line)
 
     def started(url: str) -> None:
-        shown = f"open {url}/" if pages and dashboard_routes() is not None else f"ask {url}/v1/decision"
+        shown = f"open {url}/" if pages else f"ask {url}/v1/decision"
         end = "until Ctrl-C" if seconds is None else f"for {seconds:g} s"
         LOG.info("watching %s every %g s, %s: %s", source.name, agent.pace.interval_seconds, end, shown)
         if line is not None:
             line.url = f"{url}/"
 
-    run(
-        agent,
-        access,
-        seconds=seconds,
-        next_free=pages,
-        extra=_extra if pages else None,
-        started=started,
-    )
+    extra = (lambda _: routes()) if pages else None
+    run(agent, access, seconds=seconds, next_free=pages, extra=extra, started=started)
     for handler in logging.getLogger("prontosched").handlers:
         handler.flush()
     if as_json:
@@ -83,25 +68,10 @@ def go(
         click.echo(summary(agent))
 
 
-def dashboard_routes() -> Callable[[], Iterable[web.AbstractRouteDef]] | None:
-    """Return what gives the dashboard's routes, or None where it is not installed."""
-    if importlib.util.find_spec("prontosched.dashboard.app") is None:
-        return None
-    app: Any = importlib.import_module("prontosched.dashboard.app")
-    found: Callable[[], Iterable[web.AbstractRouteDef]] | None = getattr(app, "routes", None)
-    return found
-
-
-def _extra(agent: Agent) -> Iterable[web.AbstractRouteDef]:
-    routes = dashboard_routes()
-    return () if routes is None else routes()
-
-
 MOST_WAITING = 200
 NARROWEST = 20
 USUAL = 80
 ERASE = "\r\x1b[K"
-COLOURS = {"accepting": "green", "contended": "yellow", "refusing": "red"}
 
 
 def is_live(stream: TextIO) -> bool:
@@ -121,15 +91,10 @@ def printable(text: str) -> str:
 
 
 class Screen(io.TextIOBase):
-    """A stream for whole lines, with a status line below them.
+    """A terminal for whole lines, with a status line below them.
 
-    Writes nothing while the terminal takes nothing (someone pressed Ctrl-S), so that an agent is
-    never held up by it; lines that wait are bounded.
-
-    Parameters
-    ----------
-    stream
-        The terminal.
+    It writes nothing while the terminal takes nothing (someone pressed Ctrl-S), so that the agent never
+    waits for it. Lines that wait are bounded.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -186,13 +151,7 @@ class Screen(io.TextIOBase):
 
 
 class StatusLine:
-    """Follow the agent and show where it stands on a screen.
-
-    Attributes
-    ----------
-    url
-        Where the page is, once it is known.
-    """
+    """A follower that shows the agent's state on a screen; `url` is the address of the page, once it is known."""
 
     name = "terminal"
 
@@ -205,7 +164,7 @@ class StatusLine:
         self.screen.show(fitting(self._parts(agent), self.screen.columns - 1))
 
     def status(self) -> dict[str, Any]:
-        """Return nothing: a terminal has no standing."""
+        """Return nothing: no status is kept of a terminal."""
         return {}
 
     def close(self) -> None:
@@ -217,17 +176,17 @@ class StatusLine:
             return [f"not deciding: {trouble}", "", self.url]
         names, tally = agent.nodes.names, agent.nodes.tally
         ran = lasting(agent.pace.clock() - agent.started_at)
-        refused = f"refused {percent(tally.downtime)} of {ran}" if tally.decisions else f"waiting for {ran}"
+        refused = f"refused {_percent(tally.downtime)} of {ran}" if tally.decisions else f"waiting for {ran}"
         if len(names) != 1:
             return [*_many(agent), refused, self.url]
         answer = agent.answer(names[0])
-        since = lasting(max(0.0, agent.wall() - answer.since))
-        parts = [f"{answer.state} {since}"]
+        parts = [f"{answer.state} {lasting(agent.wall() - answer.since)}"]
         if answer.cpu_ready_percent == answer.cpu_ready_percent:
             parts.append(f"CPU Ready {answer.cpu_ready_percent:.1f} %")
         if answer.probability == answer.probability:
             parts.append(f"p {answer.probability:.2f}")
-        return [*parts, _driven_by(agent, names[0]), refused, self.url]
+        drivers = drivers_now(agent.nodes[names[0]])
+        return [*parts, f"by {', '.join(drivers)}" if drivers else "", refused, self.url]
 
 
 def fitting(parts: list[str], width: int) -> list[str]:
@@ -235,8 +194,8 @@ def fitting(parts: list[str], width: int) -> list[str]:
 
     Examples
     --------
-    >>> fitting(["refusing 3s", "by load, forks", "refused 2 % of 1 min", "http://x/"], 46)
-    ['refusing 3s', 'refused 2 % of 1 min', 'http://x/']
+    >>> fitting(["refusing 3 s", "by load, forks", "refused 2 % of 1 min", "http://x/"], 46)
+    ['refusing 3 s', 'refused 2 % of 1 min', 'http://x/']
     """
     kept = [part for part in parts if part]
     for place in (-3, -2, -1):
@@ -248,21 +207,7 @@ def fitting(parts: list[str], width: int) -> list[str]:
     return kept
 
 
-def lasting(seconds: float) -> str:
-    """Return a length of time in as few signs as tell it.
-
-    Examples
-    --------
-    >>> lasting(42.4), lasting(125), lasting(7260)
-    ('42s', '2m05s', '2h01m')
-    """
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    return f"{whole // 60}m{whole % 60:02d}s" if whole < 3600 else f"{whole // 3600}h{whole // 60 % 60:02d}m"
-
-
-def percent(share: float) -> str:
+def _percent(share: float) -> str:
     """Return a share in percent, with a digit where it is small and not nothing."""
     return f"{100 * share:.1f} %" if 0 < share < 0.1 else f"{100 * share:.0f} %"
 
@@ -270,15 +215,7 @@ def percent(share: float) -> str:
 def _many(agent: Agent) -> list[str]:
     if not len(agent.nodes):
         return ["starting", ""]
+    refusing = f"{sum(node.raised for node in agent.nodes)} of {len(agent.nodes)} nodes refusing"
     known = [(node.ready, node.name) for node in agent.nodes if node.ready == node.ready]
-    parts = [f"{sum(node.raised for node in agent.nodes)} of {len(agent.nodes)} nodes refusing"]
-    if known:
-        ready, name = max(known)
-        parts.append(f"highest CPU Ready {ready:.1f} % ({name})")
-    return [*parts, ""] if len(parts) == 1 else parts
-
-
-def _driven_by(agent: Agent, node: str) -> str:
-    from prontosched.agent.explain import drivers_now
-
-    return f"by {', '.join(found)}" if (found := drivers_now(agent.nodes[node])) else ""
+    ready, name = max(known, default=(0.0, ""))
+    return [refusing, f"highest CPU Ready {ready:.1f} % ({name})" if known else ""]

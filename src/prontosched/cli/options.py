@@ -1,7 +1,7 @@
-"""Options that several commands have in common, and the types and classes that options are made of.
+"""Options that several commands have in common.
 
-Covers: lengths of time, options given to a command as one, help in sections, the options of a
-signal and its policy, those of `pronto agent` and `pronto up`, and those of commands that ask an agent.
+Covers: lengths of time, the options of an agent and of its signal (`SETTINGS`, one row each), help in
+sections, and the options of commands that ask an agent.
 """
 
 from __future__ import annotations
@@ -11,18 +11,23 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
 from prontosched.errors import SettingsError
-from prontosched.settings import AgentSettings, seconds
+from prontosched.settings import SIGNAL_SETTINGS, AgentSettings, seconds
 
 if TYPE_CHECKING:
     from prontosched.agent.http.client import Client
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+POSITIVE = click.FloatRange(min=0, min_open=True)
+# Of the states on a terminal: green is for accepting alone.
+COLOURS = {"accepting": "green", "contended": "yellow", "refusing": "red"}
+WEIGHTS = click.Choice(["normalised", "raw", "harmonic"])
 
 
 class Duration(click.ParamType[float]):
@@ -68,7 +73,7 @@ def lasting(seconds: float) -> str:
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Return what gives a command all of these options, shown in this order."""
+    """Return a decorator that gives a command all of these options, shown in this order."""
 
     def give(command: Command) -> Command:
         for option in reversed(options):
@@ -78,19 +83,42 @@ def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
     return give
 
 
-class SectionOption(click.Option):
-    """An option that stands in a section of its command's help."""
+class SettingOption(click.Option):
+    """An option in a section of its command's help, which shows the default that holds if it is not given."""
 
-    def __init__(self, *args: Any, section: str = "Options", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, section: str, **given: Any) -> None:
+        super().__init__(*args, **given)
         self.section = section
+
+    def default_text(self) -> str | None:
+        """Return the default as help and pages show it, that of the learned signal for a setting of the signal."""
+        default = self.default
+        if self.name in SIGNAL_SETTINGS:
+            from prontosched.signals import find_signal  # here, so that only help pays for it
+
+            parameter = inspect.signature(find_signal("learned").one).parameters.get(self.name)
+            if parameter is None:
+                return None
+            default = parameter.default
+            if default is None or isinstance(default, bool):
+                return {None: "no limit", True: "on", False: "off"}[default]
+        if isinstance(self.type, Duration) and isinstance(default, int | float):
+            return f"{default:g}s" if default % 86400 else f"{default / 86400:g}d"
+        return str(default) if isinstance(default, str | int | float) else None
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """Show the default in those words; click has better ones for a pair of flags."""
+        extra = super().get_help_extra(ctx)
+        if not isinstance(self.default, bool) and (text := self.default_text()) is not None:
+            extra["default"] = text
+        return extra
 
 
 class SectionedCommand(click.Command):
-    """A command whose help shows its options by section; those without one stand with the option before."""
+    """A command whose help shows its options by section."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one list per section."""
+        """Write one list per section; `--help` stands in the last one."""
         sections: dict[str, list[tuple[str, str]]] = {}
         section = "Options"
         for param in self.get_params(ctx):
@@ -103,66 +131,108 @@ class SectionedCommand(click.Command):
                 formatter.write_dl(records)
 
 
-class SignalOption(SectionOption):
-    """A setting of the signal: not given, the signal's own default holds, which the help shows."""
+# The options of an agent by section: option, placeholder, help, and the type where the setting's annotation says
+# less than what is allowed. Defaults are those of `AgentSettings`; a signal checks its own settings.
+INTERVAL = Duration(0.01)
+SETTINGS: dict[str, tuple[tuple[Any, ...], ...]] = {
+    "Telemetry": (
+        ("--source", "NAME", "Source of telemetry."),
+        ("--root", "FOLDER", "Folder that holds proc and sys."),
+        ("--target", "URL", "Metrics page or vCenter to read; repeatable."),
+        ("--trace", "PATH", "File or folder to replay.", click.Path(exists=True, path_type=Path)),
+        ("--repeat", None, "Start the trace again when it ends."),
+        ("--synthetic", "N", "Watch N generated nodes instead.", click.IntRange(1, 100_000)),
+        ("--source-option", "KEY=VALUE", "Option of the source; repeatable."),
+        ("--interval", "TIME", "Time between decisions.  [default: the source's]", INTERVAL),
+        ("--name", "NAME", "Name of this node.  [default: host name]"),
+    ),
+    "Signal": (
+        ("--preset", "NAME", "default or paper.  [default: the signal's]"),
+        ("--signal", "NAME", "Rejection signal.  [default: the preset's]"),
+        ("--tolerance", "READY", "Contention: 5%, p95 or a number of CPU Ready."),
+        ("--horizon", "STEPS", "Timesteps to look ahead."),
+        ("--likelihood", "SHARE", "Chance of contention that refuses."),
+        ("--reopen", "SHARE", "Chance below which to accept again."),
+        ("--calm", "TIME", "Time below that before accepting.", Duration()),
+        ("--hold", "TIME", "Shortest refusal; `paper`: in steps.", Duration()),
+        ("--budget", "SHARE", "Largest share of time to refuse."),
+        ("--hourly-limit", "SHARE", "Largest share of an hour to refuse."),
+        ("--quota/--no-quota", None, "Use up the whole budget."),
+        ("--explore", "SHARE", "Refusals lifted, to keep learning."),
+        ("--weights", "KIND", "Of `paper`: normalised, raw, harmonic.", WEIGHTS),
+        ("--embedding", "NAME", "fpca, spirit and others."),
+        ("--energy-bounds", "A,B", "Energies between which the rank stays."),
+    ),
+    "Answers": (
+        ("--valid", "TIME", "How long a decision counts.  [default: 10 steps]", Duration(above=True)),
+        ("--when-silent", "ANSWER", "accept or reject without telemetry."),
+        ("--cpus", "N", "CPUs of the node.  [default: counted]", POSITIVE),
+        ("--capacity-factor", "N", "CPUs of load to allow per CPU.", POSITIVE),
+        ("--probe/--no-probe", None, "Measure how much a job slows down."),
+        ("--offenders", "HOW", "Consumers: names, hashed or off."),
+    ),
+    "Scheduler and federation": (
+        ("--gate", "NAME", "Scheduler to tell: `pronto gate list`."),
+        ("--gate-option", "KEY=VALUE", "Option of the gate; repeatable."),
+        ("--enforce/--shadow", None, "Act there, or only record."),
+        ("--max-refusing", "SHARE", "Most nodes closed at once.", click.FloatRange(0, 1, min_open=True)),
+        ("--nats", "URL", "Bus of the federation.  [default: none]"),
+    ),
+    "State and access": (
+        ("--state", "FOLDER", "State folder.  [default: $XDG_STATE_HOME/pronto]", FOLDER),
+        ("--keep/--no-keep", None, "Keep state and decisions, or nothing."),
+        ("--log-age", "TIME", "Age from which decisions are dropped.", Duration(above=True)),
+        ("--log-megabytes", "N", "Largest size of the decision log.", click.IntRange(min=1)),
+        ("--listen", "HOST:PORT", "Address of the API."),
+        ("--token-file", "FILE", "Token that every request must carry.", FILE),
+        ("--tls-cert", "FILE", "Certificate of the API.", FILE),
+        ("--tls-key", "FILE", "Key of that certificate.", FILE),
+    ),
+}
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, default=None, section="Signal", **kwargs)
 
-    def get_help_extra(self, ctx: click.Context) -> Any:
-        """Add the default of the learned signal."""
-        extra = super().get_help_extra(ctx)
-        default = signal_default(str(self.name))
-        if default is not None:
-            extra["default"] = default
-        return extra
-
-
-# Settings that are times.
-SECONDS = ("calm", "hold")
-
-
-def signal_default(name: str) -> str | None:
-    """Return a default of the learned signal as text; None where it has no such setting."""
-    from prontosched.signals import find_signal  # here, so that only help pays for it
-
-    parameter = inspect.signature(find_signal("learned").one).parameters.get(name)
-    if parameter is None:
-        return None
-    words = {None: "no limit", True: "on", False: "off"}
-    default = parameter.default
-    if default is None or isinstance(default, bool):
-        return words[default]
-    return f"{default:g}s" if name in SECONDS else f"{default}"
+def _setting(
+    section: str, words: str, metavar: str | None, text: str, type: Any = None
+) -> Callable[..., Any]:
+    """Return the option of a row, with the default of its setting and the type of its annotation."""
+    name = words.split("/")[0][2:].replace("-", "_")
+    hint, default = get_type_hints(AgentSettings)[name], getattr(AgentSettings(), name)
+    if get_origin(hint) is Literal:
+        type = click.Choice(get_args(hint))
+    plain, *_ = get_args(hint) or (hint,)
+    how = {"is_flag": True} if plain is bool else {"type": type or plain, "multiple": default == ()}
+    return click.option(
+        words, cls=SettingOption, section=section, default=default, metavar=metavar, help=text, **how
+    )
 
 
-# How a signal decides. What each may be is checked by the signal itself.
-policy_options = together(
-    click.option("--tolerance", cls=SignalOption, metavar="READY",
-                 help="Contention: 5%, p95 or a number of CPU Ready."),
-    click.option("--horizon", cls=SignalOption, type=int, metavar="STEPS", help="Timesteps to look ahead."),
-    click.option("--likelihood", cls=SignalOption, type=float, metavar="SHARE",
-                 help="Chance of contention that refuses."),
-    click.option("--reopen", cls=SignalOption, type=float, metavar="SHARE",
-                 help="Chance below which to accept again."),
-    click.option("--calm", cls=SignalOption, type=Duration(), metavar="TIME",
-                 help="Time below that before accepting."),
-    click.option("--hold", cls=SignalOption, type=Duration(), metavar="TIME",
-                 help="Shortest refusal; `paper`: in steps."),
-    click.option("--budget", cls=SignalOption, type=float, metavar="SHARE",
-                 help="Largest share of time to refuse."),
-    click.option("--hourly-limit", cls=SignalOption, type=float, metavar="SHARE",
-                 help="Largest share of an hour to refuse."),
-    click.option("--quota/--no-quota", cls=SignalOption, help="Spend the whole budget."),
-    click.option("--explore", cls=SignalOption, type=float, metavar="SHARE",
-                 help="Refusals lifted, to go on learning."),
-    click.option("--weights", cls=SignalOption, type=click.Choice(["normalised", "raw", "harmonic"]), metavar="KIND",
-                 help="Of `paper`: normalised, raw, harmonic."),
-    click.option("--embedding", cls=SectionOption, section="Signal", default="fpca", show_default=True, metavar="NAME",
-                 help="fpca, spirit and others."),
-    click.option("--energy-bounds", cls=SectionOption, section="Signal", metavar="A,B",
-                 help="Energies within which to keep the rank."),
-)  # fmt: skip
+# How a signal decides: without the names of preset and signal themselves.
+policy_options = together(*(_setting("Signal", *row) for row in SETTINGS["Signal"][2:]))
+_run = partial(click.option, cls=SettingOption, section="Run")
+_FORMATS = click.Choice(["text", "json"])
+agent_options = together(
+    *(_setting(section, *row) for section, rows in SETTINGS.items() for row in rows),
+    _run("--for", "seconds", type=Duration(), metavar="TIME", help="Stop after this long.  [default: never]"),
+    _run("--verbose", is_flag=True, help="Log more, with tracebacks of faults."),
+    _run(
+        "--log-format",
+        type=_FORMATS,
+        default="text",
+        metavar="FORM",
+        help="text, or json: one object a line.",
+    ),
+    _run("--json", "as_json", is_flag=True, help="Print the summary as one JSON object."),
+)
+
+
+def settings_of(options: dict[str, Any]) -> AgentSettings:
+    """Return the agent's settings out of a command's options."""
+    if options.get("source") == "linux":
+        if options.get("synthetic") is not None:
+            options["source"] = "generated"
+        elif options.get("trace") is not None:
+            options["source"] = "trace"
+    return AgentSettings(**options)
 
 
 def policy(signal: str, **given: Any) -> dict[str, Any]:
@@ -178,96 +248,24 @@ def policy(signal: str, **given: Any) -> dict[str, Any]:
     return chosen
 
 
-SHORTEST_INTERVAL_SECONDS = 0.01
+def asking(agent: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Return the options of a command that asks agents: `agent` names them, `find` takes the rest."""
+    return together(
+        agent,
+        click.option("--token-file", type=FILE, help="Token to send."),
+        click.option("--ca", type=FILE, help="Authority to trust for TLS."),
+        click.option(
+            "--state",
+            type=FOLDER,
+            metavar="FOLDER",
+            help="The agent's folder.  [default: $XDG_STATE_HOME/pronto]",
+        ),
+    )
 
 
-def _section(name: str) -> Callable[..., Callable[[Any], Any]]:
-    """Return what makes an option of one section."""
-    return partial(click.option, cls=SectionOption, section=name)
-
-
-_telemetry = _section("Telemetry")
-_signal = _section("Signal")
-_answer = _section("Answers")
-_tell = _section("Scheduler and federation")
-_keep = _section("State and access")
-_run = _section("Run")
-
-# All options of the agent.
-agent_options = together(
-    _telemetry("--source", default="linux", metavar="NAME",
-               help="Where telemetry comes from."),
-    _telemetry("--root", default="/", help="Folder with proc and sys."),
-    _telemetry("--target", multiple=True, metavar="URL",
-               help="Page of metrics or vCenter; repeatable."),
-    _telemetry("--trace", type=click.Path(exists=True, path_type=Path), help="File or folder to replay."),
-    _telemetry("--repeat", is_flag=True, help="Begin the trace again when it ends."),
-    _telemetry("--synthetic", type=click.IntRange(1, 100_000), metavar="N", help="Watch N made-up nodes instead."),
-    _telemetry("--source-option", multiple=True, metavar="KEY=VALUE", help="Option of the source; repeatable."),
-    _telemetry("--interval", type=Duration(SHORTEST_INTERVAL_SECONDS), metavar="TIME",
-               help="Time between decisions.  [default: the source's]"),
-    _telemetry("--name", metavar="NAME", help="Place of this node.  [default: host name]"),
-    _signal("--preset", metavar="NAME", help="default or paper.  [default: the signal's]"),
-    _signal("--signal", metavar="NAME", help="Rejection signal.  [default: the preset's]"),
-    policy_options,
-    _answer("--valid", type=Duration(above=True), metavar="TIME",
-            help="How long a decision counts.  [default: 10 steps]"),
-    _answer("--when-silent", type=click.Choice(["accept", "reject"]), default="accept", metavar="ANSWER",
-            help="accept or reject without telemetry."),
-    _answer("--cpus", type=click.FloatRange(min=0, min_open=True), metavar="N",
-            help="CPUs of the node.  [default: counted]"),
-    _answer("--capacity-factor", type=click.FloatRange(min=0, min_open=True), default=1.25, metavar="N",
-            help="How far to fill it."),
-    _answer("--probe/--no-probe", default=True, help="Tell what a job would suffer."),
-    _answer("--offenders", type=click.Choice(["names", "hashed", "off"]), default="names", metavar="HOW",
-            help="Who waits and runs: names, hashed or off."),
-    _tell("--gate", metavar="NAME", help="Scheduler to tell: `pronto gate list`."),
-    _tell("--gate-option", multiple=True, metavar="KEY=VALUE", help="Option of the gate; repeatable."),
-    _tell("--enforce/--shadow", default=False, help="Make it obey, or only record."),
-    _tell("--max-refusing", type=click.FloatRange(0, 1, min_open=True), default=0.25, metavar="SHARE",
-          help="Most to refuse at once."),
-    _tell("--nats", metavar="URL", help="Bus of the federation.  [default: stay alone]"),
-    _keep("--state", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
-          help="What is kept.  [default: $XDG_STATE_HOME/pronto]"),
-    _keep("--keep/--no-keep", default=True, help="Keep state and decisions, or nothing."),
-    _keep("--log-age", type=Duration(above=True), default="7d", metavar="TIME",
-          help="Age from which decisions are dropped."),
-    _keep("--log-megabytes", type=click.IntRange(min=1), default=64, metavar="N",
-          help="Size the decision log may reach."),
-    _keep("--listen", default="127.0.0.1:7077", metavar="HOST:PORT", help="Where to answer."),
-    _keep("--token-file", type=FILE, help="Token that every request must carry."),
-    _keep("--tls-cert", type=FILE, help="Certificate to answer with."),
-    _keep("--tls-key", type=FILE, help="Its key."),
-    _run("--for", "seconds", type=Duration(), metavar="TIME", help="Stop after this long.  [default: never]"),
-    _run("--verbose", is_flag=True, help="Say more, with tracebacks of faults."),
-    _run("--log-format", type=click.Choice(["text", "json"]), default="text", metavar="FORM",
-         help="text, or json: one object a line."),
-    _run("--json", "as_json", is_flag=True, help="Print the summary as one JSON object."),
-)  # fmt: skip
-
-
-def settings_of(options: dict[str, Any]) -> AgentSettings:
-    """Return the agent's settings out of a command's options."""
-    if options.get("synthetic") is not None and options.get("source") == "linux":
-        options["source"] = "generated"
-    if options.get("trace") is not None and options.get("source") == "linux":
-        options["source"] = "trace"
-    return AgentSettings(**options)
-
-
-# Which agent to ask.
-asking_options = together(
-    click.option("--agent", "url", metavar="URL", help="Agent to ask, or none.  [default: this machine's]"),
-    click.option("--token-file", type=FILE, help="Token to send."),
-    click.option("--ca", type=FILE, help="Authority to trust for TLS."),
-    click.option(
-        "--state",
-        type=click.Path(file_okay=False, path_type=Path),
-        metavar="FOLDER",
-        help="The agent's folder.  [default: $XDG_STATE_HOME/pronto]",
-    ),
+asking_options = asking(
+    click.option("--agent", "url", metavar="URL", help="Agent to ask, or none.  [default: this machine's]")
 )
-
 node_option = click.option("--node", metavar="NAME", help="Which node, where the agent watches several.")
 
 

@@ -5,44 +5,32 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
-from prontosched.cli.options import FILE, Duration, find, node_option
+from prontosched.cli.options import Duration, asking, find, node_option
 from prontosched.errors import IntegrationError
 
 
 @click.command()
 @click.option("--since", type=Duration(60.0), default="7d", metavar="TIME", help="How far to look back.")
 @node_option
-@click.option(
-    "--agent",
-    "urls",
-    multiple=True,
-    metavar="URL",
-    help="Agent to ask; repeatable.  [default: this machine's]",
-)
-@click.option("--token-file", type=FILE, help="Token to send.")
-@click.option("--ca", type=FILE, help="Authority to trust for TLS.")
-@click.option(
-    "--state",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Folder of an agent, read where none answers.  [default: $XDG_STATE_HOME/pronto]",
+@asking(
+    click.option(
+        "--agent",
+        "urls",
+        multiple=True,
+        metavar="URL",
+        help="Agent to ask; repeatable.  [default: this machine's]",
+    )
 )
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page instead."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    since: float,
-    node: str | None,
-    urls: tuple[str, ...],
-    token_file: Path | None,
-    ca: Path | None,
-    state: Path | None,
-    html: Path | None,
-    as_json: bool,
+    since: float, node: str | None, urls: tuple[str, ...], html: Path | None, as_json: bool, **asked: Any
 ) -> None:
     """Say what happened on nodes over some days, and what to do about it.
 
@@ -62,7 +50,7 @@ def command(
     begin = end - since
     found = []
     for url in urls or (None,):
-        client, folder = find(url, token_file, ca, state)
+        client, folder = find(url, **asked)
         if client is not None:
             found += read_agent(client, begin, end, node)
             continue

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -43,7 +44,6 @@ REMIND_SECONDS = 30.0
     "--cpus",
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
-    show_default=True,
     metavar="N",
     help="CPUs the command will keep busy.",
 )
@@ -58,7 +58,6 @@ REMIND_SECONDS = 30.0
     "--ttl",
     type=Duration(above=True),
     default="30s",
-    show_default=True,
     metavar="TIME",
     help="How long to count the command before telemetry shows it.",
 )
@@ -74,12 +73,9 @@ def command(
     considerate: bool,
     ttl: float,
     node: str | None,
-    url: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    state: Path | None,
     quiet: bool,
     words: tuple[str, ...],
+    **asked: Any,
 ) -> None:
     """Wait while contention is expected here, announce COMMAND, and become it.
 
@@ -99,7 +95,7 @@ def command(
     if patience is None:
         patience = PATIENCE_SECONDS if timeout is None else float("inf")
     interest = None if length is None or considerate else length
-    client, folder = find(url, token_file, ca, state)
+    client, folder = find(**asked)
     waiting = _Waiting(patience, float("inf") if timeout is None else timeout, interest, quiet, words)
     if client is None:
         _run_alone(waiting, folder, cpus)
@@ -108,14 +104,10 @@ def command(
 
 
 class _Waiting:
-    """How long a run waits, for whose sake, and what it says about it.
+    """How long a run waits, and what it says about it.
 
-    Parameters
-    ----------
-    patience, timeout
-        Seconds after which the command runs all the same, and after which it is given up.
-    length
-        How long the command takes alone, where it waits for its own sake only.
+    After `patience` seconds the command runs all the same; after `timeout` it is given up. `length` is how
+    long the command takes alone, where it waits for its own sake only.
     """
 
     def __init__(
@@ -184,6 +176,7 @@ class _Waiting:
         return text
 
     def go(self, reason: str) -> None:
+        """Say that the waiting ends, if there was any."""
         if self._reason:
             self.say(f"running after {self.waited:.0f} s: {reason}")
 
@@ -252,14 +245,13 @@ def check_executable(word: str) -> None:
     raise click.exceptions.Exit(NOT_EXECUTABLE if there else NOT_FOUND)
 
 
-def become(words: tuple[str, ...], undo: object = None) -> NoReturn:
+def become(words: tuple[str, ...], undo: Callable[[], object] | None = None) -> NoReturn:
     """Replace this process by a command, so that its exit code and signals are its own."""
     try:
         os.execvpe(words[0], words, given_environment())
     except OSError as error:
-        if callable(undo):
+        if undo is not None:
             undo()
         click.echo(f"pronto: {words[0]}: {error.strerror}", err=True)
-        raise click.exceptions.Exit(
-            NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-        ) from error
+        code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+        raise click.exceptions.Exit(code) from error

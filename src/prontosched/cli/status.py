@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from prontosched.cli.options import asking_options, find, lasting, node_option
+from prontosched.cli.options import COLOURS, asking_options, find, lasting, node_option
 from prontosched.errors import ProntoError
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 EXIT_CODES = {"accepting": 0, "refusing": 1, "contended": 3}
 NO_ANSWER = 4
-# Words and colours of the states; green is for accepting alone.
-SHOWN = {"accepting": "green", "contended": "yellow", "refusing": "red"}
 
 
 @click.command()
@@ -33,15 +30,7 @@ SHOWN = {"accepting": "green", "contended": "yellow", "refusing": "red"}
     help="Also say the chance of contention within this many timesteps.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(
-    url: str | None,
-    node: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    state: Path | None,
-    horizon: int | None,
-    as_json: bool,
-) -> None:
+def command(node: str | None, horizon: int | None, as_json: bool, **asked: Any) -> None:
     """Say whether this node accepts another job, and why.
 
     Asks the agent where one runs, and otherwise watches this machine for a few seconds.
@@ -58,7 +47,7 @@ def command(
         pronto status --json
     """
     try:
-        client, folder = find(url, token_file, ca, state)
+        client, folder = find(**asked)
         found = _watch(folder) if client is None else _ask(client, node, horizon)
     except ProntoError as error:
         click.echo(f"pronto: {error}", err=True)
@@ -70,7 +59,7 @@ def command(
 def styled(state: str) -> str:
     """Return a state as the terminal shows it."""
     word = "contended, held open" if state == "contended" else state
-    return click.style(word, fg=SHOWN[state])
+    return click.style(word, fg=COLOURS[state])
 
 
 def beside(found: dict[str, Any]) -> list[str]:
@@ -92,10 +81,12 @@ def _watch(folder: Path) -> dict[str, Any]:
     from prontosched.settings import AgentSettings
 
     click.echo(f"no agent answers: watching this machine for {WATCH_SECONDS:.0f} s", err=True)
-    seen = asdict(look(AgentSettings(), folder))
-    plain = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in seen.items()}
+    seen = {
+        name: None if value != value else value
+        for name, value in asdict(look(AgentSettings(), folder)).items()
+    }
     state = "accepting" if seen["accept"] else "refusing"
-    return {"asked": None, "state": state, "held_by": "", "enforced": False, **plain}
+    return {"asked": None, "state": state, "held_by": "", "enforced": False, **seen}
 
 
 def _words(found: dict[str, Any], horizon: int | None) -> str:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from prontosched.cli.options import SectionedCommand, agent_options, settings_of
-
-if TYPE_CHECKING:
-    from prontosched.agent.logs import LogFormat
+from prontosched.cli.options import SectionedCommand, agent_options
 
 
 @click.command(cls=SectionedCommand)
 @agent_options
-def command(
-    seconds: float | None, verbose: bool, log_format: LogFormat, as_json: bool, **options: Any
-) -> None:
+def command(**options: Any) -> None:
     """Watch this machine now: agent, API and dashboard in one, no root and no configuration.
 
     Takes the next free port where 7077 is taken, and says where to look. On a terminal one
@@ -29,24 +23,6 @@ def command(
     Example:
         pronto up --for 60s
     """
-    from prontosched.agent.config import local_source, make_access
-    from prontosched.agent.logs import log_to_stderr
-    from prontosched.cli.live import LOG, Screen, go, is_live
+    from prontosched.cli.live import run_agent
 
-    screen = Screen(sys.stderr) if log_format == "text" and is_live(sys.stderr) else None
-    log_to_stderr(verbose=verbose, form=log_format, stream=screen)
-    settings = settings_of(options)
-    access = make_access(settings)
-    settings, source, instead = local_source(settings)
-    if instead:
-        LOG.warning("%s", instead)
-    go(
-        settings,
-        source,
-        access,
-        seconds=seconds,
-        as_json=as_json,
-        form=log_format,
-        pages=True,
-        screen=screen,
-    )
+    run_agent(options, pages=True)
