@@ -49,7 +49,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 soak: $(VENV)/.dev
-	@PRONTO_TEST_FUZZ_SECONDS=$${PRONTO_TEST_FUZZ_SECONDS:-300} $(BIN)/python -m pytest -m "soak or fuzz" --timeout 3600 $(ARGS)
+	@PRONTO_TEST_FUZZ_SECONDS=$${PRONTO_TEST_FUZZ_SECONDS:-200} $(BIN)/python -m pytest -m "soak or fuzz" --timeout 3600 $(ARGS)
 
 # The command line and API pages from the source, then all of docs/ as a site that needs no network.
 docs: $(VENV)/.dev

@@ -13,6 +13,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 import pytest
 
+from tests.fuzzing import counted
 from tests.requirements import require_data, summary
 
 # Sockets of agents go here and not into the machine's own folder, which root's would take.
@@ -22,6 +23,7 @@ os.environ["RUNTIME_DIRECTORY"] = RUNTIME
 
 # Files that take longest, first: a run on several processes then ends on short ones.
 LONGEST = (
+    "tests/federation/test_robustness.py",
     "tests/test_examples.py",
     "tests/test_demo.py",
     "tests/dashboard",
@@ -59,10 +61,12 @@ def shared_data() -> Path:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End with one line that counts what was skipped for want of something."""
+    """End with one line that counts what was skipped for want of something, and one that counts fuzzers' inputs."""
     shutil.rmtree(RUNTIME, ignore_errors=True)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or hasattr(config, "workerinput"):
         return
     if line := summary(report.longrepr[2] for report in reporter.stats.get("skipped", [])):
         reporter.write_line(line, yellow=True)
+    if line := counted():
+        reporter.write_line(line)

@@ -1,6 +1,7 @@
 """Odd values, and a loop that tries them: nothing unexpected, nothing slow, nothing large.
 
-Each fuzzer takes 3 seconds in the tests and 300 in `make soak`; `PRONTO_TEST_FUZZ_SECONDS` sets another time.
+Each fuzzer takes 3 seconds in the tests and 200 in `make soak`; `PRONTO_TEST_FUZZ_SECONDS` sets another time. A run
+ends with how many inputs each fuzzer has tried.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import random
 import resource
 import time
 import warnings
+import zlib
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +29,8 @@ FLOATS = [0.1, -0.5, 1e-300, 1e39, -1e155, 1e155, 1e308, float("inf"), float("-i
 TEXTS = ["", "a", "..", "a/" * 150, "\ud800", "x" * 5000, "\x00", "\n", "'\"`\\=", "1e999", "é" * 300]
 NESTED = [[], [[]], ["\ud800"], [1, 2], {}, {"a": {"b": []}}, [None] * 40, ["n"] * 33]
 ODD: list[Any] = [*NUMBERS, *FLOATS, *TEXTS, *NESTED]
+
+COUNTS: Counter[str] = Counter()
 
 
 def odd_value(rng: random.Random, old: Any = None) -> Any:
@@ -96,24 +101,39 @@ def fuzz(
     """
     refused = taken = 0
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    begin = time.monotonic()
-    while (now := time.monotonic()) - begin < seconds:
-        seed = f"{name}/{SEED}/{refused + taken}"
-        rng, worked = random.Random(seed), time.thread_time()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+    first = zlib.crc32(f"{name}/{SEED}".encode()) << 32
+    rng = random.Random()
+    begin = now = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        while now - begin < seconds:
+            number, worked = refused + taken, time.thread_time()
+            rng.seed(first + number)
             try:
                 attempt(rng)
                 taken += 1
             except refusals as error:
                 words = str(error)
-                assert 0 < len(words) < 20_000, f"{seed}: {words[:200]!r}"
+                assert 0 < len(words) < 20_000, f"{name}/{SEED}/{number}: {words[:200]!r}"
                 refused += 1
             except Exception as error:
-                raise AssertionError(f"{seed}: {error!r}") from error
-        assert time.thread_time() - worked < LONGEST_SECONDS, f"{seed} is slow"
-        assert time.monotonic() - now < HANGS_SECONDS, f"{seed} hangs"
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-        assert grown < MOST_MEGABYTES, f"{seed}: {grown:.0f} MB more"
-    print(f"{name}: {refused + taken} inputs, {refused} refused, {taken} taken")
+                raise AssertionError(f"{name}/{SEED}/{number}: {error!r}") from error
+            assert time.thread_time() - worked < LONGEST_SECONDS, f"{name}/{SEED}/{number} is slow"
+            then, now = now, time.monotonic()
+            assert now - then < HANGS_SECONDS, f"{name}/{SEED}/{number} hangs"
+            if number % 64 == 0:
+                grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+                assert grown < MOST_MEGABYTES, f"{name}/{SEED}/{number}: {grown:.0f} MB more"
+    count_inputs(name, refused + taken)
     return refused, taken
+
+
+def count_inputs(name: str, tried: int) -> None:
+    """Add to what the last line of a run counts."""
+    COUNTS[name] += tried
+
+
+def counted() -> str:
+    """Say in one line how many inputs were tried; empty where there was no fuzzer."""
+    each = ", ".join(f"{name} {tried:,}" for name, tried in sorted(COUNTS.items()))
+    return f"fuzzers tried {COUNTS.total():,} inputs: {each}" if COUNTS else ""

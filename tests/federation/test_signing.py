@@ -371,8 +371,7 @@ def test_nothing_that_is_forged_on_the_bus_counts(signed: Callable[..., NatsLink
     """An open bus, and one on it who writes every key, unsigned and with another's right key."""
     root, node, viewer = signed("root"), signed("rack1/n1"), signed(None)
     service = AggregatorService(root, Aggregator(""), lease=LeaderLease(root, "", "root", seconds=60.0))
-    service.turn()
-    assert service.status()["speaking"]
+    eventually(lambda: service.turn() or service.status()["speaking"])
     views = ViewSubscriber(node, SchemaCache(node), lambda _: True)
     census = NodeCount(node)
     attackers = [signed(None, keys=False), signed("rack1/n2")]

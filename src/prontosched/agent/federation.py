@@ -18,7 +18,7 @@ from prontosched.errors import FederationError
 from prontosched.federation.aggregator import Aggregator
 from prontosched.federation.link import Link, LocalBus, LocalLink
 from prontosched.federation.member import Member, ViewSubscriber
-from prontosched.federation.monitor import FederationMonitor
+from prontosched.federation.monitor import NAN, FederationMonitor, FederationSnapshot
 from prontosched.federation.schema import SchemaCache
 from prontosched.federation.service import AggregatorService
 from prontosched.federation.tree import ROOT, Tree, level
@@ -33,18 +33,9 @@ GROWN_TIMES = 4
 class FederationFollower:
     """Keep the agent's nodes in a federation.
 
-    Parameters
-    ----------
-    link
-        The bus.
-    name_of
-        Gives a node's place in the tree, `site/row/rack/node`.
-    board
-        The bus where it is inside this process, with aggregators embedded; None elsewhere.
-    tree
-        Who reports to whom; by default by the names alone.
-    open_link
-        Opens another way to the same bus, for those who look at the whole tree.
+    `name_of` gives a node's place in the tree, `site/row/rack/node`. With a `board` the bus is
+    inside this process and aggregators are embedded. `open_link` opens another way to the same
+    bus, for those who look at the whole tree.
     """
 
     name = "federation"
@@ -215,15 +206,7 @@ def tree_for(names: Sequence[str]) -> Tree:
 
 
 class EmbeddedTree:
-    """The whole tree above the nodes of one process.
-
-    Parameters
-    ----------
-    board
-        Where they meet the nodes.
-    tree
-        Who reports to whom.
-    """
+    """The aggregators above the nodes of one process, which meet them on `board`."""
 
     def __init__(self, board: LocalBus, tree: Tree) -> None:
         self.tree = tree
@@ -232,11 +215,6 @@ class EmbeddedTree:
         self._services: dict[str, AggregatorService] = {}
         self._order: list[str] = []
         self._next = 0
-
-    @property
-    def root(self) -> AggregatorService | None:
-        """The aggregator at the root; None while there are no nodes."""
-        return self._services.get(ROOT)
 
     def grow(self, names: Sequence[str]) -> None:
         """Make the aggregators that these nodes need; nothing where they are the same as before."""
@@ -259,8 +237,8 @@ class EmbeddedTree:
 
     def status(self) -> dict[str, Any]:
         """Return how the root stands, and how many aggregators there are."""
-        found = self.root.status() if self.root is not None else {}
-        return {"aggregators": len(self._order), "root": found}
+        root = self._services.get(ROOT)
+        return {"aggregators": len(self._order), "root": root.status() if root is not None else {}}
 
 
 MAX_GROUPS = 256
@@ -270,49 +248,19 @@ IDLE_SECONDS = 60.0
 PATIENCE_SECONDS = 1.5
 BREATH_SECONDS = 0.003
 ALONE: dict[str, Any] = {
-    "joined": False,
-    "embedded": False,
-    "connected": False,
-    "revision": None,
-    "view_age_seconds": None,
-    "view_nodes": 0,
-    "nodes": 0,
-    "unreadable": 0,
-    "signed": False,
-    "dropped": 0,
-    "adopted": 0,
-    "started": 0,
-    "clashes": [],
-    "saved": {"messages_sent": 0, "messages_saved": 0, "share_saved": 0.0, "bytes_saved": 0},
-    "groups": [],
-    "members": [],
-    "more": 0,
+    **FederationSnapshot((), None, 0, NAN, 0).as_dict(Tree(), max_groups=0, max_members=0),
+    **dict.fromkeys(("joined", "embedded", "connected"), False),
+    **dict.fromkeys(("adopted", "started"), 0),
     "note": "",
 }
 
 
 class TreeView:
-    """Watch a federation for as long as someone asks.
+    """Monitor a federation for as long as someone asks.
 
-    The first question opens a way of its own to the bus; a minute after the last one it
-    is closed again. In a fleet of thousands it would cost each agent the traffic of all.
-
-    Parameters
-    ----------
-    open_link
-        Opens a way to the bus that nothing else uses; closed here.
-    tree
-        Gives the tree as it is now.
-    connected
-        Tells whether the bus answers this agent.
-    embedded
-        Whether the federation lives in this process.
-    wall
-        Seconds since 1970, shown to people.
-
-    Notes
-    -----
-    Memory: that of a `FederationMonitor` while someone looks.
+    The first question opens a way of its own to the bus; a minute after the last one it is closed
+    again. In a fleet of thousands it would cost each agent the traffic of all. Memory: that of a
+    `FederationMonitor` while someone asks.
     """
 
     def __init__(
@@ -324,7 +272,6 @@ class TreeView:
         embedded: bool,
         refresh_seconds: float = REFRESH_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
-        wall: Callable[[], float] = time.time,
     ) -> None:
         self._open_link = open_link
         self._tree = tree
@@ -332,17 +279,13 @@ class TreeView:
         self._embedded = embedded
         self._refresh_seconds = refresh_seconds
         self._idle_seconds = idle_seconds
-        self._wall = wall
         self._asked_at = -float("inf")
         self._found: dict[str, Any] | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def ask(self) -> dict[str, Any] | None:
-        """Return the newest answer, at most a few seconds old; None until there is one.
-
-        Call it from one thread only.
-        """
+        """Return the newest answer, at most a few seconds old; None until there is one. For one thread only."""
         self._asked_at = time.monotonic()
         if (self._thread is None or not self._thread.is_alive()) and not self._stop.is_set():
             self._found = None
@@ -400,7 +343,7 @@ class TreeView:
             "joined": True,
             "embedded": self._embedded,
             "connected": self._connected() or (link is not None and link.connected),
-            "as_of": plain(self._wall()),
+            "as_of": plain(time.time()),
         }
 
 

@@ -46,27 +46,32 @@ def server_accounts(lines: Sequence[Registered], group: str, tree: Tree) -> str:
 
 
 class Subjects:
-    """The subjects of one group at the server."""
+    """The names of one group at the server: a bucket for each topic, its stream and its subjects."""
 
     def __init__(self, group: str) -> None:
         self.group = group
 
+    def bucket(self, topic: str) -> str:
+        """Return the key-value bucket of a topic."""
+        return f"pronto-{self.group}-{topic}"
+
+    def stream(self, topic: str) -> str:
+        """Return the stream behind that bucket."""
+        return f"KV_{self.bucket(topic)}"
+
     def key(self, topic: str, key: str = ">") -> str:
         """Return the subject of a key."""
-        return f"$KV.pronto-{self.group}-{topic}.{key}"
+        return f"$KV.{self.bucket(topic)}.{key}"
 
     def live(self, topic: str, key: str = ">") -> str:
         """Return where the store tells that it took a value, which nobody else can."""
-        return f"pronto.live.pronto-{self.group}-{topic}.{key}"
+        return f"pronto.live.{self.bucket(topic)}.{key}"
 
     def api(self, verb: str, topic: str, key: str = ">", prefix: str = "$JS.API") -> str:
         """Return the subject by which the store is asked: INFO, CREATE, or GET for a key."""
-        stream = f"KV_pronto-{self.group}-{topic}"
-        return (
-            f"{prefix}.DIRECT.GET.{stream}.{self.key(topic, key)}"
-            if verb == "GET"
-            else f"{prefix}.STREAM.{verb}.{stream}"
-        )
+        if verb == "GET":
+            return f"{prefix}.DIRECT.GET.{self.stream(topic)}.{self.key(topic, key)}"
+        return f"{prefix}.STREAM.{verb}.{self.stream(topic)}"
 
 
 def _account(nkey: str, lines: Iterable[Registered], subjects: Subjects, tree: Tree) -> str:

@@ -45,29 +45,7 @@ _GROUP = re.compile(r"^[A-Za-z0-9_-]{1,32}$")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a federation is.
-
-    Attributes
-    ----------
-    servers
-        What to connect to, without secrets.
-    group
-        Name of the federation on that bus.
-    credentials, authority, certificate, key
-        Files; None for none.
-    names
-        File with a key of at least 16 bytes under which metric names are hashed; None
-        sends them as they are.
-    keys
-        File with the registered public keys; messages are signed and checked. None for neither.
-    sign
-        File with the private key to sign with; None for the one in the state folder.
-    user, password
-        Given before the host, where there is no credentials file.
-    tree
-        Who reports to whom.
-    rule
-        What members pass to `Propagation`: when a summary is worth sending.
+    """Where a federation is, and who we are there.
 
     Examples
     --------
@@ -82,13 +60,15 @@ class Address:
     authority: str | None = None
     certificate: str | None = None
     key: str | None = None
-    names: str | None = None
-    keys: str | None = None
-    sign: str | None = None
+    names: str | None = (
+        None  # file with the key under which metric names are hashed; None sends them as they are
+    )
+    keys: str | None = None  # file with the registered public keys; None neither signs nor checks messages
+    sign: str | None = None  # file with the private key; None for the one in the state folder
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     tree: Tree = field(default_factory=Tree)
-    rule: Mapping[str, Any] = field(default_factory=dict)
+    rule: Mapping[str, Any] = field(default_factory=dict)  # what members pass to `Propagation`
 
     @classmethod
     def parse(cls, text: str) -> Address:

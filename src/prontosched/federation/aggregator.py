@@ -58,9 +58,6 @@ class NameConflicts:
     Each start of an agent takes a larger incarnation than any before, so after a restart the
     former one is silent for ever. One that goes on sending new summaries is another agent: a
     cloned machine, or a copied configuration. `seconds` after its last one the conflict is over.
-
-    Notes
-    -----
     Memory: a few dozen numbers for each name that came in two incarnations.
     """
 
@@ -90,7 +87,7 @@ class NameConflicts:
 
     def expire(self, now: float) -> bool:
         """End conflicts in which the older incarnation fell silent; True when there were any."""
-        over = [f for f in self._former.values() if f.times and now - f.when > self.seconds]
+        over = [f for f in self._former.values() if f.times and not 0.0 <= now - f.when <= self.seconds]
         ended = any(former.times >= CONFLICT_SUMMARIES for former in over)
         for former in over:
             former.times = 0
@@ -111,26 +108,13 @@ class Child(NamedTuple):
 class Aggregator:
     """Merge the newest summaries of all children into one.
 
-    Parameters
-    ----------
-    name
-        Place in the tree; empty for the root.
-    rank
-        Directions of interest. Paper: r.
-    spare
-        Directions kept beyond `rank` inside the tree. Truncation makes merging depend on the
-        shape of the tree, and a few spare directions all but undo that.
-    expiry_seconds
-        Silence after which a child no longer counts.
-    fan_out
-        Children at most; one more is refused, so that a flood cannot fill the memory.
-    largest_weight
-        Samples per node that count at most.
+    Truncation makes merging depend on the shape of the tree; `spare` directions kept beyond `rank`
+    (the paper's r) all but undo that. A child that is silent for `expiry_seconds` no longer counts.
+    More children than `fan_out` are refused, so that a flood cannot fill the memory, and no node
+    counts for more than `largest_weight` samples.
 
-    Notes
-    -----
-    Memory: one summary per child, `d * (rank + spare + 4)` floats each, and 2,400 for what
-    a learned signal shares.
+    Memory: one summary per child, `d * (rank + spare + 4)` floats each, and 2,400 for what a learned
+    signal shares.
     """
 
     def __init__(
@@ -193,6 +177,10 @@ class Aggregator:
 
     def expire(self, now: float) -> list[str]:
         """Drop the children that were silent for too long and return their names."""
+        for node, child in self.children.items():
+            if child.arrived_at > now:
+                # The clock of the bus went back: their time begins again.
+                self.children[node] = child._replace(arrived_at=now)
         limit = now - self.expiry_seconds
         silent = sorted(node for node, child in self.children.items() if child.arrived_at < limit)
         for node in silent:

@@ -37,24 +37,12 @@ Rule = Callable[[Mapping[str, tuple[bool, float, bool]], int], Collection[str]]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one node wrote into the table.
+    """What one node wrote into the table."""
 
-    Attributes
-    ----------
-    score
-        Its chance of contention.
-    valid_until
-        When the claim ends, by the clock of the bus.
-    refuse
-        Whether the node itself wants to refuse.
-    granted
-        Whether it may be closed.
-    """
-
-    score: float
-    valid_until: float
-    refuse: bool = True
-    granted: bool = False
+    score: float  # its chance of contention
+    valid_until: float  # by the clock of the bus
+    refuse: bool = True  # whether the node itself wants to refuse
+    granted: bool = False  # whether it may be closed
 
     def covers(self, other: Claim, now: float) -> bool:
         """Tell whether `other` says nothing new, so that it need not be written."""
@@ -96,17 +84,9 @@ class RefusalLeases:
 
     A node renews its lease by telling its state again. It loses the lease silently to one that
     is worse off: the next `tell` then returns False. While the bus is away no new lease is
-    granted, and held ones last until they end.
-
-    Parameters
-    ----------
-    rule
-        Returns which nodes may be closed, given what all have told.
-    nodes
-        How many nodes the pool has: a number, or a function that returns it.
-    pool
-        Name of the pool. One table per pool: with more than about a thousand nodes
-        give every rack or row its own.
+    granted, and held ones last until they end. `rule` returns which nodes may be closed, given
+    what all have told. There is one table per pool: with more than about a thousand nodes give
+    every rack or row its own.
 
     Examples
     --------
@@ -129,13 +109,8 @@ class RefusalLeases:
     ) -> bool:
         """Write the claim of `node`, and return whether it may be closed.
 
-        Parameters
-        ----------
-        refuse, score
-            Whether the node itself wants to refuse, and its chance of contention.
-        valid_until, now
-            When the claim ends, and the time, both by the caller's own clock. Only
-            their difference counts. Without `now`, `valid_until` is the bus's time.
+        `valid_until` and `now` are by the caller's own clock: only their difference counts. Without
+        `now`, `valid_until` is by the bus's.
         """
         asked = self.link.now()
         seconds = min(valid_until - (asked if now is None else now), LONGEST_SECONDS)
@@ -217,15 +192,9 @@ def _read(value: bytes) -> Table:
 class LeaderLease:
     """The right to publish for one aggregator, held by one process at a time.
 
-    The holder renews its lease. A standby that saw no renewal for `seconds`, by its own watch,
-    takes it by compare-and-set. No clocks are compared, so none can be wrong.
-
-    Parameters
-    ----------
-    holder
-        Name of this process, unlike that of any other.
-    clock
-        A watch that never goes back.
+    The holder renews its lease. A standby that saw no renewal for `seconds`, by its own monotonic
+    clock, takes it by compare-and-set. No clocks are compared, so none can be wrong. `holder` names
+    this process, unlike any other.
     """
 
     def __init__(

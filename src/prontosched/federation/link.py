@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from prontosched.errors import FederationError
@@ -31,6 +32,7 @@ CENSUS_KEY = "census"
 
 MESSAGE_LIMIT = 512 * 1024
 MAX_KEYS = 65_536
+MAX_UNREAD_BYTES = 256 * 1024 * 1024
 
 
 class LinkDownError(FederationError):
@@ -38,20 +40,11 @@ class LinkDownError(FederationError):
 
 
 class Entry(NamedTuple):
-    """A value as it lies on the bus.
+    """A value as it lies on the bus; an empty one was withdrawn by its sender.
 
-    Attributes
-    ----------
-    value
-        The message; empty means that its sender withdrew it.
-    revision
-        Grows with every change of the topic; 0 where the bus did not say.
-    time
-        When it arrived, by the clock of the bus.
-    roles
-        As what its sender may speak here, where messages are signed: `node`, `aggregator` or both.
-    outdated
-        True when something newer was signed and heard before.
+    `revision` grows with every change of the topic and is 0 where the bus did not say. `time` is
+    the arrival by the clock of the bus. `roles` says as what a signed message's sender may speak
+    here: node, aggregator or both. `outdated` marks what was received after something newer.
     """
 
     key: str
@@ -69,34 +62,26 @@ Check = Callable[[Entry], Entry | None]
 class Subscription:
     """The newest value per key that arrived for one pattern and was not read yet.
 
-    Attributes
-    ----------
-    ready
-        True once all that lay on the bus at the start has been delivered.
-    received, received_bytes
-        What came live, before older values were replaced.
-    denied
-        What the bus does not let this member read, in its words; empty for nothing.
-    keep_replaced
-        Set, the last value that was replaced unread is kept too, until `replaced` returns it.
+    `ready` turns true once all that lay on the bus at the start has been delivered; `denied` says
+    what the bus does not let this member read. With `keep_replaced` the last value of each key
+    that was replaced unread is kept too, until `replaced` returns it.
 
-    Notes
-    -----
-    Memory: at most 65,536 values of at most 512 kB, in practice one per sender; twice that
-    where `keep_replaced` is set.
+    Memory: at most 65,536 values and 256 MB. What does not fit is dropped; its sender renews it,
+    and a link reads the store again now and then.
     """
 
     def __init__(self, topic: str, pattern: str, check: Check | None = None) -> None:
         self.topic = topic
         self.pattern = pattern
-        self._check = check
         self.ready = False
         self.denied = ""
         self.received = 0
         self.received_bytes = 0
         self.keep_replaced = False
+        self._check = check
         self._unread: dict[str, tuple[Entry, bool]] = {}
         self._replaced: dict[str, Entry] = {}
+        self._size = 0
         self._lock = threading.Lock()
 
     def deliver(self, entry: Entry, *, live: bool = True) -> None:
@@ -106,18 +91,21 @@ class Subscription:
         with self._lock:
             self.received += live
             self.received_bytes += size if live else 0
+            if checked is None or size > MESSAGE_LIMIT or self._size + size > MAX_UNREAD_BYTES:
+                return
             before = self._unread.get(entry.key)
-            if checked is None or size > MESSAGE_LIMIT or (before is None and len(self._unread) >= MAX_KEYS):
+            held = self._replaced if checked.outdated else self._unread
+            if entry.key not in held and len(held) >= MAX_KEYS:
                 return
-            entry = checked
-            if entry.outdated:
-                if self.keep_replaced and len(self._replaced) < MAX_KEYS:
-                    self._replaced[entry.key] = entry
-                return
-            if live or before is None or not before[1]:
+            if checked.outdated:
+                if self.keep_replaced:
+                    self._replaced[entry.key] = checked
+                    self._size += size
+            elif live or before is None or not before[1]:
                 if self.keep_replaced and before is not None:
                     self._replaced[entry.key] = before[0]
-                self._unread[entry.key] = (entry, live)
+                self._unread[entry.key] = (checked, live)
+                self._size += size
 
     def age(self) -> None:
         """Let what the store holds replace what came live before a break."""
@@ -133,7 +121,7 @@ class Subscription:
     def drain(self) -> list[Entry]:
         """Return what arrived since the last call, never waiting."""
         with self._lock:
-            unread, self._unread = self._unread, {}
+            unread, self._unread, self._size = self._unread, {}, 0
         return [entry for entry, _ in unread.values()]
 
 
@@ -145,16 +133,16 @@ class Link(Protocol):
 
     Attributes
     ----------
-    name_key
-        Key under which members hash the names of metrics; None sends them as they are.
-    rule
-        What members pass to `Propagation` where they were given no rule of their own.
+    signed, dropped
+        Whether only what is rightly signed counts, and how many messages were dropped for it.
     last_error
         Why the bus does not answer; empty while it does.
     faults, last_fault
         Connections lost and faults that the bus reported, and the last of these.
-    signed
-        True where only what is rightly signed counts.
+    name_key
+        Key under which members hash the names of metrics; None sends them as they are.
+    rule
+        What members pass to `Propagation` where they were given no rule of their own.
     """
 
     signed: bool
@@ -171,7 +159,7 @@ class Link(Protocol):
 
     @property
     def dropped(self) -> int:
-        """Messages that were dropped because they were not rightly signed."""
+        """Messages that were not rightly signed."""
         ...
 
     def most_nodes(self, place: str) -> int:
@@ -179,14 +167,15 @@ class Link(Protocol):
         ...
 
     def now(self) -> float:
-        """Return the time by the clock of the bus, in seconds since 1970.
-
-        All members share it, so a wrong clock on one machine harms no one.
-        """
+        """Return seconds since 1970 by the clock of the bus: one machine's wrong clock harms no other."""
         ...
 
     def put(self, topic: str, key: str, value: bytes) -> None:
         """Hand over a value without waiting; only the newest per key is sure to arrive."""
+        ...
+
+    def forget(self, topic: str, key: str) -> None:
+        """Do not send the value of a key again when the bus comes back: it is no longer ours to say."""
         ...
 
     def get(self, topic: str, key: str) -> Entry | None:
@@ -198,10 +187,7 @@ class Link(Protocol):
         ...
 
     def subscribe(self, topic: str, pattern: str) -> Subscription:
-        """Subscribe to what lies there now and to all that comes.
-
-        `*` in the pattern stands for one dotted part, a final `>` for all that follow.
-        """
+        """Subscribe to what lies there and to all that comes; `*` is one dotted part, a final `>` the rest."""
         ...
 
     def unsubscribe(self, subscription: Subscription) -> None:
@@ -214,13 +200,7 @@ class Link(Protocol):
 
 
 class LocalBus:
-    """The values that the links of one process share.
-
-    Parameters
-    ----------
-    clock
-        Gives the time of the bus; replays and simulations pass their own.
-    """
+    """The values that the links of one process share; simulations pass a clock of their own."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
@@ -284,15 +264,13 @@ class LocalLink:
     [b'accept']
     """
 
+    signed, dropped, faults = False, 0, 0
+    last_error = last_fault = ""
+    name_key: bytes | None = None
+    rule: Mapping[str, Any] = MappingProxyType({})
+
     def __init__(self, bus: LocalBus) -> None:
         self.bus = bus
-        self.signed = False
-        self.dropped = 0
-        self.last_error = ""
-        self.faults = 0
-        self.last_fault = ""
-        self.name_key: bytes | None = None
-        self.rule: Mapping[str, Any] = {}
         self.connected = True
         self._subscriptions: list[Subscription] = []
 
@@ -308,6 +286,9 @@ class LocalLink:
         """Store a value for all to see."""
         if self.connected:
             self.bus.set(topic, key, value)
+
+    def forget(self, topic: str, key: str) -> None:
+        """Nothing is ever sent again here."""
 
     def get(self, topic: str, key: str) -> Entry | None:
         """Return the newest value of `key`, or None."""

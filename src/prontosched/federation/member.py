@@ -40,19 +40,8 @@ FULL_TRUST = 10.0
 class ViewSubscriber:
     """The newest global view on the bus; the members of one process may share one.
 
-    Parameters
-    ----------
-    is_member
-        Tells whether a name is that of a node served here.
-
-    Attributes
-    ----------
-    view
-        The newest view that could be read, or None.
-    errors, last_error
-        Views that could not be read, and the last reason.
-    clashes
-        Names of nodes served here under which another agent publishes too.
+    `clashes` has the names of nodes served here, told by `is_member`, under which another agent
+    publishes too. `errors` counts views that could not be read.
     """
 
     def __init__(self, link: Link, schemas: SchemaCache, is_member: Callable[[str], bool]) -> None:
@@ -105,23 +94,9 @@ class ViewSubscriber:
 class Member:
     """Keep one node in the federation.
 
-    Parameters
-    ----------
-    name
-        The node's place, `site/row/rack/node`.
-    tree, rule
-        Who is the parent, and when a summary is worth sending; without a rule the link's.
-    decision_seconds
-        How long a decision holds without being renewed.
-    adopt_seconds
-        How often a newer global view is adopted.
-    views
-        The global view, where many members of one process share it; None makes one.
-
-    Attributes
-    ----------
-    adopted, started
-        How many times a view was adopted, and how many times the signal took up the fleet's statistics.
+    `name` is its place, `site/row/rack/node`. A decision holds for `decision_seconds` unless it is
+    renewed; a newer view is adopted every `adopt_seconds`. Many members of one process may share
+    one `views`. `started` counts how many times the signal took up the fleet's statistics.
     """
 
     def __init__(

@@ -77,62 +77,37 @@ def boundary(read: Callable[Parameters, Read]) -> Callable[Parameters, Read]:
 class Estimate:
     """What is known of one node or of many: the fields that a summary and the view share.
 
-    Attributes
-    ----------
-    metrics
-        Names of the rows.
-    subspace
-        Directions with a few spare ones; None while there is nothing yet.
-    samples
-        Vectors behind the singular values (effective memory, where the past fades).
-    mean, deviation, spread
-        Scale of each metric: its level, its deviation within a node, and the deviation of the
-        levels between nodes (0 for a single node).
-    counts
-        Samples behind each metric.
-    nodes
-        Nodes behind it: 1 for a node.
-    statistics
-        Named statistics of a learned signal. They are additive: the fleet's are the sum over nodes.
-    clashes
-        Names under which more than one agent publishes.
+    The scale of each metric is its level (`mean`), its deviation within a node, and the deviation
+    of the levels between nodes (`spread`, 0 for a single node). Statistics are those of a learned
+    signal, by name; they are additive: the fleet's are the sum over nodes.
     """
 
     metrics: Metrics
-    subspace: Subspace | None
-    samples: float
+    subspace: Subspace | None  # with a few spare directions; None while there is nothing yet
+    samples: float  # vectors behind the singular values: effective memory, where the past fades
     mean: Array
     deviation: Array
     spread: Array
-    counts: Array
+    counts: Array  # samples behind each metric
     nodes: int = 1
     statistics: Statistics = field(default_factory=dict)
-    clashes: tuple[str, ...] = ()
+    clashes: tuple[str, ...] = ()  # names under which more than one agent publishes
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Summary(Estimate):
     """What a node, or an aggregator for all nodes under it, knows and shares.
 
-    Attributes
-    ----------
-    node
-        Who sends it.
-    incarnation, sequence
-        Of two summaries the one with the larger pair is newer. A sender that starts
-        again takes a larger incarnation than any it finds on the bus.
-    sent, skipped
-        Summaries sent so far, and those that epsilon saved.
-    merged
-        True for an aggregator's.
+    Of two summaries the one with the larger incarnation and sequence is newer. A sender that
+    starts again takes a larger incarnation than any it finds on the bus.
     """
 
     node: str
     incarnation: int = 0
     sequence: int = 0
     sent: int = 0
-    skipped: int = 0
-    merged: bool = False
+    skipped: int = 0  # summaries that epsilon saved
+    merged: bool = False  # True for an aggregator's
 
     @property
     def version(self) -> tuple[int, int]:
@@ -149,15 +124,7 @@ class Summary(Estimate):
     @classmethod
     @boundary
     def from_bytes(cls, data: bytes, schemas: Schemas) -> Summary:
-        """Read and check a message.
-
-        Raises
-        ------
-        UnknownSchemaError
-            `schemas` does not know the names yet.
-        FederationError
-            Anything else that is wrong with it.
-        """
+        """Read and check a message; `UnknownSchemaError` where `schemas` does not know the names yet."""
         found = read_fields(data, "summary")
         node = read_text(found, "node", MAX_NAME)
         if node != ROOT:
@@ -199,13 +166,7 @@ class GlobalView(Estimate):
 
 @dataclass(frozen=True, slots=True)
 class DecisionMessage:
-    """A node's present decision, which expires by itself.
-
-    Attributes
-    ----------
-    issued, valid_until
-        By the clock of the bus, in seconds since 1970.
-    """
+    """A node's present decision, which expires by itself; times are by the clock of the bus."""
 
     node: str
     accept: bool
@@ -415,7 +376,7 @@ def _clashes(found: dict[str, Any], what: str) -> tuple[str, ...]:
     names = found.get("clashes", [])
     known = isinstance(names, list) and len(names) <= MAX_CLASHES
     if not known or not all(
-        isinstance(name, str) and len(name) <= MAX_NAME and _encodable(name) for name in names
+        isinstance(one, str) and len(one) <= MAX_NAME and _encodable(one) for one in names
     ):
         raise FederationError(
             f"{what} must have at most {MAX_CLASHES} names as clashes, got {names!a:.40}: discard it"

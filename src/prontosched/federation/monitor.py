@@ -16,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.errors import FederationError
-from prontosched.federation.link import DECISIONS, SUMMARIES, VIEW_KEY, VIEWS, Entry, Link
+from prontosched.federation.link import (
+    DECISIONS,
+    MAX_UNREAD_BYTES,
+    SUMMARIES,
+    VIEW_KEY,
+    VIEWS,
+    Entry,
+    Link,
+)
 from prontosched.federation.message import (
     DecisionMessage,
     GlobalView,
@@ -44,64 +52,37 @@ MISPLACED_SECONDS = 180.0
 class MemberStatus:
     """One node or aggregator.
 
-    Attributes
-    ----------
-    aggregator
-        True for an inner vertex of the tree.
-    age_seconds
-        Since its last summary, by the clock of the bus.
-    samples, nodes
-        Vectors and nodes behind its summary.
-    distance
-        From the global view on the fleet's scale: the root of the share of the node's variance
-        that lies outside it, 0 for none and 1 for all; NaN unknown.
-    accept, reason
-        Its present decision; None when there is none or it has expired.
-    sent, skipped
-        Summaries sent, and those that epsilon saved.
-    message_bytes
-        Length of its last summary.
+    `distance` is that from the global view on the fleet's scale: the root of the share of the
+    node's variance that lies outside it, 0 for none and 1 for all; NaN where it is unknown.
     """
 
     name: str
     parent: str
     aggregator: bool
-    age_seconds: float
+    age_seconds: float  # since its last summary, by the clock of the bus
     samples: float
     nodes: int
     distance: float
-    accept: bool | None
+    accept: bool | None  # its present decision; None when there is none or it has expired
     reason: str
     sent: int
-    skipped: int
+    skipped: int  # summaries that epsilon saved
     message_bytes: int
 
 
 @dataclass(slots=True)
 class AggregatorStatus:
-    """An aggregator and what lies under it.
-
-    Attributes
-    ----------
-    parent
-        Name of the aggregator above; None for the root.
-    age_seconds
-        Since its last summary, or the global view's age at the root; NaN if it has sent none.
-    children, nodes
-        Who reports to it directly, and nodes at any depth.
-    samples
-        Vectors behind its nodes' summaries.
-    refusing
-        Nodes that refuse jobs now; None where no node's decision is known.
-    """
+    """An aggregator and what lies under it."""
 
     name: str
-    parent: str | None
-    age_seconds: float = NAN
+    parent: str | None  # None for the root
+    age_seconds: float = (
+        NAN  # of its last summary, or of the global view at the root; NaN if it has sent none
+    )
     children: int = 0
-    nodes: int = 0
+    nodes: int = 0  # at any depth
     samples: float = 0.0
-    refusing: int | None = None
+    refusing: int | None = None  # nodes that refuse jobs now; None where no decision is known
 
     def add(self, row: MemberStatus) -> None:
         """Count one node."""
@@ -113,36 +94,18 @@ class AggregatorStatus:
 
 @dataclass(frozen=True, slots=True)
 class FederationSnapshot:
-    """The whole federation at one moment.
+    """The whole federation at one moment."""
 
-    Attributes
-    ----------
-    rows
-        Aggregators from the root down, then nodes with the outliers first.
-    revision, view_nodes, view_age_seconds
-        Of the global view; None, 0 and NaN where there is none.
-    unreadable
-        Messages on the bus that are not what they should be.
-    misplaced
-        Those who report to someone else than this tree says, because theirs is another.
-    denied
-        What the bus does not let this reader read, in words; empty for nothing.
-    clashes
-        Names under which more than one agent publishes.
-    signed, dropped
-        Whether only what is rightly signed counts, and messages dropped because they were not.
-    """
-
-    rows: tuple[MemberStatus, ...]
-    revision: int | None
+    rows: tuple[MemberStatus, ...]  # aggregators from the root down, then nodes with the outliers first
+    revision: int | None  # of the global view; None where there is none
     view_nodes: int
     view_age_seconds: float
-    unreadable: int
-    misplaced: int = 0
-    denied: str = ""
-    clashes: tuple[str, ...] = ()
+    unreadable: int  # messages on the bus that are not what they should be
+    misplaced: int = 0  # members that report to someone else than this tree says: theirs is another
+    denied: str = ""  # what the bus does not let this reader read, in words
+    clashes: tuple[str, ...] = ()  # names under which more than one agent publishes
     signed: bool = False
-    dropped: int = 0
+    dropped: int = 0  # messages that were not rightly signed
 
     @property
     def nodes(self) -> list[MemberStatus]:
@@ -231,16 +194,8 @@ def _chosen(row: MemberStatus | AggregatorStatus, names: tuple[str, ...]) -> dic
 class FederationMonitor:
     """Keep the state of a federation as it changes on the bus.
 
-    Parameters
-    ----------
-    tree
-        Who reports to whom.
-    max_senders
-        Senders that are held at most; those beyond are not seen.
-
-    Notes
-    -----
-    Memory: `d * 4` single-precision numbers per sender.
+    Memory: `d * 4` single-precision numbers for each of at most `max_senders`; those beyond are
+    not seen.
     """
 
     def __init__(self, link: Link, *, tree: Tree | None = None, max_senders: int = MAX_SENDERS) -> None:
@@ -274,7 +229,7 @@ class FederationMonitor:
 
         `pause` is called after every few messages, so that other threads may run in between.
         """
-        arrived = list(self._pending.items())
+        arrived, waiting = list(self._pending.items()), 0
         self._pending = {}
         for subscription in self._subscriptions:
             arrived += [((subscription.topic, entry.key), entry) for entry in subscription.drain()]
@@ -283,10 +238,13 @@ class FederationMonitor:
             try:
                 self._read(where[0], entry)
             except UnknownSchemaError:
-                self._pending[where] = entry
+                waiting += len(entry.value)
+                if len(self._pending) < self.max_senders and waiting <= MAX_UNREAD_BYTES:
+                    self._pending[where] = entry
             except Exception:
                 # Whatever one message does, the others are shown.
-                self._unreadable.add(where)
+                if len(self._unreadable) < self.max_senders:
+                    self._unreadable.add(where)
                 self._drop(*where)
             if pause is not None and number % PAUSE_MESSAGES == 0:
                 pause()

@@ -35,13 +35,8 @@ def pooled_scale(
 ) -> PooledScale:
     """Return the scale of all summaries together, each metric over those who have it.
 
-    Deviations are pooled within nodes. What the nodes' levels lie apart adds to
-    `spread`, never to `deviation`.
-
-    Parameters
-    ----------
-    largest_weight
-        Samples per node that count at most, so that none can outweigh the fleet.
+    Deviations are pooled within nodes. What the nodes' levels lie apart adds to `spread`, never to
+    `deviation`. At most `largest_weight` samples of a node count, so that none outweighs the fleet.
     """
     fields: list[Array] = []
     for field in PooledScale._fields:
@@ -77,11 +72,6 @@ def pooled_subspace(
     Equal to the truncated SVD of all weighted bases side by side, each row divided by
     `deviation` instead of the node's own. A metric that a node does not have counts as
     0 there. The directions are orthonormal again, which rescaling alone would not keep.
-
-    Parameters
-    ----------
-    largest_weight
-        Samples per node that count at most, so that none can outweigh the fleet.
     """
     parts = []
     for schema, group in _by_schema(s for s in summaries if s.subspace is not None).items():
@@ -132,15 +122,9 @@ def view_in_units(
 ) -> Subspace | None:
     """Return the global view over a node's own metrics and in its own scaled units.
 
-    None when the node and the view share no metric, or the view is empty.
-
-    Parameters
-    ----------
-    deviation
-        The node's own, `(d,)`; None for a node that has seen nothing yet, which then
-        takes the fleet's units for its own.
-    samples
-        Vectors of an average node for which the singular values are to stand.
+    None when the node and the view share no metric, or the view is empty. Without a `deviation` of
+    its own, `(d,)`, a node takes the fleet's units for its own. The singular values are to stand
+    for `samples` vectors of an average node.
     """
     if view.subspace is None or view.samples <= 0:
         return None

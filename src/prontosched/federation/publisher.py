@@ -28,19 +28,12 @@ class Propagation:
     A summary is compared with the last one *sent*, not with the one before. So a slow drift,
     which never exceeds epsilon from one block to the next, is sent in the end.
 
-    Parameters
-    ----------
-    epsilon
-        Change of the leading directions, from 0 to 1, from which it is worth sending. Paper: ε.
-    epsilon_strength
-        Relative change of a singular value per root sample that is worth sending.
-    max_age_seconds
-        After this time a summary is sent unchanged, so that the parent knows the sender lives.
-    kind
-        `projector` compares what the directions span. `elementwise` is the paper's absdiff,
-        the largest difference of absolute entries, and looks at nothing else.
-    rank
-        Leading directions that are compared. Spare ones turn with every block of noise.
+    `epsilon` (the paper's ε) is the change of the leading directions, from 0 to 1, from which it
+    is worth sending, and `epsilon_strength` the relative change of a singular value per root sample.
+    After `max_age_seconds` a summary is sent unchanged, so that the parent knows that the sender
+    lives. The kind `projector` compares what the directions span; `elementwise` is the paper's
+    absdiff, the largest difference of absolute entries, and looks at nothing else. Only `rank`
+    leading directions are compared: spare ones turn with every block of noise.
     """
 
     def __init__(
@@ -85,8 +78,8 @@ class Propagation:
         self._last, self._sent_at = None, -np.inf
 
     def aged(self, now: float) -> bool:
-        """Tell whether the last one sent is too old, whatever the next one is."""
-        return now - self._sent_at >= self.max_age_seconds
+        """Tell whether the last one sent is too old, whatever the next one is; so it is if the clock went back."""
+        return not 0.0 <= now - self._sent_at < self.max_age_seconds
 
     def _reason(self, summary: Summary, now: float) -> str | None:
         last = self._last
@@ -207,7 +200,7 @@ class DecisionPublisher:
     def publish(self, decision: Decision) -> bool:
         """Publish a decision if it changed or a third of its life has passed; True if it was."""
         now = self.link.now()
-        if decision.accept == self._accepted and now - self._sent_at < self.seconds / 3.0:
+        if decision.accept == self._accepted and 0.0 <= now - self._sent_at < self.seconds / 3.0:
             return False
         message = DecisionMessage(
             self.name,

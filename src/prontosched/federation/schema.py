@@ -25,6 +25,8 @@ MAX_METRIC_NAME = 200
 SCHEMA_LIMIT = 2 * 1024 * 1024
 MAX_SCHEMAS = 256
 MAX_PENDING = 64
+PATIENCE_SECONDS = 5.0
+RENEW_SECONDS = 3600.0
 
 Metrics = tuple[str, ...]
 
@@ -119,49 +121,66 @@ def hashed(metrics: Metrics, key: bytes) -> Metrics:
 class SchemaCache:
     """Names of metrics by fingerprint, read from the bus when a message needs them.
 
-    Nothing here waits: a schema that has not arrived is unknown until it has.
-
-    Notes
-    -----
-    Memory: at most 256 schemas; the least recently used is dropped first.
+    Nothing here waits: a schema that has not arrived is unknown until it has. Memory: at most 256
+    schemas and 64 that are waited for; the least recently used is dropped first.
     """
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self._known: dict[str, Metrics] = {}
-        self._pending: dict[str, Subscription] = {}
-        self._published: set[Metrics] = set()
+        self._pending: dict[str, tuple[Subscription, float]] = {}
+        self._published: dict[Metrics, float] = {}
 
     def publish(self, metrics: Metrics) -> None:
-        """Put the schema of `metrics` on the bus, once."""
-        if metrics in self._published:
+        """Put the schema of `metrics` on the bus, again after an hour: a full store drops the oldest."""
+        now = self.link.now()
+        if 0.0 <= now - self._published.get(metrics, -RENEW_SECONDS) < RENEW_SECONDS:
             return
         schema = fingerprint(metrics)
         self._keep(schema, metrics)
         self.link.put(SCHEMAS, schema, schema_to_bytes(metrics))
-        if len(self._published) >= MAX_SCHEMAS:
-            self._published.clear()
-        self._published.add(metrics)
+        self._published.pop(metrics, None)
+        self._published[metrics] = now
+        if len(self._published) > MAX_SCHEMAS:
+            oldest = next(iter(self._published))
+            del self._published[oldest]
+            self.link.forget(SCHEMAS, fingerprint(oldest))
 
     def __call__(self, schema: str) -> Metrics | None:
         """Return the names behind a fingerprint; where they are unknown, None, and subscribe to them."""
-        if schema not in self._known and schema not in self._pending:
-            if not schema.isalnum() or len(self._pending) >= MAX_PENDING:
-                return None
-            self._pending[schema] = self.link.subscribe(SCHEMAS, schema)
+        if schema not in self._known and schema not in self._pending and not self._ask(schema):
+            return None
         metrics = self._known.get(schema) or self._arrived(schema)
         if metrics is not None:
             self._keep(schema, metrics)
         return metrics
 
+    def _ask(self, schema: str) -> bool:
+        """Subscribe to a schema; False while too many others are waited for."""
+        now = self.link.now()
+        if len(self._pending) >= MAX_PENDING:
+            # Invented fingerprints must not keep out those that exist.
+            oldest = next(iter(self._pending))
+            subscription, since = self._pending[oldest]
+            if 0.0 <= now - since < PATIENCE_SECONDS:
+                return False
+            del self._pending[oldest]
+            self.link.unsubscribe(subscription)
+        if not schema.isalnum():
+            return False
+        self._pending[schema] = (self.link.subscribe(SCHEMAS, schema), now)
+        return True
+
     def _arrived(self, schema: str) -> Metrics | None:
-        for entry in self._pending[schema].drain():
+        subscription, _ = self._pending[schema]
+        for entry in subscription.drain():
             try:
                 metrics = schema_from_bytes(entry.value, expected=schema)
             except FederationError:
                 # Anyone can put anything there. The right one may still come.
                 continue
-            self.link.unsubscribe(self._pending.pop(schema))
+            del self._pending[schema]
+            self.link.unsubscribe(subscription)
             return metrics
         return None
 

@@ -41,25 +41,11 @@ TURN_SECONDS = 0.25
 
 
 class AggregatorService:
-    """Run one aggregator on a link.
+    """Run one aggregator on a link; without a lease it has no standby.
 
-    Parameters
-    ----------
-    tree, rule
-        Who is the parent, and when the merged summary is worth sending.
-    lease
-        The right to publish; None for an aggregator that has no standby.
-
-    Attributes
-    ----------
-    received, rejected, last_rejection
-        Messages taken, and those refused on arrival with the last reason.
-    quarantined
-        Keys under which something was refused.
-    overstated
-        Children that claimed more nodes than have a key under them.
-    view
-        The view published last, at the root.
+    `rejected` counts messages refused on arrival, `quarantined` has the keys that they came under,
+    and `overstated` the children that claimed more nodes than have a key under them. At the root
+    `view` is the one published last.
     """
 
     def __init__(
@@ -106,8 +92,15 @@ class AggregatorService:
         for node in self.aggregator.expire(now):
             log.info("%s fell silent", node)
         self._warn()
-        led, self._leading = self._leading, self.lease is None or self.lease.acquire()
+        # One that has not read the bus yet would publish a view of the few it knows.
+        led, self._leading = (
+            self._leading,
+            self.subscription.ready and (self.lease is None or self.lease.acquire()),
+        )
         if not self._leading:
+            self._unmerged.intersection_update(self.aggregator.children)
+            if led:
+                self._stand_by()
             return False
         if not led:
             self._take_over()
@@ -208,7 +201,7 @@ class AggregatorService:
             )
         if summary.nodes <= most:
             return summary
-        if summary.node not in self.overstated:
+        if summary.node not in self.overstated and len(self.overstated) < MAX_QUARANTINED:
             self.overstated.add(summary.node)
             log.warning(
                 "%s claims %d nodes: counted as the %d that have a key", summary.node, summary.nodes, most
@@ -231,6 +224,13 @@ class AggregatorService:
         self.rule.forget()
         if self._publisher is not None:
             self._publisher.restart()
+
+    def _stand_by(self) -> None:
+        """Leave it to the new holder of the lease to send again what a bus that comes back has lost."""
+        if self._publisher is not None:
+            self.link.forget(SUMMARIES, self._publisher.key)
+        else:
+            self.link.forget(VIEWS, CENSUS_KEY)
 
     def _withdraw(self, now: float) -> None:
         """Withdraw what was published for children that are all gone; the global view stays."""
@@ -280,16 +280,8 @@ class AggregatorDiscovery:
     """Make an aggregator for every place that some node on the bus reports to.
 
     So one command serves a whole fleet, whatever its names are. Where another process runs an
-    aggregator, that one holds the lease and the one made here stands by.
-
-    Parameters
-    ----------
-    make
-        Makes the service of one aggregator, by its name.
-
-    Notes
-    -----
-    Memory: at most 1,024 aggregators; a flood of invented names makes no more.
+    aggregator, that one holds the lease and the one made here stands by. At most 1,024 are made;
+    a flood of invented names makes no more.
     """
 
     def __init__(self, link: Link, tree: Tree, make: Callable[[str], AggregatorService]) -> None:
@@ -334,12 +326,8 @@ def run_services(
 ) -> None:
     """Let aggregators take turns in one process until told to stop, then release their leases.
 
-    Parameters
-    ----------
-    services
-        Returns the services of the moment, the deepest first.
-    report
-        Takes a line for each lease won or lost.
+    `services` returns those of the moment, the deepest first; `report` takes a line for each lease
+    won or lost.
     """
     leading: dict[str, bool] = {}
     troubled: set[str] = set()

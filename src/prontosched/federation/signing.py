@@ -22,6 +22,7 @@ import struct
 import tempfile
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ _NKEY = re.compile(r"^U[A-Z2-7]{55}$")
 PATTERN_NODES = 1024
 RELOAD_SECONDS = 2.0
 MAX_VERIFIED = 8192
+MAX_HEARD = 16_384
 MAX_NAMED = 1024
 
 Version = tuple[int, int]
@@ -61,15 +63,9 @@ class Identity:
     """A private key in a file, used by one process at a time.
 
     The incarnation is the number of this start: larger than any before, by a count kept beside
-    the key, and not less than the time in milliseconds.
-
-    Attributes
-    ----------
-    public
-        The public key as it is registered.
-    user, user_seed
-        Public key and seed by which the bus knows this process, made out of the private key.
-        A key of its own: a server chooses what is signed with it.
+    the key, and not less than the time in milliseconds. `public` is the key as it is registered.
+    By `user` and `user_seed` the bus knows this process. They are made out of the private key, and
+    are a key of their own because a server chooses what is signed with it.
     """
 
     def __init__(self, key: SigningKey, *, incarnation: int = 1) -> None:
@@ -175,14 +171,9 @@ def key_id(public: bytes) -> bytes:
 
 
 class Grant(NamedTuple):
-    """A line of the key ring: what a key may say.
+    """What a key may say: as node, aggregator or viewer, who says nothing, and for which place.
 
-    Attributes
-    ----------
-    role
-        `node`, `aggregator`, or `viewer`, who says nothing.
-    place
-        A name; `rack7/*` stands for all under rack7 and `*` for all there are.
+    A place is a name; `rack7/*` stands for all under rack7 and `*` for all there are.
     """
 
     role: str
@@ -219,12 +210,7 @@ class KeyRing:
 
     A line has role, place and key: `node paris/rack7/n3 ed25519:…`, `aggregator root ed25519:…`.
     A name may have several keys, so that one can follow another. The key of the bus's user may
-    stand behind it.
-
-    Parameters
-    ----------
-    tree
-        Who reports to whom: for how many nodes an aggregator can speak.
+    stand behind it. The tree says for how many nodes an aggregator can speak.
     """
 
     def __init__(self, path: Path, tree: Tree) -> None:
@@ -325,47 +311,44 @@ def _read_public(text: str) -> bytes:
 
 
 class Window:
-    """What one subscription has heard of each key, so that nothing counts after a newer one.
+    """What one subscription has received of each key, so that nothing counts after a newer one.
 
-    Notes
-    -----
-    Memory: two versions per key and sender.
+    Memory: two versions per key and sender. A key that is registered for a pattern can write to
+    any number of names. Beyond 16,384 the one it wrote to longest ago is forgotten, for that sender
+    alone; a replay of it is then told only by what the message itself says.
     """
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[bytes, Version]] = {}
-        self._newest: dict[tuple[str, bytes], Version] = {}
+        self._newest: dict[bytes, OrderedDict[str, Version]] = {}
 
     def take(self, key: str, sender: bytes, version: Version) -> bool:
         """Take note of a message; False when it is older than one of that sender, or another's has followed it."""
-        newest = self._newest.get((key, sender))
-        if newest is not None and version <= newest:
+        newest = self._newest.setdefault(sender, OrderedDict())
+        if version <= newest.get(key, (-1, -1)):
             return self._last.get(key) == (sender, version)
-        self._newest[key, sender] = version
+        newest[key] = version
+        newest.move_to_end(key)
         self._last[key] = (sender, version)
+        if len(newest) > MAX_HEARD:
+            oldest, gone = newest.popitem(last=False)
+            if self._last.get(oldest) == (sender, gone):
+                del self._last[oldest]
         return True
+
+    def __len__(self) -> int:
+        return sum(map(len, self._newest.values()))
 
 
 class Seals:
     """Sign what a link sends, and check what it receives.
 
-    Parameters
-    ----------
-    group
-        Name of the federation: a message of one counts in no other.
-    ring
-        Who may say what.
-    identity
-        Signs; None for one who only reads.
+    A message of one group counts in no other. Without an identity nothing can be sent. `dropped`
+    counts messages with a wrong or missing seal; `last_dropped` has the last one's claimed sender
+    with the reason.
 
-    Attributes
-    ----------
-    dropped, last_dropped
-        Messages with a wrong or missing seal, and the last one's claimed sender with the reason.
-
-    Notes
-    -----
-    Memory: the digests of the last 8,192 messages that were found right, and 1,024 names.
+    Memory: the digests of the last 8,192 messages that were found right, 1,024 names, and the
+    versions of 16,384 answers.
     """
 
     def __init__(self, group: str, ring: KeyRing, identity: Identity | None = None) -> None:
@@ -377,7 +360,7 @@ class Seals:
         self._sequence = 0
         self._verified: dict[bytes, int] = {}
         self._named: set[str] = set()
-        self._asked: dict[tuple[str, str, bytes], tuple[Version, int]] = {}
+        self._asked: OrderedDict[tuple[str, str, bytes], tuple[Version, int]] = OrderedDict()
         self._lock = threading.Lock()
         if identity is not None and not ring.registered(identity.public):
             log.warning(
@@ -421,10 +404,14 @@ class Seals:
         found = self._checked(topic, entry)
         if found is not None:
             opened, sender, version = found
-            newest, revision = self._asked.setdefault((topic, entry.key, sender), (version, entry.revision))
-            if version > newest:
-                self._asked[topic, entry.key, sender] = (version, entry.revision)
-            if version > newest or (version, entry.revision) == (newest, revision):
+            where, seen = (topic, entry.key, sender), (version, entry.revision)
+            before = self._asked.get(where)
+            if before is None or version > before[0]:
+                self._asked[where] = before = seen
+                if len(self._asked) > MAX_HEARD:
+                    self._asked.popitem(last=False)
+            if before == seen:
+                self._asked.move_to_end(where)
                 return opened
         return entry._replace(value=b"")
 

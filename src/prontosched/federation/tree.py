@@ -31,14 +31,9 @@ _ESCAPED = re.compile(r"=([0-9A-F]{2})")
 class Tree:
     """The rule that gives every node and aggregator its parent.
 
-    Attributes
-    ----------
-    depth
-        Levels of aggregators at most, the root included; None follows the names.
-        With 1 every node reports to the root.
-    shards
-        Aggregators under the root among which nodes without a place are spread by
-        a hash of their name; 1 for none.
+    `depth` limits the levels of aggregators, the root included; None follows the names, and with 1
+    every node reports to the root. `shards` are aggregators under the root among which nodes
+    without a place are spread by a hash of their name; 1 for none.
 
     Examples
     --------
@@ -82,10 +77,6 @@ class Tree:
         if self.depth is not None:
             above = above[: self.depth - 1]
         return "/".join(above)
-
-    def shard_names(self) -> list[str]:
-        """Return the names of the shards, none where there is only one."""
-        return [_shard(number) for number in range(self.shards)] if self.shards > 1 else []
 
     def aggregators(self, nodes: Iterable[str]) -> list[str]:
         """Return every aggregator that `nodes` need, the deepest first and the root last."""
