@@ -14,7 +14,6 @@ import nats
 import pytest
 
 from prontosched.federation.message import read_fields
-from prontosched.federation.tree import Tree
 
 from .buses import Bus
 

@@ -80,13 +80,12 @@ def grant(table: Table, node: str, claim: Claim, rule: Rule, *, nodes: int, now:
 
 
 class RefusalLeases:
-    """Let nodes refuse within one rule for the whole pool.
+    """Let nodes refuse within one rule for all of them.
 
     A node renews its lease by telling its state again. It loses the lease silently to one that
     is worse off: the next `tell` then returns False. While the bus is away no new lease is
     granted, and held ones last until they end. `rule` returns which nodes may be closed, given
-    what all have told. There is one table per pool: with more than about a thousand nodes give
-    every rack or row its own.
+    what all have told.
 
     Examples
     --------
@@ -97,11 +96,12 @@ class RefusalLeases:
     [True, False]
     """
 
-    def __init__(self, link: Link, rule: Rule, *, nodes: int | Callable[[], int], pool: str = "all") -> None:
+    key = "refusals.claims.all"
+
+    def __init__(self, link: Link, rule: Rule, *, nodes: int | Callable[[], int]) -> None:
         self.link = link
         self.rule = rule
         self.nodes = nodes
-        self.key = f"refusals.claims.{place(pool)}"
         self._held: dict[str, float] = {}
 
     def tell(
@@ -162,7 +162,7 @@ class RefusalLeases:
                 LEASES, self.key, _write(changed), revision=revision
             ):
                 return changed
-            # Spread out those who asked together; doubling, or a large pool never gets through.
+            # Spread out those who asked together; doubling, or a large fleet never gets through.
             time.sleep(random.uniform(0.0, 0.001 * 2 ** min(attempt, 6)))
         raise LinkDownError(f"the table of leases must be free in {ATTEMPTS} attempts, got others every time")
 

@@ -470,7 +470,7 @@ def speaker(topic: str, key: str) -> str:
 def allows(grant: Grant, topic: str, key: str) -> bool:
     """Tell whether a line of the key ring allows its key to write a key of the bus."""
     if topic == LEASES and key.startswith("refusals."):
-        # One table that all nodes of a pool write.
+        # One table that all nodes write.
         return grant.role == NODE
     roles = {SUMMARIES: (NODE, AGGREGATOR), DECISIONS: (NODE,)}.get(topic, (AGGREGATOR,))
     return grant.role in roles and grant.covers(speaker(topic, key))
