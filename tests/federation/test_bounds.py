@@ -13,7 +13,7 @@ from prontosched.federation import link as links
 from prontosched.federation import schema as schemas
 from prontosched.federation import signing
 from prontosched.federation.aggregator import Aggregator
-from prontosched.federation.leases import LeaderLease
+from prontosched.federation.leases import Claim, LeaderLease, RefusalLeases, _write
 from prontosched.federation.link import (
     CENSUS_KEY,
     DECISIONS,
@@ -33,6 +33,7 @@ from prontosched.federation.publisher import Propagation
 from prontosched.federation.schema import SchemaCache, fingerprint, schema_to_bytes
 from prontosched.federation.service import AggregatorService
 from prontosched.federation.signing import Window
+from prontosched.gates.floor import closed_nodes
 
 from .buses import Bus, eventually
 from .fleets import factor_data, summary_of
@@ -233,3 +234,15 @@ def test_who_fills_the_store_of_leases_keeps_nobody_from_renewing_one(
     assert flood.refused == 0
     assert lease.acquire()
     assert lease.takeovers == 1
+
+
+def test_claims_of_nodes_that_have_no_key_do_not_lift_the_capacity_floor() -> None:
+    link = LocalLink(LocalBus())
+    link.most_nodes = lambda place: 4  # type: ignore[method-assign]
+    leases = RefusalLeases(link, lambda words, nodes: closed_nodes(words, nodes=nodes, share=0.25), nodes=4)
+    invented = {f"invented{number}": Claim(0.0, link.now() + 600.0, refuse=False) for number in range(1000)}
+    link.put(LEASES, leases.key, _write(invented))
+    until = link.now() + 60.0
+    told = [leases.tell(f"n{n}", refuse=True, score=0.9, valid_until=until) for n in range(4)]
+
+    assert told == [True, False, False, False]

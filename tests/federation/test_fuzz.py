@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 from prontosched.codec import decode, encode
 from prontosched.errors import FederationError
 from prontosched.federation.aggregator import Aggregator
+from prontosched.federation.leases import Claim, _read, _write, grant
+from prontosched.federation.link import SUMMARIES, Entry
 from prontosched.federation.message import (
     VERSIONS,
     DecisionMessage,
@@ -21,6 +25,9 @@ from prontosched.federation.message import (
     read_fields,
 )
 from prontosched.federation.schema import schema_from_bytes, schema_to_bytes
+from prontosched.federation.signing import Identity, KeyRing, Seals
+from prontosched.federation.tree import Tree
+from prontosched.gates.floor import closed_nodes
 from tests.fuzzing import SECONDS, broken, fuzz, odd_value
 
 from .fleets import factor_data, summary_of
@@ -114,3 +121,43 @@ def test_any_bytes_are_refused_in_words(kind: str) -> None:
     refused, _ = fuzz(f"bytes-{kind}", attempt, FederationError, seconds=SECONDS / 3)
 
     assert refused > 50
+
+
+def test_a_table_of_leases_of_any_content_grants_within_the_floor() -> None:
+    table = {f"n{number}": Claim(0.1 * number, 60.0, granted=number == 7) for number in range(8)}
+    fields = decode(_write(table), kind="claims", version=1)
+
+    def rule(words: Mapping[str, tuple[bool, float, bool]], nodes: int) -> frozenset[str]:
+        return closed_nodes(words, nodes=nodes, share=0.25)
+
+    def attempt(rng: random.Random) -> None:
+        changed = dict(fields)
+        for name in rng.sample(sorted(fields), rng.randint(1, 2)):
+            changed[name] = odd_value(rng, fields[name])
+        with np.errstate(all="ignore"):
+            data = encode("claims", 1, changed)
+        found = _read(broken(rng, data) if rng.random() < 0.2 else data)
+        granted = grant(found, "n3", Claim(0.9, 60.0), rule, nodes=8, now=0.0, most=8)
+        assert sum(claim.granted for claim in granted.values()) <= 2
+        assert _read(_write(granted)).keys() == granted.keys()
+
+    assert fuzz("leases", attempt, FederationError, seconds=SECONDS / 3)[1] > 50
+
+
+def test_a_seal_of_any_bytes_opens_nothing_but_what_was_signed(tmp_path: Path) -> None:
+    identity, ring = Identity.make(), tmp_path / "keys"
+    ring.write_text(f"node rack1/* {identity.public}")
+    seals = Seals("fuzz", KeyRing(ring, Tree()), identity)
+    sealed = seals.seal(SUMMARIES, "rack1.n1", b"what was signed")
+    check = seals.window(SUMMARIES)
+    assert check is not None
+
+    def attempt(rng: random.Random) -> None:
+        key = rng.choice(["rack1.n1", "rack1.n2", "rack2.n1", "n1", "", "=root", "=FF", "a.b.c"])
+        data = sealed if key != "rack1.n1" and rng.random() < 0.5 else broken(rng, sealed)
+        found = check(Entry(key, data, 0, 0.0))
+        assert found is None or data == sealed
+        if found is None:
+            raise FederationError("dropped")
+
+    assert fuzz("seals", attempt, FederationError, seconds=SECONDS / 3)[0] > 50

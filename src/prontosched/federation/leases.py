@@ -22,7 +22,7 @@ from prontosched.codec import decode, encode
 from prontosched.errors import FederationError, StateError
 from prontosched.federation.link import CENSUS_KEY, LEASES, VIEWS, Link, LinkDownError
 from prontosched.federation.message import read_count, read_fields
-from prontosched.federation.tree import ROOT, place
+from prontosched.federation.tree import MAX_NODES, ROOT, place
 
 ATTEMPTS = 12
 LONGEST_SECONDS = 3600.0
@@ -54,8 +54,13 @@ class Claim:
 Table = dict[str, Claim]
 
 
-def grant(table: Table, node: str, claim: Claim, rule: Rule, *, nodes: int, now: float) -> Table:
+def grant(
+    table: Table, node: str, claim: Claim, rule: Rule, *, nodes: int, now: float, most: int = MAX_NODES
+) -> Table:
     """Return the table with the claim of `node`: the rule decides anew for all; ended claims are dropped.
+
+    Beyond `most` those written longest ago are dropped too: who writes claims of names that do not
+    exist must not make the fleet look larger than it can be.
 
     Examples
     --------
@@ -74,6 +79,8 @@ def grant(table: Table, node: str, claim: Claim, rule: Rule, *, nodes: int, now:
     # The newest claim last.
     valid.pop(node, None)
     valid[node] = replace(claim, granted=granted)
+    for name in list(valid)[: max(0, len(valid) - max(most, 1))]:
+        del valid[name]
     told = {name: (one.refuse, one.score, one.granted) for name, one in valid.items()}
     closed = set(rule(told, max(nodes, len(told))))
     return {name: replace(one, granted=name in closed) for name, one in valid.items()}
@@ -124,7 +131,8 @@ class RefusalLeases:
             new = claim
             if known is not None and known.covers(claim, asked):
                 new = replace(claim, score=known.score, valid_until=known.valid_until)
-            return grant(table, node, new, self.rule, nodes=nodes, now=asked)
+            most = self.link.most_nodes(ROOT)
+            return grant(table, node, new, self.rule, nodes=nodes, now=asked, most=most)
 
         try:
             granted = self._change(claimed)[node].granted
