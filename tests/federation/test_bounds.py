@@ -21,6 +21,7 @@ from prontosched.federation.link import (
     MESSAGE_LIMIT,
     SCHEMAS,
     SUMMARIES,
+    VIEW_KEY,
     VIEWS,
     Entry,
     LocalBus,
@@ -172,13 +173,16 @@ def test_an_aggregator_publishes_nothing_before_it_has_read_the_bus() -> None:
     assert service.view is not None
 
 
-def test_who_lost_the_lease_does_not_send_again_what_it_said() -> None:
+def test_who_lost_the_lease_does_not_send_again_what_it_said_until_it_has_it_back() -> None:
     bus, time, forgotten = LocalBus(), [0.0], []
     link = LocalLink(bus)
     link.forget = lambda topic, key: forgotten.append((topic, key))  # type: ignore[method-assign]
     lease = LeaderLease(link, "", "first", seconds=3.0, clock=lambda: time[0])
     service = AggregatorService(link, Aggregator(""), lease=lease)
-    service.turn()
+    service.schemas.publish(SUMMARY.metrics)
+    link.put(SUMMARIES, "n1", replace(SUMMARY, node="n1").to_bytes())
+    assert service.turn()
+    assert CENSUS_KEY in bus.values[VIEWS]
     other = LeaderLease(LocalLink(bus), "", "second", seconds=3.0, clock=lambda: time[0])
     assert not other.acquire()
     time[0] = 4.0
@@ -186,6 +190,11 @@ def test_who_lost_the_lease_does_not_send_again_what_it_said() -> None:
     service.turn()
 
     assert forgotten == [(VIEWS, CENSUS_KEY)]
+    # The bus comes back empty: whoever holds the lease now says all of it again.
+    bus.values[VIEWS].clear()
+    other.release()
+    assert service.turn()
+    assert bus.values[VIEWS].keys() == {VIEW_KEY, CENSUS_KEY}
 
 
 def test_a_bus_whose_clock_went_back_is_told_again_and_expires_nobody_for_it() -> None:

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 MAX_AGGREGATORS = 1024
 MAX_QUARANTINED = 1024
 TURN_SECONDS = 0.25
+# The number of nodes that was published last, and when.
+UNTOLD = (-1, 0.0)
 
 
 class AggregatorService:
@@ -76,7 +78,7 @@ class AggregatorService:
         self.subscription.keep_replaced = True
         self._pending: dict[str, Entry] = {}
         self._publisher: SummaryPublisher | None = None
-        self._census: tuple[int, float] = (-1, 0.0)
+        self._census = UNTOLD
         self._leading = False
         self._offered: Summary | None = None
         self._warned: tuple[str, ...] = ()
@@ -221,6 +223,7 @@ class AggregatorService:
         if self.lease is not None:
             log.debug("publishing for %s", self.aggregator.name or "the root")
         self._offered = None
+        self._census = UNTOLD
         self.rule.forget()
         if self._publisher is not None:
             self._publisher.restart()
