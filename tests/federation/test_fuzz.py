@@ -161,3 +161,25 @@ def test_a_seal_of_any_bytes_opens_nothing_but_what_was_signed(tmp_path: Path) -
             raise FederationError("dropped")
 
     assert fuzz("seals", attempt, FederationError, seconds=SECONDS / 3)[0] > 50
+
+
+def test_a_file_of_keys_of_any_content_is_read_or_one_clear_line(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    makers = [Identity.make() for _ in range(3)]
+    lines = [f"node rack1/* {makers[0].public} {makers[0].user}", "# a remark", ""]
+    lines += [f"aggregator root {makers[1].public}", f"viewer desk {makers[2].public}  # who looks"]
+
+    def attempt(rng: random.Random) -> None:
+        words = [line.split(" ") for line in lines]
+        line = rng.choice(words)
+        line[rng.randrange(len(line))] = rng.choice([str(odd_value(rng)), rng.choice(rng.choice(words))])
+        data = "\n".join(" ".join(line) for line in words).encode("utf-8", "surrogatepass")
+        path.write_bytes(broken(rng, data) if rng.random() < 0.5 else data)
+        ring = KeyRing(path, Tree())
+        assert 0 <= ring.most_nodes("") <= 10_000_000
+        for one in makers:
+            ring.grants(one.key_id)
+
+    refused, taken = fuzz("keys", attempt, FederationError, seconds=SECONDS / 3)
+    assert refused > 5
+    assert taken > 5

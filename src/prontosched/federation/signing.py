@@ -22,10 +22,9 @@ import struct
 import tempfile
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -197,49 +196,39 @@ class Registered(NamedTuple):
     nkey: str = ""
 
 
-@dataclass(slots=True)
-class _Ring:
-    lines: list[Registered] = field(default_factory=list)
-    grants: dict[bytes, tuple[bytes, list[Grant]]] = field(default_factory=dict)
-    places: dict[str, int] = field(default_factory=dict)
-    anywhere: int = 0
-
-
 class KeyRing:
     """The public keys that the operator registered, read again when the file changes.
 
     A line has role, place and key: `node paris/rack7/n3 ed25519:…`, `aggregator root ed25519:…`.
     A name may have several keys, so that one can follow another. The key of the bus's user may
-    stand behind it. The tree says for how many nodes an aggregator can speak.
+    stand behind it. The tree says for how many nodes an aggregator can speak. `version` counts how
+    often the file was read.
     """
 
     def __init__(self, path: Path, tree: Tree) -> None:
         self.path = path
         self.tree = tree
-        self._found = _Ring()
+        self.lines: list[Registered] = []
+        self.version = 0
+        self._grants: dict[bytes, tuple[bytes, list[Grant]]] = {}
+        self._nodes: Counter[str] = Counter()
         self._stamp: tuple[int, int] | None = None
         self._looked = -RELOAD_SECONDS
-        self.version = 0
         self._reload()
 
     def grants(self, key: bytes) -> tuple[bytes, list[Grant]] | None:
         """Return the public key behind a key's id and what it may say."""
         self._look()
-        return self._found.grants.get(key)
-
-    @property
-    def lines(self) -> list[Registered]:
-        """The lines of the file."""
-        return self._found.lines
+        return self._grants.get(key)
 
     def registered(self, public: str) -> bool:
         """Tell whether a public key is in the file."""
-        return key_id(_read_public(public)) in self._found.grants
+        return key_id(_read_public(public)) in self._grants
 
     def most_nodes(self, place: str) -> int:
         """Return how many nodes are registered under an aggregator; the root is the empty name."""
         self._look()
-        return min(self._found.places.get(place, 0) + self._found.anywhere, MAX_NODES)
+        return min(self._nodes[place] + self._nodes["*"], MAX_NODES)
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -262,41 +251,49 @@ class KeyRing:
             raise FederationError(f"keys must be a readable file, got {error}: check the path") from error
         # Also of a file that turns out wrong: once is enough to say so.
         self._stamp = stamp
-        self._found = _read_ring(text.splitlines(), self.path, self.tree)
+        lines = _read_lines(text, self.path)
+        grants: dict[bytes, tuple[bytes, list[Grant]]] = {}
+        for line in lines:
+            grants.setdefault(key_id(line.public), (line.public, []))[1].append(line.grant)
+        self.lines, self._grants = lines, grants
+        self._nodes = _count_nodes({line.grant for line in lines if line.grant.role == NODE}, self.tree)
         self.version += 1
 
 
-def _read_ring(lines: Iterable[str], path: Path, tree: Tree) -> _Ring:
-    found = _Ring()
-    nodes: set[Grant] = set()
-    for number, line in enumerate(lines, 1):
+def _read_lines(text: str, path: Path) -> list[Registered]:
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].split()
         if not words:
             continue
         nkey = words.pop() if _NKEY.match(words[-1]) else ""
         try:
-            role, place, public = words[0], " ".join(words[1:-1]), _read_public(words[-1])
-            if role not in (NODE, AGGREGATOR, VIEWER) or not place:
+            if len(words) < 3 or words[0] not in (NODE, AGGREGATOR, VIEWER):
                 raise ValueError(
                     f"a line has node, aggregator or viewer, a place and a key, got {line[:60]!r}"
                 )
+            role, place, public = words[0], " ".join(words[1:-1]), _read_public(words[-1])
             if place != "*":
                 split(place.removesuffix("/*"))
         except ValueError as error:
             raise FederationError(f"line {number} of {path}: {error}: mend it") from error
         grant = Grant(role, ROOT if (role, place) == (AGGREGATOR, "root") else place)
-        found.lines.append(Registered(grant, public, nkey))
-        found.grants.setdefault(key_id(public), (public, []))[1].append(grant)
-        if role == NODE:
-            nodes.add(grant)
-    for grant in nodes:
+        found.append(Registered(grant, public, nkey))
+    return found
+
+
+def _count_nodes(grants: Iterable[Grant], tree: Tree) -> Counter[str]:
+    """Return how many nodes are registered under each aggregator, and under `*` those that may be anywhere."""
+    found: Counter[str] = Counter()
+    for grant in grants:
+        count = PATTERN_NODES if grant.pattern else 1
         if grant.place == "*":
-            found.anywhere += PATTERN_NODES
+            found["*"] += count
             continue
         above = f"{grant.place[:-1]}x" if grant.pattern else grant.place
         while above != ROOT:
             above = tree.parent(above)
-            found.places[above] = found.places.get(above, 0) + (PATTERN_NODES if grant.pattern else 1)
+            found[above] += count
     return found
 
 
