@@ -89,16 +89,13 @@ class AggregatorService:
 
     def turn(self) -> bool:
         """Do all there is to do now; True when something was published."""
-        now = self.link.now()
+        # One that has not read the whole bus yet would publish a view of the few it knows.
+        now, ready, led = self.link.now(), self.subscription.ready, self._leading
         self._read()
         for node in self.aggregator.expire(now):
             log.info("%s fell silent", node)
         self._warn()
-        # One that has not read the bus yet would publish a view of the few it knows.
-        led, self._leading = (
-            self._leading,
-            self.subscription.ready and (self.lease is None or self.lease.acquire()),
-        )
+        self._leading = ready and (self.lease is None or self.lease.acquire())
         if not self._leading:
             self._unmerged.intersection_update(self.aggregator.children)
             if led:
