@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 # Small matrices: threads of the BLAS only get in each other's way. Read when numpy is imported.
@@ -58,6 +59,17 @@ def rng() -> np.random.Generator:
 def shared_data() -> Path:
     """The folder with reference outputs and real traces; skips where it is absent."""
     return require_data()
+
+
+@pytest.fixture
+def memory_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory, where there is one: a fuzzer writes a file for each of its inputs."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="pronto-fuzz-", dir=memory) as folder:
+        yield Path(folder)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

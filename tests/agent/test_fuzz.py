@@ -226,8 +226,8 @@ cpus = 4
 """
 
 
-def test_settings_of_any_kind_are_read_or_one_clear_line(tmp_path):
-    path = tmp_path / "pronto.toml"
+def test_settings_of_any_kind_are_read_or_one_clear_line(memory_path):
+    path = memory_path / "pronto.toml"
     known = {
         "agent": {"budget": "budget", "interval": "interval", "target": "target"},
         "run": {"cpus": "cpus"},

@@ -163,8 +163,8 @@ def test_a_seal_of_any_bytes_opens_nothing_but_what_was_signed(tmp_path: Path) -
     assert fuzz("seals", attempt, FederationError, seconds=SECONDS / 3)[0] > 50
 
 
-def test_a_file_of_keys_of_any_content_is_read_or_one_clear_line(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
+def test_a_file_of_keys_of_any_content_is_read_or_one_clear_line(memory_path: Path) -> None:
+    path = memory_path / "keys"
     makers = [Identity.make() for _ in range(3)]
     lines = [f"node rack1/* {makers[0].public} {makers[0].user}", "# a remark", ""]
     lines += [f"aggregator root {makers[1].public}", f"viewer desk {makers[2].public}  # who looks"]

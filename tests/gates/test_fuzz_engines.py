@@ -71,8 +71,8 @@ def test_what_scontrol_prints_of_one_node_hides_and_moves_no_other():
     assert fuzz("scontrol", attempt, IntegrationError)[1] > 50
 
 
-def test_marks_of_any_content_are_read_or_have_expired(tmp_path):
-    gate = HTCondorGate(folder=tmp_path)
+def test_marks_of_any_content_are_read_or_have_expired(memory_path):
+    gate = HTCondorGate(folder=memory_path)
 
     def attempt(rng: random.Random) -> None:
         text = broken(rng, label(VERDICT).encode()).decode("utf-8", "replace")
@@ -81,7 +81,7 @@ def test_marks_of_any_content_are_read_or_have_expired(tmp_path):
         rank = read_rank(broken(rng, rank_text(RANK).encode()).decode("utf-8", "replace"))
         assert rank.expired(0.0) or rank.valid_until > 0.0
         ad = refusal_attributes(VERDICT) + rank_attributes(RANK)
-        (tmp_path / "n1.ad").write_bytes(broken(rng, ad.encode()))
+        (memory_path / "n1.ad").write_bytes(broken(rng, ad.encode()))
         gate.observe("n1")
 
     assert fuzz("marks", attempt, IntegrationError)[1] > 50

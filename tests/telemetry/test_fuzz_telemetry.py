@@ -40,12 +40,12 @@ def csv_lines(rng: random.Random) -> list[str]:
     return lines
 
 
-def test_csv_of_any_content_is_read_or_one_clear_line(tmp_path):
+def test_csv_of_any_content_is_read_or_one_clear_line(memory_path):
     def attempt(rng: random.Random) -> None:
         data = "\n".join(csv_lines(rng)).encode()
         if rng.random() < 0.5:
             data = broken(rng, data)
-        path = tmp_path / rng.choice(["t.csv", "t.csv.gz"])
+        path = memory_path / rng.choice(["t.csv", "t.csv.gz"])
         path.write_bytes(gzip.compress(data, 1) if path.suffix == ".gz" else data)
         if path.suffix == ".gz" and rng.random() < 0.3:
             path.write_bytes(broken(rng, path.read_bytes()))
@@ -56,7 +56,7 @@ def test_csv_of_any_content_is_read_or_one_clear_line(tmp_path):
     assert taken > 2
 
 
-def test_parquet_of_any_content_is_read_or_one_clear_line(tmp_path):
+def test_parquet_of_any_content_is_read_or_one_clear_line(memory_path):
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     kinds = [
@@ -101,8 +101,8 @@ def test_parquet_of_any_content_is_read_or_one_clear_line(tmp_path):
         except pa.ArrowException:
             return  # nothing that a file could hold
         data = stream.getvalue()
-        (tmp_path / "t.parquet").write_bytes(broken(rng, data) if rng.random() < 0.3 else data)
-        read_trace(tmp_path / "t.parquet")
+        (memory_path / "t.parquet").write_bytes(broken(rng, data) if rng.random() < 0.3 else data)
+        read_trace(memory_path / "t.parquet")
 
     refused, taken = fuzz("parquet", attempt, TelemetryError)
     assert refused > 2
