@@ -78,3 +78,25 @@ def test_noise_on_the_bus_is_counted_and_passed_over() -> None:
     assert bus.decisions.verdict("n2") is not None
     assert bus.decisions.verdict("n1") is None
     assert bus.decisions.unreadable == 1
+
+
+def test_another_place_under_the_same_name_neither_closes_nor_opens_a_node() -> None:
+    bus = Bus()
+    bus.say("rack1/n1", accept=False, until=2010.0)
+    bus.say("rack2/n1", accept=True, until=2010.0)
+    assert bus.decisions.verdict("n1") is None
+
+    bus.link.put(DECISIONS, place("rack2/n1"), b"")
+    verdict = bus.decisions.verdict("n1")
+    assert verdict is not None
+    assert verdict.refuse
+
+
+def test_a_place_whose_decision_has_ended_leaves_the_name_to_the_other() -> None:
+    bus = Bus()
+    bus.say("rack1/n1", accept=True, until=1990.0)
+    bus.say("rack2/n1", accept=False, until=2010.0)
+    verdict = bus.decisions.verdict("n1")
+
+    assert verdict is not None
+    assert verdict.refuse

@@ -12,6 +12,9 @@ from prontosched.federation.tree import name_of
 from prontosched.gates.extender import MOST_KNOWN
 from prontosched.gates.gate import Verdict, chance
 
+# Places that go by one name, of which more than one valid decision makes the node unknown.
+MOST_SENDERS = 4
+
 
 class BusDecisions:
     """Follow every decision that is put on a federation's bus.
@@ -40,13 +43,17 @@ class BusDecisions:
         self.unreadable = 0
         self._clock = clock
         self._feed = link.subscribe(DECISIONS, ">")
-        self._newest: dict[str, Verdict] = {}
+        self._newest: dict[str, dict[str, Verdict]] = {}
 
     def verdict(self, node: str) -> Verdict | None:
-        """Return the newest verdict that `node` has put on the bus."""
+        """Return the newest verdict that `node` has put on the bus; None where two senders go by that name."""
         for entry in self._feed.drain():
             self._take(entry.key, entry.value)
-        return self._newest.get(node)
+        known = list(self._newest.get(node, {}).values())
+        if len(known) > 1:
+            # Whoever has a key for any `…/n1` could otherwise speak for another place's.
+            known = [one for one in known if not one.expired(self._clock())]
+        return known[0] if len(known) == 1 else None
 
     def _take(self, key: str, value: bytes) -> None:
         try:
@@ -57,13 +64,21 @@ class BusDecisions:
             return
         name = sender.rpartition("/")[2]
         if found is None:  # the node has left
-            self._newest.pop(name, None)
+            known = self._newest.get(name, {})
+            known.pop(sender, None)
+            if not known:
+                self._newest.pop(name, None)
             return
         if found.node != sender:  # rights on the bus go by key: no node writes for another
             self.unreadable += 1
             return
         if name not in self._newest and len(self._newest) >= MOST_KNOWN:
             return
+        known = self._newest.setdefault(name, {})
+        for other in [other for other, one in known.items() if one.expired(self._clock())]:
+            del known[other]
+        if sender not in known and len(known) >= MOST_SENDERS:
+            return
         score = chance(found.probability, refuse=not found.accept)
         left = min(found.valid_until - self.link.now(), self.valid_seconds)
-        self._newest[name] = Verdict(not found.accept, score, found.reason, self._clock() + left)
+        known[sender] = Verdict(not found.accept, score, found.reason, self._clock() + left)
