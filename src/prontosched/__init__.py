@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from prontosched.pipeline.fleet import Fleet
     from prontosched.pipeline.node import Node
     from prontosched.pipeline.presets import make_fleet, make_node
-    from prontosched.pipeline.projection import Projector
-    from prontosched.pipeline.spikes import SpikeDetector
+    from prontosched.pipeline.projection import Projector, SpikeDetector
     from prontosched.signals import LearnedSignal, RejectJob
     from prontosched.subspace import Subspace, distance, extend, merge, summarise
     from prontosched.tables import replay
@@ -58,7 +57,7 @@ _HOMES = {
     "FrequentDirections": "pipeline",
     "PowerMethod": "pipeline",
     "Projector": "pipeline.projection",
-    "SpikeDetector": "pipeline.spikes",
+    "SpikeDetector": "pipeline.projection",
     "Decision": "decision",
     "Evidence": "decision",
     "Signal": "decision",

@@ -258,6 +258,25 @@ class FleetEvidence(NamedTuple):
     samples: Array
     metrics: tuple[str, ...] | None
 
+    def of(self, node: int) -> Evidence:
+        """Return the evidence of one node."""
+        rank = int(np.count_nonzero(self.singular_values[node]))
+        subspace = None
+        if self.embedded[node]:
+            subspace = Subspace(self.basis[node][:, :rank], self.singular_values[node][:rank])
+        return Evidence(
+            int(self.timestep[node]),
+            float(self.ready[node]),
+            float(self.utilisation[node]),
+            float(self.time[node]),
+            self.vectors[node],
+            subspace,
+            self.projections[node][:rank].tolist() if subspace else [],
+            self.spikes[node][:rank].tolist() if self.warm[node] else None,
+            float(self.samples[node]),
+            self.metrics,
+        )
+
 
 class FleetDecision(NamedTuple):
     """The decisions of M nodes at one timestep.

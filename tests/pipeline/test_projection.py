@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from prontosched.pipeline import FPCAEdge
-from prontosched.pipeline.projection import Projector
-from prontosched.pipeline.spikes import SpikeDetector
+from prontosched.pipeline.projection import Projector, SpikeDetector
 from prontosched.subspace import Subspace
 
 

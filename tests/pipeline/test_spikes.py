@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prontosched.pipeline.spikes import SpikeDetector
+from prontosched.pipeline.projection import SpikeDetector
 
 
 def plainly(values: np.ndarray, lag: int, threshold: float, influence: float) -> list[int | None]:

@@ -183,6 +183,10 @@ def test_cpu_ready_below_zero_is_refused_everywhere(tmp_path):
 
     with pytest.raises(ValueError, match="at least 0, NaN where unknown, got -1 at timestep 0"):
         make_node().step(np.ones(3), ready=-1.0)
+    fleet = make_fleet(nodes=3, features=3)
+    fleet.step(np.ones((3, 3)), ready=np.array([0.0, np.nan, -1.0]), present=np.array([True, True, False]))
+    with pytest.raises(ValueError, match="at least 0, NaN where unknown, got -2 at timestep 1"):
+        fleet.step(np.ones((3, 3)), ready=np.array([np.nan, -2.0, -np.inf]))
     with pytest.raises(ValueError, match="got -3 at timestep 1"):
         replay(tmp_path / "one.csv")
     ran = CliRunner().invoke(cli, ["replay", str(tmp_path / "one.csv")])

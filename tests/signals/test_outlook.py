@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from prontosched.decision import Evidence
+from prontosched.signals.heads import HORIZONS
 from prontosched.signals.learned import LearnedSignal
-from prontosched.signals.outlook import HORIZONS
 
 from .streams import lasting
 

@@ -38,8 +38,7 @@ from prontosched.pipeline import EMBEDDINGS
 from prontosched.pipeline.fleet import Fleet
 from prontosched.pipeline.node import Node
 from prontosched.pipeline.presets import PRESETS
-from prontosched.pipeline.projection import Projector
-from prontosched.pipeline.spikes import SpikeDetector
+from prontosched.pipeline.projection import Projector, SpikeDetector
 from prontosched.signals.arithmetic import Many
 from prontosched.signals.policy import DOWNTIME_WEIGHT, FIRST_SCORES, level_for
 from prontosched.signals.quantiles import WHOLE_PAST, ManySamples

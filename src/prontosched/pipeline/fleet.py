@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from prontosched.decision import NAN, FleetDecision, FleetEvidence, FleetSignal
 from prontosched.pipeline.embedding import finite_all
 from prontosched.pipeline.fpca import FPCAEdge, FPCAEdgeFleet
-from prontosched.pipeline.spikes import FleetSpikeDetector, SpikeDetector
+from prontosched.pipeline.node import check_ready
+from prontosched.pipeline.projection import FleetSpikeDetector, SpikeDetector
 from prontosched.subspace import Array, Subspace
 from prontosched.telemetry.scaling import IMPLAUSIBLE, FleetScaling, Scaling
 
@@ -109,6 +110,8 @@ class Fleet:
         if Y.shape != (self.nodes, self.features):
             raise ValueError(f"Y must be ({self.nodes}, {self.features}), got {Y.shape}: one row per node")
         here = np.ones(self.nodes, np.bool_) if present is None else np.asarray(present, np.bool_)
+        ready = self._each(ready)
+        check_ready(ready[here], self.timestep[here])
         embedded = self.embedding.ranks > 0
         parts = list(self._parts(here))
         vectors = self._project(Y, parts)
@@ -119,7 +122,7 @@ class Fleet:
         evidence = FleetEvidence(
             present=here,
             timestep=self.timestep.copy(),
-            ready=self._each(ready),
+            ready=ready,
             utilisation=self._each(utilisation),
             time=self._each(time),
             vectors=vectors,

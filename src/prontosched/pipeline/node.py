@@ -17,8 +17,7 @@ from prontosched.decision import NAN, Decision, Evidence, Signal
 from prontosched.errors import ProntoError, StateError
 from prontosched.pipeline import Embedding, find_embedding
 from prontosched.pipeline.embedding import finite
-from prontosched.pipeline.projection import Projector
-from prontosched.pipeline.spikes import SpikeDetector
+from prontosched.pipeline.projection import Projector, SpikeDetector
 from prontosched.signals import find_signal
 from prontosched.subspace import Array, Subspace, merge
 from prontosched.telemetry.scaling import IMPLAUSIBLE, Scaling
@@ -113,10 +112,8 @@ class Node:
         ready, utilisation, time
             CPU Ready and CPU utilisation now, and the clock in seconds; NaN where unknown.
         """
-        if -IMPLAUSIBLE < ready < 0.0:
-            raise ValueError(
-                f"CPU Ready must be at least 0, NaN where unknown, got {ready:g} at timestep {self.timestep}"
-            )
+        if ready < 0.0:
+            check_ready(ready, self.timestep)
         if y.__class__ is not np.ndarray or y.shape != self._shape or y.dtype is not FLOAT:
             y = self._checked(y)
         y = finite(y, IMPLAUSIBLE) if self.scaling is None else self.scaling.scale(y)
@@ -327,6 +324,14 @@ class Node:
         met = used.size and rows.shape == used.shape and np.array_equal(np.abs(rows), np.abs(used))
         node.projector.restore(parts["projector"], node.view if met else None)
         return node
+
+
+def check_ready(ready: Array | float, timestep: Any) -> None:
+    """Refuse CPU Ready below 0, of one node or of many; what is implausible counts as unknown."""
+    below = np.asarray((np.asarray(ready) > -IMPLAUSIBLE) & (np.asarray(ready) < 0.0))
+    if below.any():
+        value, at = (np.broadcast_to(found, below.shape)[below][0] for found in (ready, timestep))
+        raise ValueError(f"CPU Ready must be at least 0, NaN where unknown, got {value:g} at timestep {at}")
 
 
 # Of numbers in saved state: beyond, products overflow and a decomposition may never end.

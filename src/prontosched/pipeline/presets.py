@@ -15,8 +15,7 @@ from prontosched.pipeline import Embedding, find_embedding
 from prontosched.pipeline.embedding import check_energy_bounds
 from prontosched.pipeline.fleet import Fleet
 from prontosched.pipeline.node import Node
-from prontosched.pipeline.projection import Projector
-from prontosched.pipeline.spikes import SpikeDetector
+from prontosched.pipeline.projection import Projector, SpikeDetector
 from prontosched.signals import find_signal
 from prontosched.telemetry.scaling import Scaling
 

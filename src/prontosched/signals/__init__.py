@@ -12,23 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence, FleetSignal, Signal
+from prontosched.decision import Decision, FleetDecision, FleetEvidence, FleetSignal, Signal
 from prontosched.errors import SettingsError, suggestion
 from prontosched.signals.learned import LearnedFleet, LearnedSignal
 from prontosched.signals.reject_job import RejectJob, RejectJobFleet
-from prontosched.subspace import Subspace
 
 
 class SeparateSignals:
-    """The fleet form of a signal that has none of its own: one signal for each node, asked in turn.
-
-    Parameters
-    ----------
-    make
-        Makes the signal of one node.
-    nodes
-        How many nodes.
-    """
+    """The fleet form of a signal that has none of its own: one signal for each node, asked in turn."""
 
     def __init__(self, make: Callable[[], Signal], nodes: int) -> None:
         self.signals = [make() for _ in range(nodes)]
@@ -37,41 +28,13 @@ class SeparateSignals:
     def decide(self, evidence: FleetEvidence) -> FleetDecision:
         """Answer for one timestep of every node; absent ones keep their last answer."""
         for node in np.flatnonzero(evidence.present).tolist():
-            self._last[node] = self.signals[node].decide(_of_node(evidence, node))
-        last = self._last
-        return FleetDecision(
-            raised=np.array([decision.raised for decision in last]),
-            score=np.array([decision.score for decision in last]),
-            threshold=np.array([decision.threshold for decision in last]),
-            timestep=np.array([decision.timestep for decision in last]),
-            probability=np.array([decision.probability for decision in last]),
-            expected_ready=np.array([decision.expected_ready for decision in last]),
-            contended=np.array([decision.contended for decision in last]),
-        )
+            self._last[node] = self.signals[node].decide(evidence.of(node))
+        fields = FleetDecision._fields
+        return FleetDecision._make(np.array([getattr(one, field) for one in self._last]) for field in fields)
 
     def reason(self, node: int) -> str:
         """Say why `node` was decided as it was at the last timestep."""
         return self._last[node].reason
-
-
-def _of_node(evidence: FleetEvidence, node: int) -> Evidence:
-    """Return what one node's signal sees of a step."""
-    rank = int(np.count_nonzero(evidence.singular_values[node]))
-    subspace = None
-    if evidence.embedded[node]:
-        subspace = Subspace(evidence.basis[node][:, :rank], evidence.singular_values[node][:rank])
-    return Evidence(
-        int(evidence.timestep[node]),
-        float(evidence.ready[node]),
-        float(evidence.utilisation[node]),
-        float(evidence.time[node]),
-        evidence.vectors[node],
-        subspace,
-        evidence.projections[node][:rank].tolist() if subspace else [],
-        evidence.spikes[node][:rank].tolist() if evidence.warm[node] else None,
-        float(evidence.samples[node]),
-        evidence.metrics,
-    )
 
 
 @dataclass(frozen=True)

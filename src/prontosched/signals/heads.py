@@ -1,26 +1,32 @@
 """Linear heads that learn from each label once: logistic and least squares.
 
-Covers: `Heads`, any number of recursive Newton learners over the same inputs, and what
-they share with other nodes; `Correction`, a second head over what the embedding gives:
-aligned projections, T², SPE and the one direction of the metrics that has gone with
-contention so far.
+`Heads` are any number of recursive Newton learners over the same inputs, with what they share
+with other nodes.
 
-The heads over contention history are learned without the embedding's inputs. The
-correction learns what they miss. Each of its predictions is compared with the label,
-once without and once with the correction, and it counts only as far as it has earned
-it: where the metrics add nothing, nothing changes.
+`Correction` is a second head over what the embedding gives: aligned projections, T², SPE and the
+one direction of the metrics that has gone with contention so far. The heads over contention
+history are learned without these. The correction learns what they miss. Each of its predictions is
+compared with the label, once without and once with the correction, and it counts only as far as it
+has earned it: where the metrics add nothing, nothing changes.
+
+`Outlook` has one logistic head for each of `HORIZONS`, from seconds to minutes ahead, over a part
+of the learner's inputs. The decision itself goes by the learner's own horizon, so a fleet has none.
+Labels of a long horizon overlap, so only every fifth of a horizon is one taken. Where labels are
+still few, each head says what the present value alone would.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from operator import itemgetter, mul
 from typing import Any, ClassVar
 
 import numpy as np
 
 from prontosched.codec import pack_symmetric, unpack_symmetric
-from prontosched.signals.arithmetic import Component, One, Operations, Value
+from prontosched.signals.arithmetic import Component, One, Operations, Value, ring
+from prontosched.signals.inputs import BINS_OF, HISTORY_INPUTS, Profiles, StepClock
 from prontosched.subspace import Array
 from prontosched.telemetry.scaling import weight_of
 
@@ -45,30 +51,16 @@ def overlap(horizon: int) -> float:
 class Heads(Component):
     """Recursive Newton learners over the same inputs.
 
-    Labels are learned from a few at a time. For a least-squares head the curvature of
-    every label is 1 and the recursion is exact; for a logistic head it is p (1 − p) at
-    the prediction made. The past fades by `forgetting` per label. What was forgotten and not seen again would leave a
-    head ever less sure and ever jumpier: the trace of the inverse information never
-    exceeds its start.
+    Labels are learned from `batch` at a time. For a least-squares head the curvature of every label is 1
+    and the recursion is exact; for a logistic head it is p (1 − p) at the prediction made. The past fades
+    by `forgetting` per label. What was forgotten and not seen again would leave a head ever less sure
+    and ever jumpier: the trace of the inverse information never exceeds its start.
 
-    Parameters
-    ----------
-    prior
-        Weights before any label, `(heads, k)`.
-    ridge
-        How many labels' worth the prior counts.
-    forgetting
-        What is left of the past with each label.
-    overlap
-        How many labels in a row carry the same and count as one: against the prior, and
-        for how fast the past fades.
-    batch
-        Labels learned from at a time.
+    The weights before any label, `prior` `(heads, k)`, count as much as `ridge` labels. So many labels in a row
+    as `overlap` says carry the same and count as one: against the prior, and for how fast the past fades.
 
-    Notes
-    -----
-    Memory: `heads * k * (k + 1)` floats per node, and as much again while learning; half
-    of that for what was taken from a fleet.
+    Memory: `heads * k * (k + 1)` floats per node, and as much again while learning; half of that for what was
+    taken from a fleet.
     """
 
     SETTINGS: ClassVar[tuple[str, ...]] = ("prior", "overlap", "ridge", "batch", "fade", "cap", "identity")
@@ -168,9 +160,16 @@ class Heads(Component):
         inputs = self.waiting[at][..., None, :, :]
         across = np.swapaxes(inputs, -1, -2)
         inverse = self.inverse[at] * (1.0 / self.fade)
-        # (P⁻¹ + G)⁻¹ = (1 + P G)⁻¹ P, for the information G that the labels add.
-        added = np.matmul(across * self.waiting_curvatures[at][..., None, :], inputs)
-        inverse = np.linalg.solve(np.matmul(inverse, added) + self.identity, inverse)
+        curvatures = self.waiting_curvatures[at]
+        if 2 * self.batch < len(self.identity):
+            # A few labels X of curvatures C: (P⁻¹ + X'CX)⁻¹ = P - PX' (C⁻¹ + XPX')⁻¹ XP.
+            part = np.matmul(inputs, inverse)
+            small = np.matmul(part, across) + (1.0 / curvatures)[..., None] * np.eye(self.batch)
+            inverse = inverse - np.matmul(np.swapaxes(part, -1, -2), np.linalg.solve(small, part))
+        else:
+            # (P⁻¹ + G)⁻¹ = (1 + P G)⁻¹ P, for the information G that the labels add.
+            added = np.matmul(across * curvatures[..., None, :], inputs)
+            inverse = np.linalg.solve(np.matmul(inverse, added) + self.identity, inverse)
         # Rounding would slowly make it lopsided.
         inverse = 0.5 * (inverse + np.swapaxes(inverse, -1, -2))
         slope = np.matmul(across, self.waiting_errors[at][..., None])
@@ -211,7 +210,6 @@ class Heads(Component):
         self.weights = np.matmul(self.inverse, right[..., None])[..., 0]
 
     def _fleet_prior(self) -> tuple[Array, Array]:
-        """Return what was taken from a fleet: information, and information times weights."""
         size = self.prior.shape[-1]
         return unpack_symmetric(self.fleet_prior[:, :-size], size), self.fleet_prior[:, -size:]
 
@@ -241,8 +239,6 @@ CORRECTION_INPUTS = (
 class Correction(Component):
     """A second head, over what the embedding gives.
 
-    Notes
-    -----
     Memory: about 300 floats per node, and `d * (horizon + 1)` for the metrics.
     """
 
@@ -272,14 +268,8 @@ class Correction(Component):
     ) -> Array:
         """Return the inputs, in the order of `CORRECTION_INPUTS`; zero where there is no subspace yet.
 
-        Parameters
-        ----------
-        directions
-            Projections in units of their usual size, `DIRECTIONS` of them within `FARTHEST`; 0 where there are none.
-        along
-            The vector along the direction that went with contention.
-        embedded
-            Whether there is a subspace.
+        `directions` are `DIRECTIONS` projections in units of their usual size, within `FARTHEST`; `along` is the
+        vector along the direction that went with contention.
         """
         ops = self.ops
         on = embedded * 1.0
@@ -310,10 +300,7 @@ class Correction(Component):
     def learn(self, x: Array, vector: Array, logit: Value, label: Value, learns: Value) -> None:
         """Learn from one label what the first head missed, and keep count of what it was worth.
 
-        Parameters
-        ----------
-        x, vector, logit
-            The inputs, the telemetry vector and the first head's prediction of that time.
+        `x`, `vector` and `logit` are the inputs, the telemetry vector and the first head's prediction of that time.
         """
         ops = self.ops
         # The correction of today's weights, not of that time's: neither has seen this label.
@@ -362,3 +349,141 @@ class Correction(Component):
         length = np.sqrt(np.einsum("md,md->m", self.along, self.along))
         along = np.einsum("md,md->m", self.along, vector)
         return np.where(length > 0.0, along / np.maximum(length, 1e-300), 0.0)
+
+
+HORIZONS = (5, 30, 120, 600)
+# Labels taken in one horizon.
+PARTS = 5
+OUTLOOK_BATCH = 4
+# Larger than the other inputs, so that how often contention comes at all is learned first.
+CONSTANT = 4.0
+# A label counts if CPU Ready was known for this share of its horizon.
+KNOWN_SHARE = 0.9
+USED = (
+    "always",
+    "CPU Ready now",
+    "level over 15",
+    "level over 60",
+    "level over 240",
+    "level over 1440",
+    "highest of 15",
+    "spike rate over 10",
+    "spike rate over 60",
+    "spike rate over 1440",
+    "time since a spike",
+    "utilisation now",
+    "utilisation over 240",
+    "contention now",
+    "CPU Ready up to 3 tolerances",
+)
+_used = itemgetter(*(HISTORY_INPUTS.index(name) for name in USED[1:]))
+PROFILES = 6
+
+
+class OutlookHead(Component):
+    """The chance of contention within one horizon.
+
+    Memory: about 900 floats.
+    """
+
+    SETTINGS: ClassVar[tuple[str, ...]] = ("horizon", "stride")
+
+    def __init__(self, ops: One, horizon: int) -> None:
+        self.ops = ops
+        self.horizon = horizon
+        self.stride = horizon // PARTS
+        size = len(USED) + PROFILES
+        prior = np.zeros((1, size))
+        prior[0, 0] = -0.3 / CONSTANT
+        # The farther ahead, the less the present value tells.
+        prior[0, 1] = 2.5 - 0.32 * math.log(horizon / PARTS)
+        self.heads = Heads(ops, prior, batch=OUTLOOK_BATCH)
+        self.steps = 0
+        # Highest contention and known steps since the last label was taken, and of the parts before.
+        self.block = -1.0
+        self.known = 0
+        self.blocks = ring([-1.0] * PARTS)
+        self.knowns = ring([0] * PARTS)
+        self.inputs = ring([np.zeros(size)] * PARTS)
+        self.learns = ring([False] * PARTS)
+        # The head's weights as floats, until it learns again.
+        self._weights: list[float] = []
+
+    def chance(self, x: list[float]) -> float:
+        """Return the chance of contention within the horizon, from the inputs of `Outlook`."""
+        if not self._weights:
+            self._weights = self.heads.weights[0].tolist()
+        return 1.0 / (1.0 + math.exp(-sum(map(mul, self._weights, x))))
+
+    def learn(self, x: list[float], u: float, counts: float) -> None:
+        """Take in one step: its inputs, its contention (below 0: unknown), and whether it may be learned from."""
+        self.block = u if u > self.block else self.block
+        self.known += u >= 0.0
+        self.steps += 1
+        if self.steps % self.stride:
+            return
+        self.blocks.appendleft(self.block)
+        self.knowns.appendleft(self.known)
+        hit = max(self.blocks) >= 1.0
+        if self.learns[-1] and (hit or sum(self.knowns) >= KNOWN_SHARE * self.horizon):
+            past = self.inputs[-1]
+            p = self.chance(past.tolist())
+            self.heads.learn(past, [hit - p], [max(p * (1.0 - p), CURVATURE_FLOOR)], True)
+            self._weights = []
+        self.inputs.appendleft(np.array(x))
+        self.learns.appendleft(counts > 0.0)
+        self.block, self.known = -1.0, 0
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned."""
+        super().restore(state)
+        self._weights = []
+
+
+class Outlook(Component):
+    """The chances of contention within each of `HORIZONS`, the learner's own left out.
+
+    Memory: about 900 floats per horizon.
+    """
+
+    SETTINGS: ClassVar[tuple[str, ...]] = ("horizon",)
+
+    def __init__(self, ops: One, horizon: int) -> None:
+        self.ops = ops
+        self.horizon = horizon
+        for h in HORIZONS:
+            if h != horizon:
+                setattr(self, f"within_{h}", OutlookHead(ops, h))
+        # Shortest first; None is the learner itself.
+        ahead = sorted({*HORIZONS, horizon})
+        self._heads: list[tuple[int, OutlookHead | None]]
+        self._heads = [(h, None if h == horizon else getattr(self, f"within_{h}")) for h in ahead]
+
+    def step(
+        self, x: Array, u: float, counts: float, chance: float, clock: StepClock, profiles: Profiles
+    ) -> tuple[tuple[int, float], ...]:
+        """Learn from one step, and return the chance within each horizon, shortest first.
+
+        `chance` is that of the learner's own horizon. Within longer there can only be more; heads that
+        learn by themselves need not agree.
+        """
+        shared = [CONSTANT, *_used(x.tolist())]
+        levels, spikes = profiles.trusted_levels, profiles.trusted_spikes
+        now, interval = clock.now, clock.interval
+        highest, found = 0.0, []
+        for steps, head in self._heads:
+            within = chance
+            if head is not None:
+                # What is usual at half of the horizon and at its end.
+                end, half = now + steps * interval, now + 0.5 * steps * interval
+                inputs = shared.copy()
+                for width, bins, first in BINS_OF:
+                    i, j = first + int(half / width) % bins, first + int(end / width) % bins
+                    inputs.append(0.5 * (levels[i] + levels[j]))
+                    inputs.append(math.sqrt(0.5 * (spikes[i] + spikes[j])))
+                head.learn(inputs, u, counts)
+                within = head.chance(inputs)
+            if within > highest:
+                highest = within
+            found.append((steps, highest))
+        return tuple(found)

@@ -89,13 +89,9 @@ class History(Component):
             weights = tuple(tuple(ops.maximum(k, plain) for k in group) for group in WEIGHTS)
         level_weights, rate_weights, restless_weights = weights
         hit = spike * 1.0
-        levels, rates, restless = self.levels, self.rates, self.restless
-        for i, old in enumerate(levels):
-            levels[i] = old + level_weights[i] * (v - old)
-        for i, old in enumerate(rates):
-            rates[i] = old + rate_weights[i] * (hit - old)
-        for i, old in enumerate(restless):
-            restless[i] = old + restless_weights[i] * (size - old)
+        self.levels = _followed(self.levels, level_weights, v)
+        self.rates = _followed(self.rates, rate_weights, hit)
+        self.restless = _followed(self.restless, restless_weights, size)
         self.since = ops.where(spike, 0.0, self.since + 1.0)
         self._learn_utilisation(utilisation)
 
@@ -117,10 +113,7 @@ class History(Component):
         scale = ops.sqrt(square) + 0.01 * abs(mean) + 1e-9
         z = ops.clip((value - mean) / scale, -8.0, 8.0)
         self.used_now = ops.where(known, z, self.used_now)
-        used = self.used
-        for i, w in enumerate(USED_WEIGHTS):
-            old = used[i]
-            used[i] = old + on * ops.maximum(w, plain) * (z - old)
+        self.used = _followed(self.used, [on * ops.maximum(w, plain) for w in USED_WEIGHTS], z)
 
     def inputs(self) -> list[Value]:
         """Return the inputs, in the order of `HISTORY_INPUTS`."""
@@ -163,6 +156,11 @@ class History(Component):
         ]
 
 
+def _followed(averages: list[Value], weights: Sequence[Value], value: Value) -> list[Value]:
+    """Return the averages, each moved towards the value by its weight."""
+    return [old + weight * (value - old) for old, weight in zip(averages, weights, strict=True)]
+
+
 LEVEL_WEIGHTS = tuple(weight_of(k) for k in SHORT + LONG)
 RATE_WEIGHTS = tuple(weight_of(k) for k in RATES)
 RESTLESS_WEIGHTS = tuple(weight_of(k) for k in RESTLESS)
@@ -179,7 +177,11 @@ PERIODS = (
     ("week", 1800.0, 336, 0.3, 2.0),
 )
 BINS = sum(bins for _, _, bins, _, _ in PERIODS)
-FIRST_BINS = tuple(sum(bins for _, _, bins, _, _ in PERIODS[:i]) for i in range(len(PERIODS)))
+# Of each period: seconds per bin, bins, and where they begin in a table of all.
+BINS_OF = tuple(
+    (width, bins, sum(before[2] for before in PERIODS[:i]))
+    for i, (_, width, bins, _, _) in enumerate(PERIODS)
+)
 
 PROFILE_INPUTS = tuple(
     f"{what} at this time of the {name}" for name, *_ in PERIODS for what in ("level", "spikes", "rise")
@@ -235,27 +237,14 @@ class Profiles(Component):
         middle = -(-horizon // 2)
         looks = (sorted({1, middle, horizon}), [middle], [middle])
         self.periods = [
-            (width, bins, first, fast, unsure, ahead)
-            for (_, width, bins, fast, unsure), first, ahead in zip(PERIODS, FIRST_BINS, looks, strict=True)
+            (*bins_of, fast, unsure, ahead[0], ahead[1:], 1.0 / len(ahead))
+            for bins_of, (*_, fast, unsure), ahead in zip(BINS_OF, PERIODS, looks, strict=True)
         ]
         self.levels = ops.table(BINS)
         self.spikes = ops.table(BINS)
         self.trusted_levels = ops.table(BINS)
         self.trusted_spikes = ops.table(BINS)
         self.visits = ops.table(BINS)
-
-    def ahead(self, clock: StepClock, steps: int) -> list[Value]:
-        """Return the usual level and spike rate at half of the next `steps` and at their end, for each period."""
-        ops = self.ops
-        found: list[Value] = []
-        for width, bins, first, *_ in self.periods:
-            half, end = (
-                ops.place((clock.now + part * steps * clock.interval) / width, bins, first)
-                for part in (0.5, 1.0)
-            )
-            found.append(0.5 * (self.trusted_levels[half] + self.trusted_levels[end]))
-            found.append(ops.sqrt(0.5 * (self.trusted_spikes[half] + self.trusted_spikes[end])))
-        return found
 
     def learn(self, clock: StepClock, apart: Value, spike: Value) -> list[Value]:
         """Take in one step, and return what may follow it.
@@ -271,35 +260,31 @@ class Profiles(Component):
             Level, spike rate and greatest rise over the next steps, for each period.
         """
         ops = self.ops
+        place, sqrt = ops.place, ops.sqrt
         hit = spike * 1.0
         now, interval = clock.now, clock.interval
         visits_of, levels, spikes = self.visits, self.levels, self.spikes
         trusted_levels, trusted_spikes = self.trusted_levels, self.trusted_spikes
         found: list[Value] = []
-        for width, bins, first, fast, unsure, ahead in self.periods:
-            at = ops.place(now / width, bins, first)
+        for width, bins, first, fast, unsure, next_look, further, part in self.periods:
+            at = place(now / width, bins, first)
             share = ops.minimum(interval / width, 1.0)
-            visits = visits_of[at] + share
+            visits_of[at] = visits = visits_of[at] + share
             k = share * ops.clip(1.0 / visits, fast, 1.0)
             trust = visits / (visits + unsure)
             level, rate = levels[at], spikes[at]
-            level = level + k * (apart - level)
-            rate = rate + k * (hit - rate)
-            here = trust * level
-            visits_of[at] = visits
-            levels[at] = level
-            spikes[at] = rate
-            trusted_levels[at] = here
+            levels[at] = level = level + k * (apart - level)
+            spikes[at] = rate = rate + k * (hit - rate)
+            trusted_levels[at] = here = trust * level
             trusted_spikes[at] = trust * rate
-            at = ops.place((now + ahead[0] * interval) / width, bins, first)
+            at = place((now + next_look * interval) / width, bins, first)
             level = highest = trusted_levels[at]
             rate = trusted_spikes[at]
-            for steps in ahead[1:]:
-                at = ops.place((now + steps * interval) / width, bins, first)
+            for steps in further:
+                at = place((now + steps * interval) / width, bins, first)
                 there = trusted_levels[at]
                 level = level + there
                 rate = rate + trusted_spikes[at]
                 highest = ops.maximum(there, highest)
-            part = 1.0 / len(ahead)
-            found += [part * level, ops.sqrt(part * rate), highest - here]
+            found += (part * level, sqrt(part * rate), highest - here)
         return found

@@ -1,7 +1,7 @@
-"""The default signal: what a node has learned about its own contention.
+"""The default signal: what a node has learned about its own contention, and why it decided so in words.
 
-Covers: `LearnedSignal`, for one node, and `LearnedFleet`, for many at once with the same
-decisions. Both carry a step's evidence to `learner.ContentionLearner` and its result back.
+`LearnedSignal` is for one node, `LearnedFleet` for many at once with the same decisions. Both carry a
+step's evidence to `learner.ContentionLearner` and its result back; `reason` makes a sentence of it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence, one_line
 from prontosched.signals.arithmetic import Many, One, Operations
 from prontosched.signals.heads import DIRECTIONS, FARTHEST
+from prontosched.signals.inputs import OFFSET
 from prontosched.signals.learner import ContentionLearner, StepInput
 from prontosched.signals.policy import DEFAULTS, Policy
-from prontosched.signals.reasons import MetricContext, reason
 from prontosched.signals.record import SignalFigures
 from prontosched.subspace import Array
 
@@ -27,6 +28,20 @@ from prontosched.subspace import Array
 LARGEST = 1e12
 NOTHING = np.zeros(0)
 NO_DIRECTIONS = [0.0] * DIRECTIONS
+# Inputs that are one thing to a reader: its name, and the first of them in `INPUTS`.
+SUBJECTS = {
+    "CPU Ready now": 1,
+    "its level lately": 9,
+    "its recent peaks": 12,
+    "utilisation": 21,
+    "the time of day": 25,
+}
+NAMES, FIRST = tuple(SUBJECTS), np.array(list(SUBJECTS.values()))
+NAMED = 2
+# The logarithm of CPU Ready at the tolerance, as the learner keeps it.
+CONTENDED = math.log(1.0 + OFFSET)
+# A subject is named if it adds at least this share of the largest contribution.
+WORTH_NAMING = 0.4
 
 
 class _LearnedForm:
@@ -107,7 +122,7 @@ class LearnedSignal(_LearnedForm):
         result = learner.step(now, known=known, enforcing=self.enforcing)
         chance = learner.chance()
         outlook = self._outlook(chance)
-        context = _context(evidence, now) if result.raised else None
+        context = _context(evidence) if result.raised else None
         return Decision(
             result.raised,
             learner.learned,
@@ -121,21 +136,17 @@ class LearnedSignal(_LearnedForm):
         )
 
     def _outlook(self, chance: float) -> tuple[tuple[int, float], ...]:
-        """Return the chance within each horizon, shortest first; nothing while CPU Ready is unknown."""
+        """Return the chance within each horizon; nothing while CPU Ready is unknown."""
         learner = self.learner
-        further = learner.outlook.step(
-            learner.inputs[0], learner.contention[0], learner.counts[0], learner.clock, learner.profiles
+        found = learner.outlook.step(
+            learner.inputs[0],
+            learner.contention[0],
+            learner.counts[0],
+            chance,
+            learner.clock,
+            learner.profiles,
         )
-        if learner.unknown > self.policy.horizon:
-            return ()
-        pairs = [(self.policy.horizon, chance), *zip(learner.outlook.horizons, further, strict=True)]
-        pairs.sort()
-        # Within longer there can only be more; heads that learn by themselves need not agree.
-        highest, found = 0.0, []
-        for horizon, within in pairs:
-            highest = within if within > highest else highest
-            found.append((horizon, highest))
-        return tuple(found)
+        return () if learner.unknown > self.policy.horizon else found
 
     def _input(self, evidence: Evidence) -> StepInput:
         vector = NOTHING if evidence.vector is None else evidence.vector
@@ -194,31 +205,11 @@ class LearnedSignal(_LearnedForm):
         return self.learner.record.figures()
 
 
-def _context(evidence: Evidence, now: StepInput) -> MetricContext:
-    subspace = evidence.subspace
-    if subspace is None or not now.embedded:
-        return MetricContext(now.vector, None, None, evidence.metrics)
-    sizes = subspace.singular_values / math.sqrt(evidence.samples)
-    return MetricContext(now.vector, subspace.basis, sizes, evidence.metrics)
-
-
 class LearnedFleet(_LearnedForm):
-    """`LearnedSignal` for many nodes.
+    """`LearnedSignal` for many nodes; `options` are those of `Policy`, the same for all.
 
-    Node i draws its exceptions as a single signal with seed `seed + i` does.
-
-    Parameters
-    ----------
-    nodes
-        How many.
-    enforcing
-        Whether decisions are obeyed.
-    options
-        As in `Policy`, the same for all nodes.
-
-    Notes
-    -----
-    Memory: as in `LearnedSignal`, per node.
+    Node i draws its exceptions as a single signal with seed `seed + i` does. Memory: as in
+    `LearnedSignal`, per node.
     """
 
     def __init__(self, nodes: int, *, enforcing: bool = False, **options: Any) -> None:
@@ -227,9 +218,8 @@ class LearnedFleet(_LearnedForm):
         super().__init__(Many(nodes), Policy(**options), enforcing=enforcing)
         self.nodes = nodes
         self._evidence: FleetEvidence | None = None
-        self._raised = np.zeros(nodes, dtype=bool)
-        self._contended = np.zeros(nodes, dtype=bool)
-        self._last = [np.zeros(nodes) for _ in range(4)]
+        # Raised, contended, score, threshold, chance and CPU Ready expected, of each node's last step.
+        self._last = [np.zeros(nodes, kind) for kind in (bool, bool, float, float, float, float)]
 
     def decide(self, evidence: FleetEvidence) -> FleetDecision:
         """Answer for one timestep of every node; absent nodes keep what they last had."""
@@ -246,36 +236,21 @@ class LearnedFleet(_LearnedForm):
                 self._step(nodes, part, _only(now, nodes), known=is_known)
                 self.learner.put(nodes, part)
         self._evidence = evidence
-        score, threshold, probability, expected = (values.copy() for values in self._last)
-        return FleetDecision(
-            self._raised.copy(),
-            score,
-            threshold,
-            evidence.timestep,
-            probability,
-            expected,
-            self._contended.copy(),
-        )
+        raised, contended, score, threshold, probability, expected = (v.copy() for v in self._last)
+        return FleetDecision(raised, score, threshold, evidence.timestep, probability, expected, contended)
 
     def _step(self, nodes: Any, learner: ContentionLearner, now: StepInput, *, known: bool) -> None:
         """Step some nodes, and keep what was decided of them."""
         result = learner.step(now, known=known, enforcing=self.enforcing)
-        self._raised[nodes] = result.raised
-        self._contended[nodes] = result.contended
-        found = (learner.learned, result.threshold, learner.chance(), learner.expected)
+        decided = (result.raised, result.contended, learner.learned, result.threshold)
+        found = (*decided, learner.chance(), learner.expected)
         for last, values in zip(self._last, found, strict=True):
             last[nodes] = values
 
     def reason(self, node: int) -> str:
         """Say why `node` was decided as it was at the last timestep."""
-        raised = bool(self._raised[node])
-        evidence = self._evidence
-        context = None
-        if evidence is not None and raised:
-            context = MetricContext(evidence.vectors[node], None, None, evidence.metrics)
-            if evidence.embedded[node] and evidence.samples[node] > 0.0:
-                sizes = evidence.singular_values[node] / np.sqrt(evidence.samples[node])
-                context = context._replace(basis=evidence.basis[node], sizes=sizes)
+        raised = bool(self._last[0][node])
+        context = _context(self._evidence.of(node)) if raised and self._evidence is not None else None
         return reason(self.learner, context, raised=raised, node=node)
 
 
@@ -307,3 +282,127 @@ def _inputs(evidence: FleetEvidence) -> StepInput:
 
 def _only(now: StepInput, nodes: NDArray[np.int64]) -> StepInput:
     return StepInput._make([v[nodes] for v in x] if isinstance(x, list) else x[nodes] for x in now)
+
+
+class MetricContext(NamedTuple):
+    """What is needed to name metrics: the vector, and the directions, their strengths and vectors behind them."""
+
+    vector: Array
+    basis: Array
+    strengths: Array
+    samples: float
+    metrics: tuple[str, ...]
+
+
+def _context(evidence: Evidence) -> MetricContext | None:
+    """Return where the reason takes the names of metrics from; None where there are no names or no directions."""
+    subspace, vector, metrics = evidence.subspace, evidence.vector, evidence.metrics
+    if subspace is None or vector is None or metrics is None or not evidence.samples > 0:
+        return None
+    return MetricContext(vector, subspace.basis, subspace.singular_values, evidence.samples, metrics)
+
+
+def reason(
+    learner: ContentionLearner, context: MetricContext | None, *, raised: bool, node: int | None = None
+) -> str:
+    """Return one sentence for the last step of a node, of `node` among many; the context names metrics."""
+    policy, admission, clock = learner.policy, learner.admission, learner.clock
+    facts = (
+        learner.unknown,
+        clock.interval,
+        clock.measured,
+        learner.expected,
+        learner.logit,
+        learner.record.demoted,
+        learner.trust(),
+        admission.spent,
+        admission.limited,
+        admission.exempt,
+        learner.level,
+    )
+    if node is not None:
+        facts = tuple(fact[node].item() for fact in facts)
+    unknown, interval, measured, expected, logit, demoted, trust, spent, limited, exempt, level = facts
+    if unknown:
+        known = logit > -9.0  # where a learner begins, and falls back to after a horizon without CPU Ready
+        way = "going by the last known value" if known else "accepting"
+        return f"CPU Ready unknown for {unknown} step{'s' if unknown > 1 else ''}: {way}"
+    ahead = _duration(policy.horizon * interval) if measured else f"{policy.horizon} steps"
+    chance = 100.0 / (1.0 + math.exp(-logit))
+    text = f"CPU Ready {_short(expected)}{learner.unit} expected within {ahead}"
+    text += f", chance of contention {round(chance)} %" if chance >= 1.0 else ", contention unlikely"
+    if raised:
+        drivers = _drivers(learner, context, node)
+        text += f"; driven by {drivers}" if drivers else ""
+        if logit < admission.close_at and level < CONTENDED:
+            text += "; refusing until the end is sure"
+    if demoted and not policy.quota:
+        text += "; no better than a coin lately: acting on the present value"
+    elif trust < 1.0:
+        text += "; still learning: acting mostly on the present value"
+    if limited:
+        text += f"; held open, {policy.hourly_limit:.0%} of this hour was refused already"
+    elif spent:
+        text += f"; held open, the budget of {policy.budget:.0%} goes to worse moments"
+    elif exempt:
+        text += "; held open as an exception, to keep learning"
+    return text
+
+
+@lru_cache(maxsize=64)  # a regular clock asks for the same again and again
+def _duration(seconds: float) -> str:
+    """Return a time in seconds, or minutes where it is long."""
+    if seconds >= 120.0:
+        return f"{seconds / 60.0:.3g} min"
+    # A measured interval is never quite round.
+    return f"{seconds:.0f} s" if seconds >= 10.0 else f"{seconds:.2g} s"
+
+
+def _short(value: float) -> str:
+    """Return a value with about three digits, never in powers of ten."""
+    return f"{value:.0f}" if value >= 100.0 else f"{value:.3g}" if value >= 0.001 else "0"
+
+
+def _drivers(learner: ContentionLearner, context: MetricContext | None, node: int | None) -> str:
+    """Name what sets the present apart from this node's usual state, strongest first."""
+    at: Any = ... if node is None else node
+    apart = learner.inputs[0][at] - learner.usual[at]
+    apart *= learner.heads.weights[at][0]
+    found = list(zip(np.add.reduceat(apart, FIRST).tolist(), NAMES, strict=True))
+    trusted = learner.correction.trust() if node is None else learner.correction.trust()[node]
+    if trusted > 0.0:
+        coefficients, inputs = learner.correction.heads.weights[at][0], learner.correction_inputs[0][at]
+        correction = float(trusted * coefficients.dot(inputs))
+        if correction > 0.0:
+            metrics = _metrics(learner, context, coefficients, inputs, at)
+            found += [(correction / (1 + i), name) for i, name in enumerate(metrics)]
+    found.sort(reverse=True)
+    strongest = found[0][0]
+    if strongest <= 0.0:
+        return ""
+    return ", ".join(name for part, name in found[:NAMED] if part >= WORTH_NAMING * strongest)
+
+
+def _metrics(
+    learner: ContentionLearner, context: MetricContext | None, coefficients: Array, inputs: Array, at: Any
+) -> list[str]:
+    """Return the metrics that add most to the correction."""
+    if context is None:
+        return ["the other metrics"]
+    half = coefficients.size // 2
+    both = coefficients[:half] + coefficients[half:]
+    rank = min(DIRECTIONS, context.basis.shape[1])
+    sizes = context.strengths[:rank] / math.sqrt(context.samples)
+    linear = context.basis[:, :rank] @ np.where(sizes > 0.0, both[:rank] / np.maximum(sizes, 1e-12), 0.0)
+    along = learner.correction.along[at]
+    length = float(np.sqrt(along.dot(along)))
+    spread = float(np.sqrt(np.asarray(learner.correction.squares[2])[at])) + 1e-3
+    if length > 0.0:
+        linear = linear + both[DIRECTIONS + 2] / (length * spread) * along
+    part = linear * context.vector
+    # T² and SPE are sums of squares: each metric has its share.
+    surprise = both[DIRECTIONS : DIRECTIONS + 2] * inputs[DIRECTIONS : DIRECTIONS + 2]
+    squares = context.vector**2
+    part = part + max(float(surprise.sum()), 0.0) * squares / max(float(squares.sum()), 1e-12)
+    strongest = np.argsort(-part, kind="stable")[:NAMED]
+    return [context.metrics[i] for i in strongest if part[i] > 0.0]

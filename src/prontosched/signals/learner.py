@@ -17,7 +17,15 @@ import numpy as np
 
 from prontosched.errors import StateError
 from prontosched.signals.arithmetic import Component, One, Operations, Value, ring
-from prontosched.signals.heads import BATCH, CORRECTION_INPUTS, CURVATURE_FLOOR, Correction, Heads, overlap
+from prontosched.signals.heads import (
+    BATCH,
+    CORRECTION_INPUTS,
+    CURVATURE_FLOOR,
+    Correction,
+    Heads,
+    Outlook,
+    overlap,
+)
 from prontosched.signals.inputs import (
     HISTORY_INPUTS,
     OFFSET,
@@ -26,7 +34,6 @@ from prontosched.signals.inputs import (
     Profiles,
     StepClock,
 )
-from prontosched.signals.outlook import Outlook
 from prontosched.signals.policy import Admission, AdmissionResult, Policy, Tolerance
 from prontosched.signals.record import SignalRecord
 from prontosched.subspace import Array
