@@ -1,10 +1,9 @@
 """One formula for one node and for many: the operations that differ, and the state of both.
 
-Covers: `One`, where a quantity of a node is a Python float; `Many`, where it is an array
-over nodes; `Component`, the base of every part of the learned signal that keeps state.
-The learned signal is written once, over these, so a fleet decides as its nodes would.
-Python floats are several times faster than arrays of length one, which is why a single
-node is not a fleet of one.
+The learned signal is written once over `One`, where a quantity of a node is a Python float, or `Many`,
+where it is an array over nodes, so a fleet decides as its nodes would. Python floats are several times
+faster than arrays of length one, which is why a single node is not a fleet of one. `Component` is the
+base of every part of the learned signal that keeps state.
 """
 
 from __future__ import annotations
@@ -100,23 +99,11 @@ class One:
         return x
 
     def any(self, condition: Value) -> Value:
-        """Tell whether the condition holds anywhere."""
+        """Tell whether the condition holds for any node."""
         return condition
 
-    def top(self, x: Value) -> int:
-        """Return the largest of a whole number over nodes."""
-        return int(x)
-
-    def both(self, a: Value, b: Value) -> Value:
-        """Tell whether a and b hold."""
-        return a and b
-
-    def either(self, a: Value, b: Value) -> Value:
-        """Tell whether a or b holds."""
-        return a or b
-
     def no(self, a: Value) -> Value:
-        """Tell whether a does not hold."""
+        """Tell whether a does not hold; `&` and `|` serve both forms."""
         return not a
 
     def uniform(self, seed: Value, counter: Value) -> Value:
@@ -128,13 +115,7 @@ class One:
 
 
 class Many:
-    """Operations on the quantities of many nodes at once.
-
-    Parameters
-    ----------
-    nodes
-        How many.
-    """
+    """The same operations on the quantities of many nodes at once."""
 
     log: ClassVar[Any] = staticmethod(np.log)
     sqrt: ClassVar[Any] = staticmethod(np.sqrt)
@@ -142,8 +123,6 @@ class Many:
     maximum: ClassVar[Any] = staticmethod(np.maximum)
     minimum: ClassVar[Any] = staticmethod(np.minimum)
     clip: ClassVar[Any] = staticmethod(np.clip)
-    both: ClassVar[Any] = staticmethod(np.logical_and)
-    either: ClassVar[Any] = staticmethod(np.logical_or)
     no: ClassVar[Any] = staticmethod(np.logical_not)
     exp: ClassVar[Any] = staticmethod(lambda x: np.exp(np.minimum(x, 709.0)))
     largest: ClassVar[Any] = staticmethod(lambda values: np.maximum.reduce(list(values)))
@@ -153,7 +132,6 @@ class Many:
     whole: ClassVar[Any] = staticmethod(lambda x: x.astype(np.int64))
     column: ClassVar[Any] = staticmethod(lambda x: x[:, None])
     any: ClassVar[Any] = staticmethod(lambda condition: bool(np.any(condition)))
-    top: ClassVar[Any] = staticmethod(lambda x: int(x.max()) if x.size else 0)
 
     def __init__(self, nodes: int) -> None:
         self.lead: tuple[int, ...] = (nodes,)

@@ -207,14 +207,14 @@ class StepClock(Component):
             return
         step = time - self.now
         # `seen`: two real times are needed to tell an interval. Pauses are not intervals.
-        counts = ops.both(ops.both(known, self.seen), step > 0.0)
+        counts = known & self.seen & (step > 0.0)
         usual = self.interval + 0.05 * (ops.minimum(step, 3.0 * self.interval) - self.interval)
         # A clock that jumped between the first two times has measured years: halve it until it fits again.
         usual = ops.where(step < 0.1 * self.interval, 0.5 * self.interval, usual)
         self.interval = ops.where(counts, ops.where(self.measured, usual, step), self.interval)
-        self.measured = ops.either(self.measured, counts)
+        self.measured = self.measured | counts
         self.now = ops.where(known, time, self.now + self.interval)
-        self.seen = ops.either(self.seen, known)
+        self.seen = self.seen | known
 
 
 class Profiles(Component):

@@ -202,7 +202,7 @@ class ContentionLearner(Component):
         ops = self.ops
         highest = ops.largest(self.contention)
         hit = highest >= 1.0
-        complete = ops.either(hit, ops.smallest(self.contention) >= 0.0)
+        complete = hit | (ops.smallest(self.contention) >= 0.0)
         counts = ops.where(complete, self.counts[-1], 0.0)
         learns = counts > 0.0
         if ops.any(spike):
@@ -222,7 +222,7 @@ class ContentionLearner(Component):
         curvature = ops.maximum(p * (1.0 - p), CURVATURE_FLOOR)
         self.correction.learn(self.correction_inputs[-1], self.vectors[-1], self.logits[-1], hit, learns)
         self.heads.learn(x, [happened - p, off], [curvature, ops.full(1.0)], learns)
-        self.positives = self.positives + ops.both(learns, hit)
+        self.positives = self.positives + (learns & hit)
 
     def _learn_offsets(self, happened: Value, learns: Value) -> None:
         """Move the offset of quiet or of contended steps by a Newton step on this label."""
@@ -237,15 +237,16 @@ class ContentionLearner(Component):
 
     def _learn_onset(self, spike: Value) -> None:
         ops = self.ops
-        onset = ops.both(spike, ops.largest(list(self.contention)[1:] or [ops.full(0.0)]) < 1.0)
+        before = ops.largest(list(self.contention)[1:] or [ops.full(0.0)])
+        onset = spike & (before < 1.0)
         if not ops.any(onset):
             return
         lead = ops.full(0)
         undisturbed = ops.full(True)
         for back, (wanted, counts) in enumerate(zip(self.wanted, self.counts, strict=True), start=1):
             lead = ops.where(wanted, back, lead)
-            undisturbed = ops.both(undisturbed, counts > 0.0)
-        self.record.learn_onset(lead, ops.both(onset, undisturbed))
+            undisturbed = undisturbed & (counts > 0.0)
+        self.record.learn_onset(lead, onset & undisturbed)
 
     def _score(self, now: StepInput, u: Value, spike: Value) -> None:
         """Find the score, the log odds and the CPU Ready expected: `learned`, `logit` and `expected`."""

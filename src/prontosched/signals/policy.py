@@ -18,6 +18,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+
 from prontosched.errors import SettingsError
 from prontosched.signals.arithmetic import Component, Operations, Value
 from prontosched.signals.inputs import StepClock
@@ -273,7 +275,7 @@ class HourLimit(Component):
         passed = ops.maximum(minute - self.minute, 0)
         if not ops.any(passed > 0):
             return
-        for i in range(min(ops.top(passed), MINUTES)):
+        for i in range(min(int(np.max(passed)), MINUTES)):
             slot = ops.place(self.minute + 1 + i, MINUTES)
             self.minutes[slot] = ops.where(passed > i, 0.0, self.minutes[slot])
         self.minute = self.minute + passed
@@ -399,10 +401,10 @@ class Admission(Component):
         if policy.quota:
             return self._spend_quota(score, known=known, enforcing=enforcing)
         present = u >= 1.0
-        early = ops.both(present, logit < self.open_at)
+        early = present & (logit < self.open_at)
         self.present_steps = self.present_steps + present
         may_accept = self.present_accepted + 1 <= EARLY_SHARE * self.present_steps
-        opens = ops.both(early, ops.both(trusted, may_accept))
+        opens = early & trusted & may_accept
         self._advance(logit, present, opens, clock.interval)
         act = self.refusing
         threshold = ops.full(self.close_at)
@@ -413,16 +415,16 @@ class Admission(Component):
             threshold = ops.maximum(affordable, self.close_at)
             if known:
                 self.budget.learn(score)
-            allowed = ops.both(act, ops.both(self.budget.affords(), score > threshold))
+            allowed = act & self.budget.affords() & (score > threshold)
             self.spent = act != allowed
             act = allowed
         if policy.hourly_limit is not None:
             self.limit.advance(clock.now)
-            allowed = ops.both(act, self.limit.allows(clock.interval))
+            allowed = act & self.limit.allows(clock.interval)
             self.limited = act != allowed
             act = allowed
         raised, counts = self._explore(act, enforcing=enforcing)
-        self.present_accepted = self.present_accepted + ops.both(present, ops.no(raised))
+        self.present_accepted = self.present_accepted + (present & ops.no(raised))
         if policy.budget is not None:
             self.budget.spend(raised)
         if policy.hourly_limit is not None and ops.any(raised):
@@ -432,14 +434,14 @@ class Admission(Component):
     def _advance(self, logit: Value, present: Value, opens: Value, seconds: Value) -> None:
         """Close or open: at once where contention is likely or there, late where it has passed."""
         ops, policy = self.ops, self.policy
-        closes = ops.either(logit >= self.close_at, ops.both(present, ops.no(opens)))
+        closes = (logit >= self.close_at) | (present & ops.no(opens))
         self.unlikely = ops.where(closes, 0.0, self.unlikely + seconds)
-        self.calm = ops.where(ops.either(closes, logit >= self.open_at), 0.0, self.calm + seconds)
-        passed = ops.either(self.calm >= policy.calm, self.unlikely >= UNLIKELY_TIMES * policy.calm)
-        over = ops.both(passed, self.refused >= policy.hold)
+        self.calm = ops.where(closes | (logit >= self.open_at), 0.0, self.calm + seconds)
+        passed = (self.calm >= policy.calm) | (self.unlikely >= UNLIKELY_TIMES * policy.calm)
+        over = passed & (self.refused >= policy.hold)
         # While contention is there, waiting for calm would only repeat what was earned.
-        stays = ops.both(self.refusing, ops.no(ops.either(over, opens)))
-        self.refusing = ops.either(closes, stays)
+        stays = self.refusing & ops.no(over | opens)
+        self.refusing = closes | stays
         self.refused = ops.where(self.refusing, self.refused + seconds, 0.0)
 
     def _spend_quota(self, score: Value, *, known: bool, enforcing: bool) -> AdmissionResult:
@@ -462,7 +464,7 @@ class Admission(Component):
                 self.exempt = ops.full(False)
             return act, counts
         self._except(act)
-        raised = ops.both(act, ops.no(self.exempt))
+        raised = act & ops.no(self.exempt)
         share = max(self.policy.explore, 1e-9)
         return raised, ops.where(raised, 0.0, ops.where(self.exempt, 1.0 / share, counts))
 
@@ -478,8 +480,8 @@ class Admission(Component):
         each = (policy.horizon + self.excepted) / (1.0 + self.exceptions)
         draw = ops.uniform(self.seed, self.counter)
         self.counter = self.counter + ops.where(act, 1, 0)
-        starts = ops.both(ops.both(act, ops.no(within)), draw * each < policy.explore)
+        starts = act & ops.no(within) & (draw * each < policy.explore)
         self.excepting = ops.where(starts, policy.horizon - 1, ops.maximum(self.excepting - 1, 0))
-        self.exempt = ops.both(act, ops.either(starts, within))
+        self.exempt = act & (starts | within)
         self.exceptions = self.exceptions + ops.where(starts, 1.0, 0.0)
         self.excepted = self.excepted + ops.where(self.exempt, 1.0, 0.0)

@@ -99,26 +99,26 @@ class SignalRecord(Component):
         self.spikes = fade * self.spikes + label * counts
         self.hits = fade * self.hits + label * wanted_counts
         self.labels = self.labels + counted
-        due = self.ops.both(counted, self.labels % JUDGED_EVERY == 0)
+        due = counted & (self.labels % JUDGED_EVERY == 0)
         if self.ops.any(due):
             self._judge(due)
 
     def learn_early(self, early: Value, label: Value, counts: Value) -> None:
         """Take in whether contention went on, or came back within the horizon, where its end was foreseen."""
         ops = self.ops
-        counted = ops.both(early, counts > 0.0) * 1.0
+        counted = (early & (counts > 0.0)) * 1.0
         fade = 1.0 - counted * FADES
         self.early_steps = fade * self.early_steps + counted * counts
         self.early_hits = fade * self.early_hits + counted * counts * label
         apart = self.early_steps / self.horizon
         share = self.early_hits / ops.maximum(self.early_steps, 1.0)
         error = ops.sqrt(0.25 / ops.maximum(apart, 1.0))
-        self.trusted_early = ops.both(apart >= ENOUGH_EARLY, share + 2.0 * error < 0.5)
+        self.trusted_early = (apart >= ENOUGH_EARLY) & (share + 2.0 * error < 0.5)
 
     def learn_onset(self, lead: Value, counts: Value) -> None:
         """Take in how many steps before the onset of contention the signal was first raised; 0: it was not."""
         ops = self.ops
-        seen = ops.both(counts, lead > 0)
+        seen = counts & (lead > 0)
         self.foreseen = ops.where(seen, (1.0 - FADES) * self.foreseen + 1.0, self.foreseen)
         self.leads = ops.where(seen, (1.0 - FADES) * self.leads + lead, self.leads)
 
@@ -126,15 +126,15 @@ class SignalRecord(Component):
         ops = self.ops
         # Labels overlap over a horizon, so that many of them count as one.
         apart = self.spikes / self.horizon
-        enough = ops.both(due, ops.both(self.weights >= LONG, apart >= ENOUGH_SPIKES))
+        enough = due & (self.weights >= LONG) & (apart >= ENOUGH_SPIKES)
         if not ops.any(enough):
             return
         downtime = self.raised / ops.maximum(self.steps, 1e-9)
         recall = self.hits / ops.maximum(self.spikes, 1e-9)
         error = ops.sqrt(downtime * (1.0 - downtime) / ops.maximum(apart, 1.0))
-        worse = ops.both(enough, recall < downtime + error)
-        better = ops.both(enough, recall > downtime + 2.0 * error)
-        self.demoted = ops.both(ops.either(self.demoted, worse), ops.no(better))
+        worse = enough & (recall < downtime + error)
+        better = enough & (recall > downtime + 2.0 * error)
+        self.demoted = (self.demoted | worse) & ops.no(better)
 
     def figures(self) -> SignalFigures:
         """Return the record of one node as shares; NaN where there is nothing to divide by."""
