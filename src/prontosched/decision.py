@@ -1,13 +1,10 @@
-"""Stage 5: the evidence of one timestep, and the decision it leads to.
-
-Covers: what passes between a node and its signal, for one node. The signals
-themselves are in `prontosched.signals`.
-"""
+"""Stage 5: the evidence of one timestep, and the decision it leads to: what passes between a node and its signal."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -88,6 +85,7 @@ class Decision(NamedTuple):
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Evidence:
     """All that is known of one timestep when a signal decides.
 
@@ -115,42 +113,16 @@ class Evidence:
         Names of the metrics, or None.
     """
 
-    __slots__ = (
-        "metrics",
-        "projections",
-        "ready",
-        "samples",
-        "spikes",
-        "subspace",
-        "time",
-        "timestep",
-        "utilisation",
-        "vector",
-    )
-
-    def __init__(
-        self,
-        timestep: int,
-        ready: float = NAN,
-        utilisation: float = NAN,
-        time: float = NAN,
-        vector: Array | None = None,
-        subspace: Subspace | None = None,
-        projections: list[float] | None = None,
-        spikes: list[int] | None = None,
-        samples: float = 0.0,
-        metrics: tuple[str, ...] | None = None,
-    ) -> None:
-        self.timestep = timestep
-        self.ready = ready
-        self.utilisation = utilisation
-        self.time = time
-        self.vector = vector
-        self.subspace = subspace
-        self.projections = [] if projections is None else projections
-        self.spikes = spikes
-        self.samples = samples
-        self.metrics = metrics
+    timestep: int
+    ready: float = NAN
+    utilisation: float = NAN
+    time: float = NAN
+    vector: Array | None = None
+    subspace: Subspace | None = None
+    projections: list[float] = field(default_factory=list)
+    spikes: list[int] | None = None
+    samples: float = 0.0
+    metrics: tuple[str, ...] | None = None
 
     @property
     def t_squared(self) -> float:
@@ -215,46 +187,24 @@ class Signal(Protocol):
 
 
 class FleetEvidence(NamedTuple):
-    """The evidence of one timestep for M nodes at once; arrays with a leading axis.
+    """The evidence of one timestep for M nodes at once: arrays `(M, …)` of what `Evidence` has for one.
 
-    `present` tells which nodes step now; signals leave the state of the others alone.
-    Ranks differ between nodes: directions beyond a node's rank are zero in
-    `projections`, `spikes` and `singular_values`.
-
-    Attributes
-    ----------
-    present
-        `(M,)` bool.
-    timestep
-        `(M,)` int, each node's own position.
-    ready, utilisation, time
-        `(M,)`, NaN where unknown.
-    vectors
-        Scaled vectors `(M, d)`.
-    projections, spikes, singular_values
-        `(M, r)`.
-    basis
-        `(M, d, r)`.
-    embedded
-        `(M,)` bool: the node has a subspace.
-    warm
-        `(M,)` bool: the detector's lag has filled.
-    samples
-        `(M,)`, as in `Evidence`.
+    Signals leave the state of nodes alone that are not present. Ranks differ between nodes: directions
+    beyond a node's rank are zero.
     """
 
-    present: NDArray[np.bool_]
-    timestep: NDArray[np.int64]
+    present: NDArray[np.bool_]  # which nodes step now
+    timestep: NDArray[np.int64]  # each node's own position
     ready: Array
     utilisation: Array
     time: Array
-    vectors: Array
-    projections: Array
-    spikes: NDArray[np.int8]
-    singular_values: Array
-    basis: Array
-    embedded: NDArray[np.bool_]
-    warm: NDArray[np.bool_]
+    vectors: Array  # (M, d)
+    projections: Array  # (M, r)
+    spikes: NDArray[np.int8]  # (M, r)
+    singular_values: Array  # (M, r)
+    basis: Array  # (M, d, r)
+    embedded: NDArray[np.bool_]  # the node has a subspace
+    warm: NDArray[np.bool_]  # the detector's lag has filled
     samples: Array
     metrics: tuple[str, ...] | None
 

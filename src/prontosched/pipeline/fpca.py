@@ -1,9 +1,7 @@
-"""FPCA-Edge with adaptive rank, the paper's own embedding.
+"""FPCA-Edge with adaptive rank, the paper's own embedding: of one stream, and of many at once.
 
-Covers: one stream (`FPCAEdge`) and many at once (`FPCAEdgeFleet`). The fleet batches
-the same updates over nodes whose block is full; nodes whose weak directions the Gram
-matrix cannot resolve are updated one by one. Merging the results of several nodes is
-in `prontosched.subspace`.
+`FPCAEdgeFleet` batches the updates of `FPCAEdge` over nodes whose block is full; nodes whose weak
+directions the Gram matrix cannot resolve are updated one by one.
 """
 
 from __future__ import annotations
@@ -243,14 +241,8 @@ class FPCAEdge:
     def next_rank(self, strengths: Array, shown: int, waited: int, features: int) -> int:
         """Return the rank after a block, by the energy of the weakest direction shown.
 
-        Parameters
-        ----------
-        strengths
-            Of all directions followed.
-        shown
-            The rank so far.
-        waited
-            Blocks since it last changed.
+        `strengths` are those of all directions followed, `shown` is the rank so far, and `waited` the blocks
+        since it last changed.
         """
         if self.energy_bounds is None or waited < self.holdoff:
             return shown
@@ -376,28 +368,10 @@ def gram_of(rows: Array) -> Array | None:
 
 
 class FPCAEdgeFleet:
-    """Follow the leading subspaces of M streams.
+    """Follow the leading subspaces of M streams, with the settings of `like`.
 
-    Parameters
-    ----------
-    nodes, features
-        M and d.
-    like
-        Whose rank, block size, forgetting and energy bounds to use.
-    lag
-        Vectors to project again on new directions.
+    `lag` vectors are projected again on new directions.
 
-    Attributes
-    ----------
-    rows
-        Aligned directions as rows, `(M, width, d)`; zero beyond a node's rank.
-    strengths
-        Singular values `(M, width)`; zero beyond a node's rank.
-    ranks
-        Directions shown, `(M,)`; 0 while a node has no subspace.
-
-    Notes
-    -----
     Memory: `nodes * features * (2 * width + spare + block_size)` floats, with `width`
     the rank, or the largest rank where it adapts; `lag` more if that is longer than a
     block.
@@ -421,6 +395,8 @@ class FPCAEdgeFleet:
         self.lag = lag
         # The past first, each direction times its strength; then the block.
         self.slab = np.zeros((nodes, self.depth + like.block_size, features))
+        # Aligned directions as rows, singular values, and the number of directions shown: 0 where there is no
+        # subspace. What lies beyond a node's rank is zero.
         self.rows = np.zeros((nodes, self.width, features))
         self.strengths = np.zeros((nodes, self.width))
         self.ranks = np.zeros(nodes, np.intp)

@@ -1,10 +1,9 @@
 """The inputs of the learned signal that any node can give: its own contention, and the clock.
 
-Covers: `History`, with levels, trends, spike rates and restlessness of CPU Ready, and
-utilisation; `StepClock`, the time a signal goes by; `Profiles`, what CPU Ready usually does
-at the time of the hour, day and week that the next steps fall on. Where no clock time
-comes with the telemetry a step counts as a minute.
-Does not cover: inputs from the embedding; see `heads.Correction`.
+`History` has levels, trends, spike rates and restlessness of CPU Ready, and utilisation. `Profiles` has
+what CPU Ready usually does at the time of the hour, day and week that the next steps fall on, by the
+`StepClock`. Where no clock time comes with the telemetry a step counts as a minute. Inputs from the
+embedding are in `heads.Correction`.
 """
 
 from __future__ import annotations
@@ -52,8 +51,6 @@ class History(Component):
     equal ratios count alike, and an idle node stays finite. Averages start as plain
     means, so that the first value is not remembered for weeks.
 
-    Notes
-    -----
     Memory: some forty floats per node.
     """
 
@@ -224,8 +221,6 @@ class Profiles(Component):
     towards 0 by how seldom its bin was visited: a profile that knows nothing says
     nothing.
 
-    Notes
-    -----
     Memory: five floats for each of 684 bins.
     """
 
@@ -247,17 +242,9 @@ class Profiles(Component):
         self.visits = ops.table(BINS)
 
     def learn(self, clock: StepClock, apart: Value, spike: Value) -> list[Value]:
-        """Take in one step, and return what may follow it.
+        """Take in one step: how far v is from its slow average, and whether it is contention.
 
-        Parameters
-        ----------
-        apart, spike
-            The distance of v from its slow average, and whether it is contention.
-
-        Returns
-        -------
-        inputs
-            Level, spike rate and greatest rise over the next steps, for each period.
+        Returned are level, spike rate and greatest rise over the next steps, for each period.
         """
         ops = self.ops
         place, sqrt = ops.place, ops.sqrt

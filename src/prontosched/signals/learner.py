@@ -1,10 +1,9 @@
 """The learned signal's one step, for one node or for many.
 
-Covers: `ContentionLearner`. Labels that have come due are learned, the present is turned
-into inputs, the inputs into a score, the score into a decision. `share` and `start_from`
-exchange what the two heads over contention history learned: their inputs mean the same on
-every node. The correction is not shared: each node's directions are its own.
-Does not cover: where the numbers come from (`learned`) and the words for them (`reasons`).
+Labels that have come due are learned, the present is turned into inputs, the inputs into a score, the
+score into a decision. `share` and `start_from` exchange what the two heads over contention history
+learned: their inputs mean the same on every node. The correction is not shared: each node's directions
+are its own.
 """
 
 from __future__ import annotations
@@ -80,14 +79,6 @@ class StepInput(NamedTuple):
 class ContentionLearner(Component):
     """Everything the learned signal holds of one node or of many.
 
-    Attributes
-    ----------
-    learned, logit, expected
-        Of the last step: the score, the log odds of contention within the horizon and the
-        CPU Ready expected there.
-
-    Notes
-    -----
     Memory: about 11,600 floats and `d * (horizon + 1)` per node; 8,200 more for a
     percentile tolerance.
     """
@@ -133,7 +124,7 @@ class ContentionLearner(Component):
         self.early = ring(ops.full(False) for _ in range(horizon))
         self.counts = ring(ops.full(0.0) for _ in range(horizon))  # how many steps its label stands for
         self.unknown = ops.full(0)
-        # Of the last step, for the reason in words and for a step without CPU Ready.
+        # Of the last step: the score, the log odds of contention within the horizon, and the CPU Ready expected.
         self.level = ops.full(math.log(OFFSET))
         self.learned = ops.full(0.0)
         self.logit = ops.full(-9.0)
@@ -147,15 +138,7 @@ class ContentionLearner(Component):
         self.vectors = ring(np.zeros((*self.ops.lead, features)) for _ in self.vectors)
 
     def step(self, now: StepInput, *, known: bool, enforcing: bool) -> AdmissionResult:
-        """Learn what has come due, and decide.
-
-        Parameters
-        ----------
-        known
-            Whether CPU Ready is; over many nodes, of all of them or of none.
-        enforcing
-            Whether the decision will be obeyed.
-        """
+        """Learn what has come due, and decide. CPU Ready is `known` of all nodes or of none."""
         ops = self.ops
         self.clock.advance(now.time)
         u = self._contention(now.ready) if known else ops.full(-1.0)

@@ -1,9 +1,7 @@
 """What the operator asks for, and what follows from a chance of contention.
 
-Covers: `Policy`, the settings, checked once; `Tolerance`, which turns CPU Ready into units
-of what counts as contention; `Admission`, which decides: hysteresis, the present value,
-caps and exceptions; `Budget` and `HourLimit`, how much may be refused.
-Does not cover: the forecast; see `learner`.
+`Policy` holds the settings, checked once. `Tolerance` says what counts as contention. `Admission` decides:
+hysteresis, the present value, caps and exceptions. `Budget` and `HourLimit` bound how much is refused.
 
 A node refuses from `likelihood` on, for at least `hold` seconds, and accepts again once the
 chance has been below `reopen` for `calm` seconds. A chance between the two is waited out
@@ -116,13 +114,7 @@ class Policy:
 
 
 def log_odds(chance: float) -> float:
-    """Return the logarithm of the odds of a chance.
-
-    Examples
-    --------
-    >>> log_odds(0.5)
-    0.0
-    """
+    """Return the logarithm of the odds of a chance."""
     return math.log(chance / (1.0 - chance))
 
 
@@ -160,8 +152,6 @@ DEFAULTS = Policy()
 class Tolerance(Component):
     """What counts as contention: a fixed value, or a percentile of the node's own past.
 
-    Notes
-    -----
     Memory: nothing for a fixed value; two rows of 4,096 floats for a percentile, of the whole past.
     """
 
@@ -202,8 +192,6 @@ class Budget(Component):
     its share. Its memory is long on purpose: contention comes in bad days, and a
     controller that evens out every hour refuses on the good ones instead.
 
-    Notes
-    -----
     Memory: two rows of 1,024 floats per node.
     """
 
@@ -250,8 +238,6 @@ class HourLimit(Component):
     A minute that has partly left the hour still counts in full, so the limit holds
     for every stretch of sixty minutes, not only for hours of the clock.
 
-    Notes
-    -----
     Memory: 61 floats per node.
     """
 
@@ -296,49 +282,19 @@ class HourLimit(Component):
 
 
 class AdmissionResult(NamedTuple):
-    """What is decided of one step.
-
-    Attributes
-    ----------
-    raised
-        Whether the step is refused.
-    contended
-        Whether it would be refused if no cap or exception held the node open.
-    wanted
-        Whether it would be refused if no exception did.
-    threshold
-        The score above which the step is refused.
-    counts
-        How many steps the step's label stands for; 0 when it was really refused.
-    early
-        Whether the forecast expects present contention to end at once.
-    """
+    """What is decided of one step."""
 
     raised: Value
-    contended: Value
-    wanted: Value
-    threshold: Value
-    counts: Value
-    early: Value
+    contended: Value  # whether it would be refused if no cap or exception held the node open
+    wanted: Value  # whether it would be refused if no exception did
+    threshold: Value  # the score above which the step is refused
+    counts: Value  # how many steps the step's label stands for; 0 when it was really refused
+    early: Value  # whether the forecast expects present contention to end at once
 
 
 class Admission(Component):
     """Decide from chances of contention, within the policy.
 
-    Attributes
-    ----------
-    refusing
-        Whether the node refuses, caps and exceptions aside.
-    refused, unlikely, calm
-        For how many seconds on end it has refused, the chance has been below `likelihood`,
-        and below `reopen`.
-    present_steps, present_accepted
-        Steps with contention at the time, and how many of those were accepted.
-    spent, limited, exempt
-        Whether the last decision accepts for want of budget, for the hour's limit, or as an exception.
-
-    Notes
-    -----
     Memory: twelve numbers per node; with a budget two rows of 1,024 floats more, with an
     hourly limit 61 floats.
     """
@@ -350,10 +306,13 @@ class Admission(Component):
         self.policy = policy
         self.close_at = log_odds(policy.likelihood)
         self.open_at = log_odds(min(policy.reopen, policy.likelihood))
+        # Whether the node refuses, caps and exceptions aside; for how many seconds on end it has done so, the
+        # chance has been below `likelihood`, and below `reopen`.
         self.refusing = ops.full(False)
         self.refused = ops.full(0.0)
         self.unlikely = ops.full(0.0)
         self.calm = ops.full(0.0)
+        # Steps with contention at the time, and how many of those were accepted.
         self.present_steps = ops.full(0)
         self.present_accepted = ops.full(0)
         self.excepting = ops.full(0)
@@ -361,6 +320,7 @@ class Admission(Component):
         self.counter = ops.full(0)
         self.exceptions = ops.full(0.0)
         self.excepted = ops.full(0.0)
+        # Whether the last decision accepts for want of budget, for the hour's limit, or as an exception.
         self.spent = ops.full(False)
         self.limited = ops.full(False)
         self.exempt = ops.full(False)
@@ -382,20 +342,9 @@ class Admission(Component):
     ) -> AdmissionResult:
         """Decide for one step.
 
-        Parameters
-        ----------
-        score
-            What a budget ranks steps by.
-        logit
-            Log odds of contention within the horizon.
-        u
-            CPU Ready in units of the tolerance; below 0 where unknown.
-        trusted
-            Whether the forecast has earned to accept during contention.
-        known
-            Whether CPU Ready is known.
-        enforcing
-            Whether the decision will be obeyed.
+        `score` is what a budget ranks steps by, `logit` the log odds of contention within the horizon, `u` CPU
+        Ready in units of the tolerance (below 0 where not `known`). `trusted` tells whether the forecast has
+        earned to accept during contention, `enforcing` whether the decision will be obeyed.
         """
         ops, policy = self.ops, self.policy
         if policy.quota:

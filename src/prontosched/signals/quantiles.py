@@ -1,6 +1,6 @@
-"""Quantiles of a long past in bounded memory.
+"""Quantiles of a long past in bounded memory, from a self-thinning sample of a stream.
 
-Covers: a self-thinning sample of a stream. It takes every value until it is full,
+It takes every value until it is full,
 then drops every second one and takes half as many from then on, so that it covers
 the past evenly. From a longest stride on it replaces its oldest values instead.
 `OneSample` serves one node, `ManySamples` many, with equal answers. The evaluator takes
@@ -48,8 +48,6 @@ class _Sample(Component):
 class OneSample(_Sample):
     """A thinned sample of one stream.
 
-    Notes
-    -----
     Memory: two rows of `size` floats.
     """
 
@@ -107,8 +105,6 @@ class OneSample(_Sample):
 class ManySamples(_Sample):
     """Thinned samples of many streams, each at its own place.
 
-    Notes
-    -----
     Memory: two rows of `size` floats per stream.
 
     Examples
@@ -162,13 +158,7 @@ class ManySamples(_Sample):
         return self.quantiles(np.reshape(level, (-1, 1)))[:, 0]
 
     def quantiles(self, levels: Array) -> Array:
-        """Return several quantiles of each stream, `(streams, n)`; infinite where it has no value yet.
-
-        Parameters
-        ----------
-        levels
-            `(streams, n)`, or `(1, n)` for the same of all.
-        """
+        """Return quantiles `(streams, n)` for as many levels, or `(1, n)` of them; infinite before the first value."""
         count = self.sorted_count[:, None]
         place = np.minimum((levels * count).astype(np.int64), count - 1)
         np.maximum(place, 0, out=place)

@@ -1,7 +1,7 @@
 """A node's own record: what its signal was worth, against a coin.
 
-Covers: recall, precision, lead time and refused capacity over a long, fading window,
-and whether the signal has been better than refusing at random as often.
+It has recall, precision, lead time and refused capacity over a long, fading window, and whether the
+signal has been better than refusing at random as often.
 
 A refusal that works prevents what it foresaw, so a step that was refused has no
 label. Steps in the shadow (nothing enforced), accepted steps, and the would-be
@@ -57,8 +57,6 @@ class SignalFigures(NamedTuple):
 class SignalRecord(Component):
     """Fading counts of labelled steps.
 
-    Notes
-    -----
     Memory: twelve numbers per node.
     """
 
@@ -81,15 +79,7 @@ class SignalRecord(Component):
         self.trusted_early = ops.full(False)
 
     def learn(self, wanted: Value, label: Value, counts: Value) -> None:
-        """Take in one labelled step.
-
-        Parameters
-        ----------
-        wanted
-            Whether the learned rule would have refused it.
-        counts
-            How many steps it stands for: 0 where the label is not known.
-        """
+        """Take in one labelled step: whether the rule would have refused it, and how many steps it stands for."""
         counted = counts > 0.0
         fade = 1.0 - counted * FADES
         wanted_counts = wanted * counts
