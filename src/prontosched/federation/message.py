@@ -1,8 +1,8 @@
 """The messages of the federation: summaries up, the global view down, decisions to anyone.
 
 Covers: the messages as values and as bytes: versioned, bounded, and checked on arrival.
-Anyone on the bus can send anything. What passes the checks cannot break a merge, nor
-outweigh honest members. Numbers travel as float32: they describe standardised data, where
+Anyone on the bus can send anything. What passes the checks cannot break a merge, and no
+sender's directions outweigh the others'. Statistics are added as they are. Numbers travel as float32: they describe standardised data, where
 that is far finer than the truncation of a subspace. Names of metrics travel once, as a schema.
 """
 
