@@ -534,7 +534,6 @@ def federation(folder: Path, seed: int) -> Iterator[Federation]:
             made.close()
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_whatever_fails_nodes_decide_and_the_view_comes_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
