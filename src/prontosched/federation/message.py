@@ -2,8 +2,9 @@
 
 Covers: the messages as values and as bytes: versioned, bounded, and checked on arrival.
 Anyone on the bus can send anything. What passes the checks cannot break a merge, and no
-sender's directions outweigh the others'. Statistics are added as they are. Numbers travel as float32: they describe standardised data, where
-that is far finer than the truncation of a subspace. Names of metrics travel once, as a schema.
+sender's directions outweigh the others'. Statistics are added as they are. Numbers travel as
+float32: they describe standardised data, where that is far finer than the truncation of a
+subspace. Names of metrics travel once, as a schema.
 """
 
 from __future__ import annotations
