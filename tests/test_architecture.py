@@ -34,7 +34,7 @@ PURE = {
     "decision",
     "signals",
     "evaluation.competitors",
-    "telemetry.counters",
+    "telemetry.source",
     "telemetry.scaling",
     "telemetry.synthetic",
     "federation.tree",

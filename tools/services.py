@@ -29,6 +29,7 @@ import click
 from prontosched.cli.options import Duration
 
 REGULAR = {"logs": 60.0, "backup": 300.0, "build": 600.0}
+ROWS, SCALE = 2_600_000, 8  # of the data that jobs work on, and of the database
 IRREGULAR = ("go build", "c++ build", "compress", "sort", "queries", "requests", "one thread", "checksum")
 CPP = """#include <algorithm>
 #include <iostream>
@@ -56,19 +57,51 @@ class Job:
 class Server:
     """The services, a folder for what jobs read and write, and what ran so far."""
 
-    def __init__(self, folder: Path, rng: random.Random) -> None:
+    def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
-        self.rng = rng
+        self.seed = seed
         self.done: list[Job] = []
         self.stop = threading.Event()
         self.database_port, self.web_port = free_port(), free_port()
+        self._threads: list[threading.Thread] = []
+        self._running: set[subprocess.Popen[str]] = set()
+        self._errors: list[Exception] = []
         binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
         if not binaries:
             raise click.ClickException("PostgreSQL must be installed (apt-get install postgresql), got none")
         self.postgres = binaries[-1]
 
+    def generator(self, name: str) -> random.Random:
+        """Return a generator of its own for a thread, so that each draws the same whatever the others do."""
+        return random.Random(f"{self.seed} {name}")
+
+    def start(self, target: Callable[..., None], *values: object) -> None:
+        """Run something beside the rest until the end; if it fails, that is the end."""
+
+        def guarded() -> None:
+            try:
+                target(*values)
+            except Exception as error:
+                if not self.stop.is_set():
+                    self._errors.append(error)
+                    self.stop.set()
+
+        self._threads.append(threading.Thread(target=guarded))
+        self._threads[-1].start()
+
+    def finish(self) -> None:
+        """End what still runs, and raise what went wrong first."""
+        self.stop.set()
+        while living := [thread for thread in self._threads if thread.is_alive()]:
+            for process in list(self._running):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+            living[0].join(0.2)
+        if self._errors:
+            raise self._errors[0]
+
     def shell(self, line: str, *, seconds: float = 300.0) -> None:
-        """Run one fixed command line in the folder; a job that fails ends the recording with its message."""
+        """Run one fixed command line in the folder; one that fails ends everything with its message."""
         environment = {
             **os.environ,
             "PGHOST": str(self.folder),
@@ -78,21 +111,29 @@ class Server:
             "GOFLAGS": "-p=4",
             "GOCACHE": str(self.folder / f"go-{threading.get_ident()}"),
         }
-        done = subprocess.run(
+        process = subprocess.Popen(
             ["/bin/bash", "-c", f"set -o pipefail; {line}"],
             cwd=self.folder,
             env=environment,
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=seconds,
-            check=False,
+            start_new_session=True,
         )
-        if done.returncode and not self.stop.is_set():
-            raise click.ClickException(f"{line} must succeed: {done.stderr.strip()[-300:]}")
+        self._running.add(process)
+        try:
+            _, said = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)
+            _, said = process.communicate()
+        finally:
+            self._running.discard(process)
+        if process.returncode and not self.stop.is_set():
+            raise click.ClickException(f"{line} must succeed: {said.strip()[-300:]}")
 
-    def command(self, kind: str) -> str:
+    def command(self, kind: str, rng: random.Random) -> str:
         """Return the command line of one kind of job; sizes are drawn anew each time."""
-        size, seconds = self.rng.uniform(0.4, 1.0), self.rng.randint(6, 22)
+        size, seconds = rng.uniform(0.4, 1.0), rng.randint(6, 22)
         if kind == "logs":
             return "gzip -kf9 log"
         if kind == "backup":
@@ -100,7 +141,7 @@ class Server:
         if kind in ("build", "c++ build"):
             return f"ls cpp/*.cc | head -{int(3 + 8 * size)} | xargs -P4 -n1 g++ -O1 -c -o /dev/null"
         if kind == "go build":
-            package = self.rng.choice(["net/http", "crypto/tls", "go/types", "encoding/json"])
+            package = rng.choice(["net/http", "crypto/tls", "go/types", "encoding/json"])
             return (
                 f"rm -rf $GOCACHE; cd /usr/local/go/src && go build -o /dev/null {package}; rm -rf $GOCACHE"
             )
@@ -116,32 +157,36 @@ class Server:
             return f"timeout {seconds} sha512sum /dev/zero || true"
         return "find /usr -xdev -type f -size -200k | head -20000 | xargs cat | sha256sum"
 
-    def run(self, kind: str, *, regular: bool) -> None:
+    def run(self, kind: str, rng: random.Random, *, regular: bool) -> None:
         """Run one job and keep when it ran."""
         start = time.time()
-        self.shell(self.command(kind))
+        self.shell(self.command(kind, rng))
+        if self.stop.is_set():  # it was cut off
+            return
         self.done.append(Job(kind, regular, round(start, 2), round(time.time() - start, 2)))
 
     def every(self, kind: str, period: float) -> None:
         """Run a job at each full period, until the end."""
+        rng = self.generator(kind)
         while not self.stop.wait(period - time.time() % period):
-            self.run(kind, regular=True)
+            self.run(kind, rng, regular=True)
 
     def at_random(self, mean: float) -> None:
         """Run irregular jobs, exponentially apart, until the end."""
-        while not self.stop.wait(self.rng.expovariate(1 / mean)):
-            self.run(self.rng.choice(IRREGULAR), regular=False)
+        rng = self.generator("irregular")
+        while not self.stop.wait(rng.expovariate(1 / mean)):
+            self.run(rng.choice(IRREGULAR), rng, regular=False)
+
+    def query(self, seconds: float) -> None:
+        """Send the database about forty transactions a second, until the end."""
+        self.shell(f"pgbench -n -c 4 -R 40 -T {max(1, int(seconds))} bench", seconds=seconds + 60)
 
     def visit(self) -> None:
         """Ask the web server for a page about fifteen times a second, until the end."""
-        while not self.stop.wait(self.rng.expovariate(15.0)):
+        rng = self.generator("visits")
+        while not self.stop.wait(rng.expovariate(15.0)):
             with urllib.request.urlopen(f"http://127.0.0.1:{self.web_port}/page", timeout=30) as answer:
                 answer.read()
-
-
-def start(target: Callable[..., None], *values: object, **named: object) -> None:
-    """Run something beside the rest; it ends with the program."""
-    threading.Thread(target=target, args=values, kwargs=named, daemon=True).start()
 
 
 def free_port() -> int:
@@ -161,10 +206,8 @@ def services(server: Server) -> Iterator[None]:
     initdb = [str(server.postgres / "initdb"), "-A", "trust", str(database)]
     subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, user="postgres", group="postgres")
     (folder / "page").write_text("<p>" + "busy " * 4000)
-    rows = (
-        f"{server.rng.random()} {server.rng.getrandbits(64):x} GET /page/{i % 997}\n"
-        for i in range(2_600_000)
-    )
+    rng = server.generator("data")
+    rows = (f"{rng.random()} {rng.getrandbits(64):x} GET /page/{i % 997}\n" for i in range(ROWS))
     (folder / "data").write_text("".join(rows))
     (folder / "log").write_bytes((folder / "data").read_bytes()[:12_000_000])
     (folder / "cpp").mkdir()
@@ -182,15 +225,13 @@ def services(server: Server) -> Iterator[None]:
         subprocess.Popen(["nginx", "-c", str(folder / "nginx.conf")], stderr=subprocess.DEVNULL),
     ]
     try:
-        server.shell(
-            "for i in $(seq 100); do pg_isready -q && break; sleep .1; done; createdb bench && pgbench -q -i -s 8 bench"
-        )
+        server.shell("for i in $(seq 100); do pg_isready -q && break; sleep .1; done; createdb bench")
+        server.shell(f"pgbench -q -i -s {SCALE} bench")
         yield
     finally:
         server.stop.set()
-        for process in reversed(started):
-            process.send_signal(signal.SIGINT if process is started[0] else signal.SIGTERM)
         for process in started:
+            process.send_signal(signal.SIGINT)  # both end at once on it
             process.wait(30)
 
 
@@ -204,18 +245,17 @@ def services(server: Server) -> Iterator[None]:
 def command(seconds: float, seed: int, pause: float, out: Path | None) -> None:
     """Serve, build, back up and compress on this machine, and leave it calm in between."""
     with tempfile.TemporaryDirectory(prefix="services-", ignore_cleanup_errors=True) as name:
-        server = Server(Path(name), random.Random(seed))
+        server = Server(Path(name), seed)
         with services(server):
             click.echo(f"services are up; {seconds:.0f} s to go", err=True)
             begin = time.time()
-            clients = f"pgbench -n -c 4 -R 40 -T {int(seconds)} bench"
-            start(server.shell, clients, seconds=seconds + 60)
-            start(server.visit)
-            start(server.at_random, pause)
+            server.start(server.query, seconds)
+            server.start(server.visit)
+            server.start(server.at_random, pause)
             for kind, period in REGULAR.items():
-                start(server.every, kind, period)
-            time.sleep(seconds)
-            server.stop.set()
+                server.start(server.every, kind, period)
+            server.stop.wait(seconds)
+            server.finish()
             if out is not None:
                 ran = sorted(map(asdict, server.done), key=lambda job: job["start"])
                 out.write_text(

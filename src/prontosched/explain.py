@@ -19,15 +19,7 @@ _FIRST_WORD = re.compile(r"[^\W\d_]+")
 
 
 class Part(NamedTuple):
-    """One metric's part in something.
-
-    Attributes
-    ----------
-    share
-        Its part of the whole, in [0, 1].
-    sign
-        +1 when it moves along with the whole, −1 against it.
-    """
+    """One metric's share of something, in [0, 1], and its sign: +1 when it moves along with the whole, else −1."""
 
     metric: str
     share: float
@@ -37,17 +29,9 @@ class Part(NamedTuple):
 class Direction(NamedTuple):
     """One direction of a subspace in words.
 
-    Attributes
-    ----------
-    strength
-        Its part of the sum of squared singular values, in [0, 1].
-    parts
-        The metrics with the largest shares, largest first. The first one is said to go up: a
-        direction and its opposite are the same.
-    sign
-        −1 where a projection on the basis goes down when that first metric goes up, else +1.
-    families
-        Shares by what the metrics' names begin with, largest first.
+    `strength` is its part of the sum of squared singular values. `parts` are the metrics with the largest shares,
+    largest first; the first is said to go up, for a direction and its opposite are the same. `sign` is −1 where a
+    projection goes down when that metric goes up. `families` are shares by what the metrics' names begin with.
     """
 
     number: int
@@ -116,15 +100,7 @@ def drivers(
 
 
 class Change(NamedTuple):
-    """How one subspace differs from the one before it.
-
-    Attributes
-    ----------
-    distance
-        How far it moved, blind to signs and rotation.
-    gained, lost
-        The metrics whose part in the whole subspace grew or shrank most.
-    """
+    """How far a subspace moved, blind to signs and rotation, and whose part in it grew and shrank most."""
 
     distance: float
     rank_before: int

@@ -40,38 +40,23 @@ def parts_folder(out: Path) -> Path:
 def join_parts(out: Path, *, format: CsvFormat | ParquetFormat | None = None) -> int:
     """Join the parts of a recording to one file, remove them, and return its rows."""
     folder = parts_folder(out)
-    chosen = format if format is not None else choose_format(out)
+    chosen = format if format is not None else _format_of(out)
     parts = sorted(folder.glob(f"part-*{chosen.suffix}"))
     if not parts:
         raise TelemetryError(f"{folder}: a recording must have at least one closed part, got none")
     whole = out.with_name(f".{out.name}.joining")
     rows = chosen.join(parts, whole)
-    synchronise(whole)
+    _synchronise(whole)
     os.replace(whole, out)
     shutil.rmtree(folder)
     return rows
 
 
 class Recorder:
-    """Write samples into part files next to the file they will be joined to.
+    """Write samples into part files next to `out`, the file they will be joined to, which must not exist yet.
 
-    Parameters
-    ----------
-    out
-        The joined file, ending in .parquet or .csv. Must not exist yet.
-    part_seconds
-        A part is closed when it is as old as this, or when it is large.
-    single_precision
-        Store metrics as 32-bit numbers (Parquet only).
-
-    Attributes
-    ----------
-    rows, parts
-        Rows taken so far, and parts closed so far.
-
-    Notes
-    -----
-    Memory: the rows of the open part, at most a million numbers.
+    A part is closed when it is as old as `part_seconds`, or when it is large. With `single_precision` metrics
+    are 32-bit numbers (Parquet only). Memory: the rows of the open part, at most a million numbers.
     """
 
     def __init__(
@@ -80,7 +65,7 @@ class Recorder:
         self.out = out
         self.rows = 0
         self.parts = 0
-        self._format = choose_format(out, single_precision=single_precision)
+        self._format = _format_of(out, single_precision=single_precision)
         self._part_seconds = part_seconds
         self._folder = parts_folder(out)
         if out.exists():
@@ -115,7 +100,7 @@ class Recorder:
             unfinished = self._folder / f".{name}.writing"
             try:
                 self._format.write(unfinished, _table(self._open))
-                synchronise(unfinished)
+                _synchronise(unfinished)
                 os.replace(unfinished, self._folder / name)
             except OSError as error:
                 raise TelemetryError(
@@ -161,8 +146,7 @@ def _table(samples: list[Sample]) -> dict[str, Any]:
     return table
 
 
-def choose_format(path: Path, *, single_precision: bool = False) -> CsvFormat | ParquetFormat:
-    """Return the format that the file's name asks for."""
+def _format_of(path: Path, *, single_precision: bool = False) -> CsvFormat | ParquetFormat:
     if path.suffix == ".csv":
         return CsvFormat()
     if path.suffix == ".parquet":
@@ -170,8 +154,7 @@ def choose_format(path: Path, *, single_precision: bool = False) -> CsvFormat | 
     raise TelemetryError(f"{path}: a recording must end in .parquet or .csv")
 
 
-def synchronise(path: Path) -> None:
-    """Force a file's content to the disk."""
+def _synchronise(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -194,7 +177,7 @@ class CsvFormat:
         with path.open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(table)
-            columns = [values if name == "node" else _texts(values) for name, values in table.items()]
+            columns = (v if name == "node" else [repr(float(one)) for one in v] for name, v in table.items())
             writer.writerows(zip(*columns, strict=True))
 
     def join(self, parts: Sequence[Path], path: Path) -> int:
@@ -216,18 +199,8 @@ class CsvFormat:
         return rows
 
 
-def _texts(values: Any) -> list[str]:
-    return [repr(value) for value in map(float, values)]
-
-
 class ParquetFormat:
-    """Parquet, compressed with zstd.
-
-    Parameters
-    ----------
-    single_precision
-        Store metrics as 32-bit numbers; time, CPU Ready and utilisation keep 64.
-    """
+    """Parquet, compressed with zstd; time, CPU Ready and utilisation have 64 bits in single precision too."""
 
     suffix = ".parquet"
 
@@ -282,20 +255,8 @@ class ParquetFormat:
 class RecordingProgress:
     """How far a recording is.
 
-    Attributes
-    ----------
-    timesteps
-        Readings so far.
-    rows
-        Rows written so far: one per node and timestep.
-    late
-        Readings that started more than half an interval late.
-    seconds
-        Time since the start.
-    probes
-        Probes whose slowdown was recorded.
-    ready
-        CPU Ready of the last reading, the mean over nodes; NaN if unknown.
+    `timesteps` are readings, `rows` one per node and timestep, `late` the readings that started more than half an
+    interval late, `probes` those whose slowdown was recorded, and `ready` the mean over nodes at the last reading.
     """
 
     timesteps: int = 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prontosched.telemetry.counters import Rates
+from prontosched.telemetry.source import Rates
 
 
 def feed(*readings: float, seconds: float = 1.0) -> list[float]:

@@ -85,6 +85,40 @@ def test_a_single_waiting_thread_is_found_by_sampling_and_then_followed(tmp_path
     assert estimates[-10:] == pytest.approx([0.5] * 10)
 
 
+def test_new_threads_are_looked_for_while_the_kernel_counts_more(tmp_path: Path) -> None:
+    processes = Processes(tmp_path, 20)
+    scanner = scanner_of(processes)
+    scanner.scan(20.0)
+    for number, leader in ((3000, 3000), (1090, 1000)):
+        folder = tmp_path / str(leader) / "task" / str(number)
+        folder.mkdir(parents=True)
+        (folder / "schedstat").write_text("1 250000000 1\n")
+    processes.wait({1000: 1_000_000})
+
+    before, process = scanner.scan(20.0), scanner.scan(21.0)
+    processes.wait({1000: 1_000_000})
+    both = scanner.scan(22.0)
+
+    assert [seen.threads for seen in (before, process, both)] == [20, 21, 22]
+    assert [seen.born for seen in (before, process, both)] == [0, 1, 1]
+    assert both.seconds == pytest.approx(0.251)
+    scanner.close()
+
+
+def test_a_process_that_ended_is_noticed_though_none_is_new(tmp_path: Path) -> None:
+    processes = Processes(tmp_path, 40)
+    scanner = scanner_of(processes)
+    scanner.scan(40.0)
+    for path in sorted((tmp_path / "1020").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (tmp_path / "1020").rmdir()
+
+    seen = scanner.scan(20.0)
+
+    assert (seen.threads, seen.processes) == (20, 1)
+    scanner.close()
+
+
 def test_a_number_used_again_by_another_process_is_a_new_thread(tmp_path: Path) -> None:
     processes = Processes(tmp_path, 20)
     scanner = scanner_of(processes)

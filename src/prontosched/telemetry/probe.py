@@ -30,16 +30,9 @@ DRIFT = 1.4
 
 
 class Probed(NamedTuple):
-    """What one probe found.
+    """What one probe found, and what the node said (`state`) when it started.
 
-    Attributes
-    ----------
-    slowdown
-        Wall time over CPU time, at least 1; NaN where the agent's own quota held it back.
-    state
-        What the node said when it started.
-    cpu_seconds
-        CPU time that it took.
+    `slowdown` is wall time over CPU time, at least 1; NaN where the agent's own quota held it back.
     """
 
     slowdown: float
@@ -52,8 +45,6 @@ class Probe:
 
     Parameters
     ----------
-    root
-        Folder that holds `proc` and `sys`.
     prepare
         Called once in the probe's thread, before its first work: leaves the thread out of CPU Ready.
     every_seconds
@@ -106,14 +97,7 @@ class Probe:
     def poll(self, now: float, *, ready: float = math.nan, state: str = "") -> Probed | None:
         """Start a probe if one is due, and return what the last one found, once; never waits.
 
-        Parameters
-        ----------
-        now
-            On a clock that never jumps.
-        ready
-            CPU Ready, percent per CPU.
-        state
-            What the node says at this moment.
+        `now` is on a clock that never jumps; `ready` and `state` are what the node says at this moment.
         """
         found = self._take()
         if ready >= STIR_READY_PERCENT or state != self._state:

@@ -12,7 +12,6 @@ import http.client
 import math
 import os
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,8 +24,7 @@ import numpy as np
 from prontosched.errors import TelemetryError
 from prontosched.extras import missing_extra
 from prontosched.subspace import Array
-from prontosched.telemetry.counters import Rates
-from prontosched.telemetry.source import MIXED_NOTE, Sample
+from prontosched.telemetry.source import MIXED_NOTE, Rates, Sample
 
 PAGE_LIMIT_BYTES = 16_000_000
 PIECE_BYTES = 65536
@@ -68,8 +66,6 @@ class PrometheusSource:
     ----------
     trouble
         By node why the last page could not be had.
-    failures
-        By node how often that was so.
 
     Notes
     -----
@@ -103,7 +99,6 @@ class PrometheusSource:
             raise TelemetryError(f"targets must differ, got {double[0]} more than once")
         self._timeout = timeout
         self.trouble: dict[str, str] = {}
-        self.failures: dict[str, int] = {}
         self._pending: dict[Future[Sample], _Target] = {}
         self._pool = ThreadPoolExecutor(min(CONCURRENCY, len(nodes)), thread_name_prefix="prometheus")
         self._closed = False
@@ -134,9 +129,9 @@ class PrometheusSource:
                 samples[target.node] = future.result()
                 self.trouble.pop(target.node, None)
             else:
-                self._fail(target.node, _explain(error))
+                self.trouble[target.node] = _explain(error)
         for target in self._pending.values():
-            self._fail(target.node, f"no answer in {self._timeout:g} s")
+            self.trouble[target.node] = f"no answer in {self._timeout:g} s"
         return [samples[target.node] for target in self._targets if target.node in samples]
 
     def _wait(
@@ -161,10 +156,6 @@ class PrometheusSource:
         self._pool.shutdown(wait=False, cancel_futures=True)
         for target in self._targets:
             target.close()
-
-    def _fail(self, node: str, reason: str) -> None:
-        self.trouble[node] = reason
-        self.failures[node] = self.failures.get(node, 0) + 1
 
 
 def _explain(error: BaseException) -> str:
@@ -197,14 +188,8 @@ class _Target:
         self._page = page
         self._lock = threading.Lock()
         self._until = math.inf
-        self._connection: http.client.HTTPConnection
-        if parts.scheme == "https":
-            context = ssl.create_default_context()
-            self._connection = http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=timeout, context=context
-            )
-        else:
-            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connection = kind(parts.hostname, parts.port, timeout=timeout)
 
     def read(self) -> Sample:
         """Fetch and parse the page."""
@@ -308,18 +293,10 @@ def _full_name(name: str, labels: dict[str, str]) -> str:
 
 
 class Page:
-    """One target's metrics from page to page.
+    """One target's metrics from page to page; `ready` names a metric that is CPU Ready in percent.
 
-    Parameters
-    ----------
-    ready
-        Name of a metric that is CPU Ready in percent; without it node_exporter's are looked for.
-
-    Attributes
-    ----------
-    metrics
-        Names of the metrics, with `:rate` where a counter became one per second: the same tuple object
-        while nothing changed.
+    The tuple `metrics` has their names, with `:rate` where a counter became one per second. It is the same
+    object while nothing changed.
     """
 
     def __init__(self, *, excluded: Sequence[str] = EXCLUDED, ready: str | None = None) -> None:
@@ -346,7 +323,7 @@ class Page:
         numbers[np.isinf(numbers)] = np.nan
         busy = self._busy(numbers)
         ready, notes = self._ready(numbers, busy)
-        ready = ready if math.isfinite(ready) else math.nan
+        ready = ready if 0.0 <= ready < math.inf else math.nan
         return Sample(node, self.metrics, numbers[self._kept], timestamp, ready, 100.0 * busy, notes)
 
     def _describe(self, names: list[str], counters: list[bool]) -> None:

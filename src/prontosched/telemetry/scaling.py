@@ -1,8 +1,6 @@
-"""Running scale per metric, so that bytes do not drown percents.
+"""Running scale per metric, so that bytes do not drown percents: mean and deviation, clipping, unknown values.
 
-Covers: exponentially weighted mean and variance of every metric, a floor for
-constant ones, clipping, and unknown values: for one node (`Scaling`) and for many at
-once (`FleetScaling`), which share `fold` and `spread`.
+For one node (`Scaling`) and for many at once (`FleetScaling`), which share `fold` and `spread`.
 """
 
 from __future__ import annotations
@@ -231,11 +229,10 @@ def fold(
     count: Array | float,
     weight: float,
 ) -> None:
-    """Fold new values into running statistics, in place.
+    """Fold `count` new values into running statistics, in place, for arrays of any one shape.
 
-    `first` and `second` are the sums of the `count` new values' distances from
-    `mean`, and of their squares; all arrays have one shape, any shape. While
-    young, every value weighs the same; later the past fades by `weight` a value.
+    `first` and `second` are the sums of their distances from `mean`, and of the squares. While young, every value
+    weighs the same; later the past fades by `weight` a value.
     """
     seen += count
     share = np.maximum(count / np.maximum(seen, 1.0), 1.0 - (1.0 - weight) ** count)
@@ -258,17 +255,8 @@ def spread(mean: Array, variance: Array) -> Array:
 
 
 class FleetScaling:
-    """Bring the metrics of M nodes to one scale, each by its own past.
+    """Bring the metrics of many nodes to one scale, each by its own past, with the settings of `like`.
 
-    Parameters
-    ----------
-    nodes, features
-        M and d.
-    like
-        Whose half-life, clip and block size to use.
-
-    Notes
-    -----
     Memory: `nodes * features * 12` floats.
     """
 

@@ -37,23 +37,9 @@ class Step(NamedTuple):
 class SyntheticFleet:
     """Machines whose metrics follow hidden loads, with bursts of contention.
 
-    Parameters
-    ----------
-    nodes, features
-        Machines, and metrics of each.
-    seed
-        Of everything random.
-    burst_every
-        Mean timesteps between bursts of a machine; 0 for none.
-    burst_length
-        Mean timesteps of a burst.
-    announced
-        Timesteps for which memory and fork metrics ramp up before each burst; 0
-        leaves bursts unannounced.
-
-    Notes
-    -----
-    Memory: `nodes * features * 8` floats.
+    Bursts of a machine come every `burst_every` timesteps on average (0 for none) and last `burst_length` on
+    average. Memory and fork metrics ramp up for `announced` timesteps before each. Memory:
+    `nodes * features * 8` floats.
 
     Examples
     --------
@@ -152,21 +138,10 @@ def names_of(nodes: int, node: str = ALONE) -> list[str]:
 
 
 class SyntheticSource:
-    """A source of generated machines.
+    """A source of generated machines, called `node-0`, `node-1` … by default.
 
-    Parameters
-    ----------
-    fleet
-        The machines.
-    steps
-        Timesteps until the stream ends; None for never.
-    interval_seconds
-        Seconds between two timesteps.
-    names
-        Of the machines; `node-0`, `node-1` … by default.
-    clock
-        Tells the time of each step. By default time starts at 0 and goes by
-        `interval_seconds`.
+    It ends after `steps` timesteps, if they are given. Without a `clock` time starts at 0 and goes by
+    `interval_seconds`.
     """
 
     name = "generated"
@@ -200,10 +175,7 @@ class SyntheticSource:
     ) -> SyntheticSource:
         """Make an endless source with a burst on each node every other minute, announced by other metrics.
 
-        Parameters
-        ----------
-        node
-            Name of the only node, or what the names of several begin with; many stand in racks.
+        `node` is the name of the only node, or what the names of several begin with; many stand in racks.
         """
         fleet = SyntheticFleet(
             nodes, features, seed=seed, burst_every=100.0, burst_length=37.0, announced=ANNOUNCED

@@ -88,8 +88,6 @@ class VSphereSource:
     ----------
     trouble
         Why the last reading was empty or incomplete, empty if it was not.
-    failures
-        Readings that failed.
 
     Notes
     -----
@@ -119,7 +117,6 @@ class VSphereSource:
         self._insecure = insecure
         self._certificates = certificates
         self.trouble = ""
-        self.failures = 0
         self._service: Any = None
         self._counters: dict[int, PerfCounter] = {}
         self._asked: list[PerfCounter] = []
@@ -146,7 +143,6 @@ class VSphereSource:
                 samples += self._query(self._entities[start : start + QUERY_ENTITIES])
         except (OSError, vmodl.MethodFault, TelemetryError) as error:
             # The session ended, or a machine is gone: log in and look again next time.
-            self.failures += 1
             self.trouble = _explain(error)
             self._disconnect()
             self._readings = 0
@@ -239,12 +235,8 @@ class VSphereSource:
         available = content.perfManager.QueryAvailablePerfMetric(
             entity=self._entities[0].place, intervalId=int(INTERVAL_SECONDS)
         )
-        names = {
-            self._counters[m.counterId]
-            for m in available
-            if m.instance == "" and m.counterId in self._counters
-        }
-        asked = sorted(names)
+        whole = {metric.counterId for metric in available if metric.instance == ""}
+        asked = sorted({self._counters[key] for key in whole & self._counters.keys()})
         if asked != self._asked:
             self._asked = asked
             self._metrics = metric_names(asked)
@@ -313,7 +305,7 @@ def ready_percent(milliseconds: float, *, cpus: int) -> float:
     >>> ready_percent(2000, cpus=2)
     5.0
     """
-    if milliseconds == UNKNOWN or cpus < 1:
+    if milliseconds < 0 or cpus < 1:
         return math.nan
     return 100.0 * milliseconds / (1000.0 * INTERVAL_SECONDS) / cpus
 
@@ -326,28 +318,13 @@ class Values(NamedTuple):
     utilisation: float
 
 
-def to_values(
-    counters: Sequence[PerfCounter],
-    values: Mapping[str, float],
-    *,
-    cpus: int,
-) -> Values:
-    """Turn what vSphere says of an entity into metrics.
+def to_values(counters: Sequence[PerfCounter], values: Mapping[str, float], *, cpus: int) -> Values:
+    """Turn what vSphere says of an entity, by counter, into metrics; counters that are missing are unknown.
 
-    Parameters
-    ----------
-    values
-        By counter the number as vSphere gives it; those missing are unknown.
-    cpus
-        vCPUs of a virtual machine, or logical CPUs of a host.
+    `cpus` are the vCPUs of a virtual machine, or the logical CPUs of a host.
     """
-    vector = np.array(
-        [
-            in_units(values.get(counter.name, UNKNOWN), counter.unit)
-            for counter in counters
-            if counter.name not in NOT_METRICS
-        ]
-    )
+    known = [counter for counter in counters if counter.name not in NOT_METRICS]
+    vector = np.array([in_units(values.get(counter.name, UNKNOWN), counter.unit) for counter in known])
     ready = ready_percent(values.get(READY, UNKNOWN), cpus=cpus)
     return Values(vector, ready, in_units(values.get(USAGE, UNKNOWN), "percent"))
 

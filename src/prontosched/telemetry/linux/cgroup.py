@@ -6,6 +6,7 @@ in `run_delay`, although no CPU would help it; the time is in `throttled_usec` (
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 
@@ -46,10 +47,10 @@ class Cgroup:
 
     __slots__ = (
         "_files",
+        "_last",
         "carried",
         "checked",
         "idle",
-        "last",
         "limited",
         "name",
         "path",
@@ -64,9 +65,9 @@ class Cgroup:
         self.limited = False
         self.throttled = 0.0
         self.carried = 0.0
-        self.last = -1.0
         self.checked = float("-inf")
         self.seen = 0.0
+        self._last = 0.0
         self._files: list[str] = []
 
     def check(self, root: str, folder: str, *, unified: bool) -> None:
@@ -76,15 +77,13 @@ class Cgroup:
         nearest = ""
         limited: list[str] = []
         idle = False
-        while True:
+        while len(here) >= len(root):
             content = read_small(f"{here}/{quota}")
             if content is not None:
                 nearest = nearest or here
                 if not content.startswith((b"max", b"-")):
                     limited.append(here)
             idle = idle or (read_small(f"{here}/cpu.idle") or b"").startswith(b"1")
-            if here == root or len(here) <= len(root):
-                break
             here = os.path.dirname(here)
         self.idle, self.limited = idle, bool(limited)
         # The local file has what quotas above did to this one as well; older kernels lack it.
@@ -102,33 +101,21 @@ class Cgroup:
             if found is not None:
                 total += int(found[2]) * (1e-6 if found[1] == b"usec" else 1e-9)
         # Of one met for the first time it is not known when; more than the time since the last scan it is not.
-        before = self.last if self.last >= 0.0 else 0.0
-        self.throttled = min(max(0.0, total - before), most_seconds)
-        self.last = total
+        self.throttled = min(max(0.0, total - self._last), most_seconds)
+        self._last = total
 
 
 class Cgroups:
-    """The cgroups of the threads that wait or run.
-
-    Parameters
-    ----------
-    files
-        The machine.
-
-    Notes
-    -----
-    Memory: at most 1,024 cgroups, a few hundred bytes each.
-    """
+    """The cgroups of the threads that wait or run: at most 1,024, a few hundred bytes each."""
 
     def __init__(self, files: Files) -> None:
-        self._files = files
         self._known: dict[str, Cgroup] = {}
         self._now = 0.0
         folders = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
         v1 = ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct")
         self._v2 = next((files.path(f) for f in folders if files.exists(f"{f}/cgroup.controllers")), "")
         self._v1 = next((files.path(f) for f in v1 if files.exists(f"{f}/cpu.cfs_quota_us")), "")
-        self._places: dict[str, str] | None = None
+        self._places: list[str] = []
         self._placed = float("-inf")
 
     @property
@@ -201,20 +188,11 @@ class Cgroups:
         end = re.sub(r"^(/\.\.)+", "", path)
         if os.path.isdir(root + end):
             return root + end.rstrip("/")
-        if self._places is None or self._now - self._placed > RECHECK_SECONDS:
-            self._places, self._placed = _walk(root), self._now
+        if self._now - self._placed > RECHECK_SECONDS:
+            walk = itertools.islice(os.walk(root), WALK_LIMIT)
+            self._places, self._placed = [folder[len(root) :] for folder, _, _ in walk], self._now
         found = [place for place in self._places if place.endswith(end)]
         return root + found[0] if len(found) == 1 else root
-
-
-def _walk(root: str) -> dict[str, str]:
-    """Return the cgroups below a root, by their path."""
-    found: dict[str, str] = {}
-    for folder, _, _ in os.walk(root):
-        found[folder[len(root) :]] = folder
-        if len(found) >= WALK_LIMIT:
-            break
-    return found
 
 
 def _place(text: str) -> tuple[str, str]:

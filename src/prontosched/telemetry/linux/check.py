@@ -57,15 +57,7 @@ MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that can be measured, or not.
-
-    Attributes
-    ----------
-    state
-        `ok`, `absent`, `forbidden`, `not understood`, or the system's words.
-    remedy
-        What to do about it; empty where nothing helps or is needed.
-    """
+    """One thing that can be measured, or not: its state is `ok`, `absent`, `forbidden` or other words."""
 
     what: str
     path: str

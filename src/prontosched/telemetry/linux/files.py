@@ -7,13 +7,14 @@ A file that cannot be read is noted with the reason, and *absent* and *forbidden
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 READ_LIMIT_BYTES = 16_000_000
 PIECE_BYTES = 65536
 # The kernel renders files in pieces of at least about a page; a shorter one is the whole file.
 WHOLE_BYTES = 3072
 SMALL_BYTES = 4096
+# A file that never was there is looked for again after 1, 2, 4 … readings, at most so many.
+ABSENT_READINGS = 32
 
 
 class Files:
@@ -21,24 +22,21 @@ class Files:
 
     Files of the kernel stay open between two readings, which saves half of what reading them costs.
 
-    Parameters
+    Attributes
     ----------
     root
         Folder that holds `proc` and `sys`: `/`, or where a container has the host's mounted.
-
-    Attributes
-    ----------
     trouble
         By path why it cannot be read now: `absent`, `forbidden`, or the system's words.
-    failures
-        Reads that failed so far.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = os.fspath(root)
         self.trouble: dict[str, str] = {}
-        self.failures = 0
         self._open: dict[str, int] = {}
+        self._known: set[str] = set()
+        # Of files that were never read: readings to leave out from now on, and after the next failure.
+        self._absent: dict[str, tuple[int, int]] = {}
 
     def path(self, name: str) -> str:
         """Return where a file lies, e.g. `proc/stat`."""
@@ -46,11 +44,15 @@ class Files:
 
     def exists(self, name: str) -> bool:
         """Tell whether there is such a file or folder."""
-        return Path(self.root, name).exists()
+        return os.path.exists(self.path(name))
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file, None if it cannot be read."""
         descriptor = self._open.get(name)
+        left, more = self._absent.get(name, (0, 0))
+        if left:
+            self._absent[name] = (left - 1, more)
+            return None
         try:
             data = self._read_new(name) if descriptor is None else _read(descriptor)
         except OSError as error:
@@ -58,10 +60,13 @@ class Files:
                 # What it belonged to is gone; something of the same name may be there.
                 os.close(self._open.pop(name))
                 return self.read(name)
-            self.failures += 1
             self.trouble[name] = explain(error)
+            if name not in self._known:
+                self._absent[name] = (more, min(ABSENT_READINGS, 2 * more or 1))
             return None
-        if self.trouble:
+        if name in self.trouble or name not in self._known:
+            self._known.add(name)
+            self._absent.pop(name, None)
             self.trouble.pop(name, None)
         return data
 

@@ -7,15 +7,22 @@ object of `metrics` stays the same until the layout of the file changes, for exa
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
-from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 # More cores than this are only seen in the totals, so that a large machine is not all cores.
 CORES_LIMIT = 32
 CPU_MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
 CORE_MODES = 8
+STAT_LINES = {
+    b"intr": ("interrupts_per_second", True),
+    b"ctxt": ("context_switches_per_second", True),
+    b"processes": ("forks_per_second", True),
+    b"procs_running": ("processes_running", False),
+    b"procs_blocked": ("processes_blocked", False),
+}
 SOFTIRQS = ("hi", "timer", "net_tx", "net_rx", "block", "irq_poll", "tasklet", "sched", "hrtimer", "rcu")
 # Constant on a running machine, or said better elsewhere.
 MEMORY_UNWANTED = re.compile(
@@ -102,21 +109,15 @@ class Section(Protocol):
 
 
 class Stat:
-    """/proc/stat: CPU times by mode and core in percent, interrupts, context switches, forks.
-
-    Attributes
-    ----------
-    cpus
-        How many CPUs are online.
-    """
+    """/proc/stat: CPU times by mode and core in percent, interrupts, context switches, forks; CPUs online."""
 
     path = "proc/stat"
 
     def __init__(self, ticks_per_second: float) -> None:
-        self._percent = 100.0 / ticks_per_second
         self.cpus = 0
-        self._cores: tuple[bytes, ...] = ()
         self.metrics: list[Metric] = []
+        self._percent = 100.0 / ticks_per_second
+        self._cores: list[bytes] = []
 
     def parse(self, data: bytes) -> list[float]:
         """Return the numbers; the ten of `cpu` come first."""
@@ -139,35 +140,28 @@ class Stat:
                 rest[name] = content
         if len(values) < len(CPU_MODES):
             raise ValueError("no line of all CPUs")
-        if cpus != self.cpus or tuple(cores) != self._cores:
-            self._describe(cpus, tuple(cores))
-        for name in (b"intr", b"ctxt", b"processes", b"procs_running", b"procs_blocked"):
-            values.append(float(rest.get(name, b"nan").partition(b" ")[0] or b"nan"))
-        values += _padded(rest.get(b"softirq", b"").split()[1:11], len(SOFTIRQS))
-        return values
+        if cpus != self.cpus or cores != self._cores:
+            self._describe(cpus, cores)
+        found = [float(rest.get(name, b"nan").partition(b" ")[0] or b"nan") for name in STAT_LINES]
+        return values + found + _padded(rest.get(b"softirq", b"").split()[1:11], len(SOFTIRQS))
 
-    def _describe(self, cpus: int, cores: tuple[bytes, ...]) -> None:
+    def _describe(self, cpus: int, cores: list[bytes]) -> None:
         self.cpus, self._cores = cpus, cores
         whole = self._percent / max(1, cpus)
-        self.metrics = [Metric(f"cpu_{mode}_percent", whole, counter=True) for mode in CPU_MODES]
-        self.metrics += [
-            Metric(f"{core.decode()}_{mode}_percent", self._percent, counter=True)
-            for core in cores
-            for mode in CPU_MODES[:CORE_MODES]
+        self.metrics = [
+            *(Metric(f"cpu_{mode}_percent", whole, counter=True) for mode in CPU_MODES),
+            *(
+                Metric(f"{core.decode()}_{mode}_percent", self._percent, counter=True)
+                for core in cores
+                for mode in CPU_MODES[:CORE_MODES]
+            ),
+            *(Metric(name, counter=counter) for name, counter in STAT_LINES.values()),
+            *(Metric(f"softirq_{kind}_per_second", counter=True) for kind in SOFTIRQS),
         ]
-        self.metrics += [
-            Metric("interrupts_per_second", counter=True),
-            Metric("context_switches_per_second", counter=True),
-            Metric("forks_per_second", counter=True),
-            Metric("processes_running"),
-            Metric("processes_blocked"),
-        ]
-        self.metrics += [Metric(f"softirq_{kind}_per_second", counter=True) for kind in SOFTIRQS]
 
 
 def _padded(words: list[bytes], length: int) -> list[float]:
-    values = [float(word) for word in words]
-    return values + [float("nan")] * (length - len(values))
+    return [*map(float, words), *[math.nan] * (length - len(words))]
 
 
 # Words of a file to the metrics among them, each with its place.
@@ -203,7 +197,7 @@ class WordTable:
         self._known: object = None
         self._blanks = bytes.maketrans(separators, b" " * len(separators)) if separators else None
         self._unit = unit
-        self._pick: Callable[[list[bytes]], tuple[bytes, ...]] = lambda words: ()
+        self._places: list[int] = []
 
     def parse(self, data: bytes) -> list[float]:
         """Return the numbers wanted."""
@@ -216,15 +210,9 @@ class WordTable:
         if layout != self._known:
             self._known = layout
             found = [(place, metric) for place, metric in self._describe(words) if place < len(words)]
+            self._places = [place for place, _ in found]
             self.metrics = [metric for _, metric in found]
-            places = [place for place, _ in found]
-            # Of one place the word itself would be returned, and of none it is an error.
-            self._pick = (
-                itemgetter(*places)
-                if len(places) > 1
-                else lambda words: tuple([words[place] for place in places])
-            )
-        return [float(word) for word in self._pick(words)]
+        return [float(words[place]) for place in self._places]
 
 
 def _fixed(path: str, *metrics: Metric, separators: bytes = b"") -> WordTable:
@@ -267,12 +255,18 @@ def _protocols(path: str) -> WordTable:
             for place in range(start + 1, values):
                 field = words[place].decode(errors="replace")
                 if field in PROTOCOL_WANTED.get(protocol, ()):
-                    name = re.sub(r"([a-z])([A-Z])", r"\1_\2", field.removeprefix("TCP")).lower()
                     gauge = f"{protocol} {field}" in PROTOCOL_GAUGES
-                    name = f"{protocol.lower()}_{name}" + ("" if gauge else "_per_second")
-                    yield values + place - start, Metric(name, counter=not gauge)
+                    name = f"{protocol.lower()}_{_snake(field.removeprefix('TCP'))}"
+                    yield (
+                        values + place - start,
+                        Metric(name if gauge else f"{name}_per_second", 1.0, not gauge),
+                    )
 
     return WordTable(path, describe, layout=lambda data, words: data.splitlines()[::2])
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def _sockets(path: str) -> WordTable:
@@ -291,7 +285,7 @@ def _sockets(path: str) -> WordTable:
 
 
 class Devices:
-    """A file with one line per device and the same numbers on each."""
+    """A file with one line per device and the same numbers on each; devices never used are left out."""
 
     def __init__(
         self, path: str, fields: dict[int, tuple[str, float]], *, prefix: str, name_place: int, skip: str
@@ -305,7 +299,7 @@ class Devices:
         self._known: list[bytes] = []
 
     def parse(self, data: bytes) -> list[float]:
-        """Return the numbers of all devices that were ever used."""
+        """Return the numbers of all devices."""
         values: list[float] = []
         names: list[bytes] = []
         # Lines of a heading have bars.
@@ -321,12 +315,8 @@ class Devices:
         if names != self._known:
             self._known = names
             self.metrics = [
-                Metric(
-                    f"{self._prefix}_{name.decode(errors='replace')}_{field}",
-                    factor,
-                    field not in DEVICE_GAUGES,
-                )
-                for name in names
+                Metric(f"{self._prefix}_{name}_{field}", factor, field not in DEVICE_GAUGES)
+                for name in [name.decode(errors="replace") for name in names]
                 for field, factor in self._fields.values()
             ]
         return values
@@ -337,10 +327,8 @@ class Softnet:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.metrics = [
-            Metric(f"softnet_{kind}_per_second", counter=True)
-            for kind in ("processed", "dropped", "squeezed")
-        ]
+        kinds = ("processed", "dropped", "squeezed")
+        self.metrics = [Metric(f"softnet_{kind}_per_second", counter=True) for kind in kinds]
 
     def parse(self, data: bytes) -> list[float]:
         """Return the three sums."""
@@ -363,31 +351,25 @@ class NamedInterrupts:
         cores = len(lines[0].split()) if lines else 0
         names: list[bytes] = []
         values: list[float] = []
-        if cores <= INTERRUPTS_CORES_LIMIT:
-            for line in lines[1:]:
-                words = line.split(None, cores + 1)
-                if words[0][:1].isalpha() and words[0] not in (b"ERR:", b"MIS:") and len(words) > cores:
-                    names.append(words[0])
-                    values.append(sum(map(float, words[1 : cores + 1])))
+        for line in lines[1:] if cores <= INTERRUPTS_CORES_LIMIT else ():
+            words = line.split(None, cores + 1)
+            if words[0][:1].isalpha() and words[0] not in (b"ERR:", b"MIS:") and len(words) > cores:
+                names.append(words[0])
+                values.append(sum(map(float, words[1 : cores + 1])))
         if names != self._names:
             self._names = names
-            self.metrics = [
-                Metric(f"interrupts_{name.decode().rstrip(':').lower()}_per_second", counter=True)
-                for name in names
-            ]
+            kinds = [name.decode().rstrip(":").lower() for name in names]
+            self.metrics = [Metric(f"interrupts_{kind}_per_second", counter=True) for kind in kinds]
         return values
 
 
-def memory_metric(name: str) -> Metric | None:
-    """Return what a line of /proc/meminfo is, None if not wanted."""
+def _memory(name: str) -> Metric | None:
     if MEMORY_UNWANTED.fullmatch(name):
         return None
-    words = re.sub(r"([a-z])([A-Z])", r"\1_\2", name.removeprefix("Mem")).replace("(", "_").rstrip(")")
-    return Metric(f"memory_{words.lower()}_bytes", 1024.0)
+    return Metric(f"memory_{_snake(name.removeprefix('Mem')).replace('(', '_').rstrip(')')}_bytes", 1024.0)
 
 
-def vmstat_metric(name: str) -> Metric | None:
-    """Return what a line of /proc/vmstat is, None if not wanted."""
+def _vmstat(name: str) -> Metric | None:
     return Metric(f"vm_{name}_per_second", counter=True) if VMSTAT_WANTED.fullmatch(name) else None
 
 
@@ -397,8 +379,16 @@ def _cgroup_cpu(name: str) -> Metric | None:
     return Metric(f"cgroup_cpu_{name}_per_second", counter=True)
 
 
+def _cgroup_memory(name: str) -> Metric | None:
+    return Metric(f"cgroup_memory_{name}_events_per_second", counter=True)
+
+
+def _cgroup_count(name: str) -> Metric | None:
+    return Metric("cgroup_descendants") if name == "nr_descendants" else None
+
+
 def sections(*, network: str, cgroup: str | None) -> list[Section]:
-    """Return the sections of a machine; `Stat` stands for itself.
+    """Return the sections of a machine but `Stat`.
 
     Parameters
     ----------
@@ -407,14 +397,11 @@ def sections(*, network: str, cgroup: str | None) -> list[Section]:
     cgroup
         Folder of a cgroup v2, None where there is none.
     """
+    load = map(Metric, ("load_1", "load_5", "load_15", "threads_runnable", "threads"))
     found: list[Section] = [
-        _fixed(
-            "proc/loadavg",
-            *map(Metric, ("load_1", "load_5", "load_15", "threads_runnable", "threads")),
-            separators=b"/",
-        ),
-        _keyed("proc/meminfo", memory_metric, unit=b" kB"),
-        _keyed("proc/vmstat", vmstat_metric),
+        _fixed("proc/loadavg", *load, separators=b"/"),
+        _keyed("proc/meminfo", _memory, unit=b" kB"),
+        _keyed("proc/vmstat", _vmstat),
         *map(_pressure, ("cpu", "io", "memory", "irq")),
         _fixed("proc/sys/fs/file-nr", Metric("files_open")),
         _fixed("proc/sys/fs/inode-nr", Metric("inodes")),
@@ -430,16 +417,10 @@ def sections(*, network: str, cgroup: str | None) -> list[Section]:
     if cgroup is not None:
         found += [
             _keyed(f"{cgroup}/cpu.stat", _cgroup_cpu),
-            _keyed(
-                f"{cgroup}/memory.events",
-                lambda name: Metric(f"cgroup_memory_{name}_events_per_second", counter=True),
-            ),
+            _keyed(f"{cgroup}/memory.events", _cgroup_memory),
             _fixed(f"{cgroup}/memory.current", Metric("cgroup_memory_bytes")),
             _fixed(f"{cgroup}/memory.swap.current", Metric("cgroup_swap_bytes")),
             _fixed(f"{cgroup}/pids.current", Metric("cgroup_threads")),
-            _keyed(
-                f"{cgroup}/cgroup.stat",
-                lambda name: Metric("cgroup_descendants") if name == "nr_descendants" else None,
-            ),
+            _keyed(f"{cgroup}/cgroup.stat", _cgroup_count),
         ]
     return found

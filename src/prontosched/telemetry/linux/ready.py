@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -26,7 +25,6 @@ SMOOTHING_SECONDS = 5.0
 CONSUMERS_LIMIT = 128
 LEAST_CPUS = 0.005
 OTHERS = "others"
-SOME_TOTAL = re.compile(rb"some .*?total=(\d+)")
 # Threads see a little less than the pressure total by chance alone; a note is worth more than that.
 NOTE_MARGIN_PERCENT = 1.0
 # Threads come and go between two files; only more than these are missing.
@@ -40,29 +38,20 @@ PART_NAMES = ("normal", "unseen", "steal", "throttled", "background")
 class WaitingParts(NamedTuple):
     """Waiting since the last scan, in seconds summed over threads.
 
-    Attributes
-    ----------
-    unanswered
-        Of what quotas held back, the time that no thread seen waited: that of threads already gone.
+    `unanswered` is what quotas held back and no thread seen waited: that of threads already gone.
     """
 
-    normal: float = float("nan")
-    throttled: float = float("nan")
-    background: float = float("nan")
+    normal: float = math.nan
+    throttled: float = math.nan
+    background: float = math.nan
     unanswered: float = 0.0
 
 
 class Consumer(NamedTuple):
-    """A unit, pod, job, container or process that uses CPUs or waits for them, in CPUs.
+    """A unit, pod, job, container or process, with the CPUs that it used and waited for.
 
-    Attributes
-    ----------
-    used
-        CPUs that it used.
-    waiting
-        CPUs that it waited for at normal priority.
-    throttled, background
-        CPUs that its quota held back, and that it waited for at low priority.
+    `waiting` is at normal priority; `throttled` and `background` are what its quota held back, and what it
+    waited for at low priority.
     """
 
     name: str
@@ -75,11 +64,6 @@ class Consumer(NamedTuple):
 class WaitingSorter:
     """Sort the waiting of threads by whether it counts, and by whose it is.
 
-    Parameters
-    ----------
-    files
-        The machine.
-
     Notes
     -----
     Memory: at most 128 consumers and 1,024 cgroups. At most 64 threads and processes are looked up
@@ -88,21 +72,37 @@ class WaitingSorter:
 
     def __init__(self, files: Files) -> None:
         self.cgroups = Cgroups(files)
-        self.cost_seconds = 0.0
         self._now = 0.0
         self._consumers: dict[str, list[float]] = {}
 
-    def sort(self, waiting: Waiting, *, seconds: float, cpus: int) -> WaitingParts:
+    def sort(self, active: list[Active], *, seconds: float, cpus: int) -> WaitingParts:
         """Return the parts of the waiting that a scan saw."""
-        started = time.thread_time()
         self.cgroups.advance(seconds, cpus)
-        parts = WaitingParts()
-        if seconds > 0.0:
-            self._now += seconds
-            self._look_up(waiting.active, seconds, cpus)
-            parts = self._sort(waiting.active, seconds, cpus)
-        self.cost_seconds = time.thread_time() - started
-        return parts
+        if not seconds > 0.0:
+            return WaitingParts()
+        self._now += seconds
+        self._look_up(active, seconds, cpus)
+        held = self._held_back(active, cpus)
+        normal = throttled = background = 0.0
+        amounts: dict[str, list[float]] = {}
+        for one in active:
+            process, waited = one.thread.process, one.waited * 1e-9
+            off = min(waited, held.get(id(one), 0.0))
+            rest = one.weight * (waited - off)
+            off *= one.weight
+            throttled += off
+            low = one.thread.background or (process.cgroup is not None and process.cgroup.idle)
+            if low:
+                background += rest
+            else:
+                normal += rest
+            found = amounts.setdefault(process.name or OTHERS, [0.0, 0.0, 0.0, 0.0])
+            found[0] += one.weight * one.used * 1e-9
+            found[3 if low else 1] += rest
+            found[2] += off
+        self._smooth(amounts, seconds)
+        unanswered = sum([cgroup.carried for cgroup in self.cgroups.limited()])
+        return WaitingParts(normal, throttled, background, unanswered)
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
@@ -116,15 +116,16 @@ class WaitingSorter:
         for one in sorted(active, key=lambda one: one.waited + one.used, reverse=True):
             if left <= 0:
                 return
+            thread, process = one.thread, one.thread.process
             due = self._now - (SOON_SECONDS if one.waited + one.used > matters else RARELY_SECONDS)
-            if one.process.checked < due:
+            if process.checked < due:
                 left -= 1
-                one.process.checked = self._now
-                self._identify(one.process, seconds, cpus)
-            if one.waited > 0 and one.thread.checked < due:
+                process.checked = self._now
+                self._identify(process, seconds, cpus)
+            if one.waited > 0 and thread.checked < due:
                 left -= 1
-                one.thread.checked = self._now
-                one.thread.background = _of_low_priority(one.thread)
+                thread.checked = self._now
+                thread.background = _of_low_priority(thread)
 
     def _identify(self, process: Process, seconds: float, cpus: int) -> None:
         process.cgroup = self.cgroups.of_process(process.folder, seconds, cpus)
@@ -132,47 +133,16 @@ class WaitingSorter:
         if not process.name:
             process.name = plain_name(os.fsdecode(read_small(f"{process.folder}/comm") or b"").strip())
 
-    def _sort(self, active: list[Active], seconds: float, cpus: int) -> WaitingParts:
-        held = self._held_back(active, cpus)
-        normal = throttled = background = 0.0
-        amounts: dict[str, list[float]] = {}
-        for one in active:
-            waited = one.waited * 1e-9
-            off = min(waited, held.get(id(one), 0.0))
-            rest = one.weight * (waited - off)
-            off *= one.weight
-            throttled += off
-            cgroup = one.process.cgroup
-            low = one.thread.background or (cgroup is not None and cgroup.idle)
-            if low:
-                background += rest
-            else:
-                normal += rest
-            name = one.process.name or OTHERS
-            found = amounts.get(name)
-            if found is None:
-                found = amounts[name] = [0.0, 0.0, 0.0, 0.0]
-            found[0] += one.weight * one.used * 1e-9
-            found[3 if low else 1] += rest
-            found[2] += off
-        self._smooth(amounts, seconds)
-        unanswered = sum([cgroup.carried for cgroup in self.cgroups.limited()])
-        return WaitingParts(normal, throttled, background, unanswered)
-
     def _held_back(self, active: list[Active], cpus: int) -> dict[int, float]:
         """Return by thread the seconds for which a quota held it back."""
-        members: dict[int, tuple[Cgroup, list[Active]]] = {}
         limited = self.cgroups.limited()
-        if not limited:
-            return {}
-        for cgroup in limited:
-            members[id(cgroup)] = (cgroup, [])
-        for one in active:
-            if one.waited > 0 and (found := members.get(id(one.process.cgroup))) is not None:
-                found[1].append(one)
+        waiting: dict[int, list[Active]] = {id(cgroup): [] for cgroup in limited}
         held: dict[int, float] = {}
-        for cgroup, threads in members.values():
-            held.update(_share_out(cgroup, threads, cpus))
+        for one in active if limited else ():
+            if one.waited > 0 and (found := waiting.get(id(one.thread.process.cgroup))) is not None:
+                found.append(one)
+        for cgroup in limited:
+            held.update(_share_out(cgroup, waiting[id(cgroup)], cpus))
         return held
 
     def _smooth(self, amounts: dict[str, list[float]], seconds: float) -> None:
@@ -224,18 +194,21 @@ class CpuTimes(NamedTuple):
     ----------
     busy, steal
         Share of all CPUs that was busy, and that the hypervisor gave to others, in [0, 1].
-    threads
-        How many threads the kernel counts, hidden ones included.
     nice
         Share of programs' time that was of low priority, in [0, 1].
+    threads
+        How many threads the kernel counts, hidden ones included.
+    pressure
+        Time for which some task waited for a CPU since boot (PSI), in microseconds.
     """
 
     seconds: float
     cpus: int
     busy: float
-    threads: float
     steal: float
     nice: float
+    threads: float
+    pressure: float
 
 
 class CpuReady(NamedTuple):
@@ -273,8 +246,6 @@ class ReadyReader:
 
     Parameters
     ----------
-    files
-        The machine.
     interval_seconds
         Time between two readings, to which the cost of reading threads is compared.
     threads
@@ -314,12 +285,16 @@ class ReadyReader:
         except (OSError, ValueError):
             return
 
+    def close(self) -> None:
+        """Let go of the threads' files."""
+        self.scanner.close()
+
     def _read(self, times: CpuTimes) -> CpuReady:
         pressure = self._pressure_percent(times)
         steal = 100.0 * times.steal
         stolen = steal if steal == steal else 0.0
         if self._threads:
-            self.waiting = self.scanner.scan()
+            self.waiting = self.scanner.scan(times.threads)
             if not self.scanner.trouble:
                 return self._from_threads(times, pressure, stolen)
         why = f"threads {self.scanner.trouble}" if self._threads else "threads not wanted"
@@ -334,48 +309,38 @@ class ReadyReader:
         if state is None:
             notes = self._noted(f"ready from PSI, a lower bound: {why}, /proc/schedstat absent", MIXED_NOTE)
             return CpuReady(pressure + stolen, notes, math.nan, pressure, steal)
-        return CpuReady(
-            math.nan, (f"ready unknown: {why}, /proc/schedstat absent, PSI {state}",), steal=steal
-        )
+        notes = (f"ready unknown: {why}, /proc/schedstat absent, PSI {state}",)
+        return CpuReady(math.nan, notes, steal=steal)
 
     def _from_threads(self, times: CpuTimes, pressure: float, stolen: float) -> CpuReady:
-        seconds, cpus, _, threads, _, nice = times
-        parts = self.sorter.sort(self.waiting, seconds=seconds, cpus=cpus)
-        self.scanner.beside_seconds = self.sorter.cost_seconds
+        seconds, cpus, nice, stride = times.seconds, times.cpus, times.nice, self.waiting.stride
+        begin = time.thread_time()
+        parts = self.sorter.sort(self.waiting.active, seconds=seconds, cpus=cpus)
+        self.scanner.beside_seconds = time.thread_time() - begin
         scale = 100.0 / seconds / cpus if seconds > 0.0 else math.nan
         normal, throttled, background = (scale * part for part in parts[:3])
         beyond = pressure - (normal + throttled + background) - scale * parts.unanswered
         beyond = max(0.0, beyond) if beyond == beyond else 0.0
         unseen = beyond * (1.0 - nice if nice == nice else 1.0)
-        hidden = threads - self.waiting.threads > HIDDEN_SLACK + HIDDEN_SHARE * threads
         if beyond > NOTE_MARGIN_PERCENT:
             words = "ready from run_delay and PSI: threads too short-lived to be seen waited as well"
-        elif hidden:
+        elif times.threads - self.waiting.threads > HIDDEN_SLACK + HIDDEN_SHARE * times.threads:
             words = "ready from run_delay of the threads that we may see, and PSI: others are hidden"
-        elif self.waiting.stride > 1:
-            words = (
-                f"ready from one in {self.waiting.stride} threads: reading all costs more than 2 % of a core"
-            )
+        elif stride > 1:
+            words = f"ready from one in {stride} threads: reading all costs more than 2 % of a core"
         else:
             words = "ready from run_delay of all threads"
         notes = self._noted(words, PARTS_NOTE if self.sorter.cgroups.told_apart else NO_CGROUPS_NOTE)
         percent = normal + unseen + stolen
         return CpuReady(percent, notes, normal, unseen, stolen, throttled, background + beyond - unseen)
 
-    def close(self) -> None:
-        """Let go of the threads' files."""
-        self.scanner.close()
-
     def _noted(self, *notes: str) -> tuple[str, ...]:
         """Return notes as the same tuple every time, so that a change can be told by `is`."""
         return self._notes.setdefault(notes[0], notes)
 
     def _pressure_percent(self, times: CpuTimes) -> float:
-        data = self._files.read("proc/pressure/cpu")
-        found = SOME_TOTAL.search(data) if data is not None else None
-        total = float(found[1]) if found else math.nan
-        waited = (total - self._pressure_total) / 1e6
-        self._pressure_total = total
+        waited = (times.pressure - self._pressure_total) / 1e6
+        self._pressure_total = times.pressure
         if not waited >= 0.0 or not times.seconds > 0.0:
             return math.nan
         return 100.0 * min(1.0, waited / times.seconds) * (times.busy if times.busy == times.busy else 1.0)

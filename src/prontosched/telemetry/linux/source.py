@@ -16,17 +16,15 @@ import numpy as np
 
 from prontosched.errors import TelemetryError
 from prontosched.subspace import Array
-from prontosched.telemetry.counters import Rates
 from prontosched.telemetry.linux.files import Files
 from prontosched.telemetry.linux.metrics import Metric, Section, Stat, sections
 from prontosched.telemetry.linux.ready import Consumer, CpuReady, CpuTimes, ReadyReader
-from prontosched.telemetry.source import Sample
+from prontosched.telemetry.source import Rates, Sample
 
-NOT_UNDERSTOOD = "not understood"
 # Places of modes among the ten numbers of the line `cpu` in /proc/stat, which come first.
 USER, NICE, IDLE, IOWAIT, STEAL, FIRST_GUEST = 0, 1, 3, 4, 7, 8
-# The kernel counts all threads in /proc/loadavg, also those of other namespaces.
-LOAD_SECTION, THREADS_PLACE = 1, 4
+# Place of the number of threads in /proc/loadavg. The kernel counts those of other namespaces as well.
+THREADS = 4
 THREAD_METRICS = [
     Metric("processes"),
     Metric("threads_seen"),
@@ -62,8 +60,10 @@ class LinuxSource:
         Names of the metrics: the same tuple object while nothing changed.
     trouble
         By path why it cannot be read: `absent`, `forbidden`, `not understood`, or the system's words.
-    failures
-        Reads that failed so far.
+    paths
+        Files that are read, below the root.
+    ready_reader
+        The part that measures CPU Ready.
     cost_seconds
         CPU time of the last reading.
 
@@ -85,6 +85,7 @@ class LinuxSource:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._files = Files(root)
+        self.root = self._files.root
         if not self._files.exists("proc/stat"):
             raise TelemetryError(
                 f"{self._files.path('proc')}: a Linux machine must have proc/stat under its root: "
@@ -93,14 +94,16 @@ class LinuxSource:
         self.interval_seconds = interval_seconds
         self.node = node or socket.gethostname()
         self.metrics: tuple[str, ...] = ()
+        self.trouble = self._files.trouble
         self.cost_seconds = 0.0
+        self.ready_reader = ReadyReader(self._files, interval_seconds=interval_seconds, threads=threads)
         self._clock = clock
         self._monotonic = monotonic
-        self._ready = ReadyReader(self._files, interval_seconds=interval_seconds, threads=threads)
         self._stat = Stat(float(os.sysconf("SC_CLK_TCK")))
         self._sections: list[Section] = [self._stat, *self._find_sections()]
-        # Metrics of each section as of the last schema; None until its file was read once.
-        self._described: list[list[Metric] | None] = [None] * len(self._sections)
+        self.paths = tuple(section.path for section in self._sections)
+        # Metrics of each section as of the last schema; none until its file was read once.
+        self._described: dict[str, list[Metric]] = {}
         self._rates = Rates(0)
         self._counters: dict[str, int] = {}
         self._counter_places = np.empty(0, dtype=np.intp)
@@ -110,64 +113,47 @@ class LinuxSource:
         self._closed = False
 
     @property
-    def trouble(self) -> dict[str, str]:
-        """By path why it cannot be read."""
-        return dict(self._files.trouble)
-
-    @property
-    def failures(self) -> int:
-        """Reads that failed so far."""
-        return self._files.failures
-
-    @property
-    def root(self) -> str:
-        """Folder that holds `proc` and `sys`."""
-        return self._files.root
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """Files that are read, below the root."""
-        return tuple(section.path for section in self._sections)
-
-    @property
     def cpus(self) -> int:
         """CPUs online at the last reading."""
         return self._stat.cpus
 
     @property
-    def ready_reader(self) -> ReadyReader:
-        """The part that measures CPU Ready."""
-        return self._ready
-
-    @property
     def ready(self) -> CpuReady:
         """CPU Ready as of the last reading, with its parts."""
-        return self._ready.last
+        return self.ready_reader.last
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
         """Who used CPUs and who waited for them over the last seconds."""
-        return self._ready.sorter.consumers
+        return self.ready_reader.sorter.consumers
 
     def exclude_thread(self) -> None:
         """Leave the calling thread out of CPU Ready from now on."""
-        self._ready.exclude_thread()
+        self.ready_reader.exclude_thread()
 
     def read(self) -> list[Sample]:
         """Read the machine once, now."""
         if self._closed:
             raise ValueError("read from a closed source")
-        started = time.thread_time()
+        begin = time.thread_time()
         timestamp, now = self._clock(), self._monotonic()
         seconds = now - self._last_seconds
         self._last_seconds = now
-        parsed = [self._parse(section) for section in self._sections]
-        busy, steal, nice = self._shares(parsed[0])
-        load = parsed[LOAD_SECTION]
-        threads = load[THREADS_PLACE] if load else math.nan
-        ready = self._ready.read(CpuTimes(seconds, max(1, self._stat.cpus), busy, threads, steal, nice))
-        vector = self._vector(parsed, self._thread_numbers(seconds), seconds)
-        self.cost_seconds = time.thread_time() - started
+        found = {section.path: self._parse(section) for section in self._sections}
+        busy, steal, nice = self._shares(found["proc/stat"])
+        load, pressure = found["proc/loadavg"], found["proc/pressure/cpu"]
+        times = CpuTimes(
+            seconds=seconds,
+            cpus=max(1, self._stat.cpus),
+            busy=busy,
+            steal=steal,
+            nice=nice,
+            threads=load[THREADS] if load else math.nan,
+            pressure=pressure[0] if pressure else math.nan,
+        )
+        ready = self.ready_reader.read(times)
+        vector = self._vector(found, self._thread_numbers(seconds), seconds)
+        self.cost_seconds = time.thread_time() - begin
         sample = Sample(self.node, self.metrics, vector, timestamp, ready.percent, 100.0 * busy, ready.notes)
         return [sample]
 
@@ -175,13 +161,12 @@ class LinuxSource:
         """Let go of all files."""
         self._closed = True
         self._files.close()
-        self._ready.close()
+        self.ready_reader.close()
 
     def _find_sections(self) -> list[Section]:
         # The network of the machine is that of its first process; /proc/net is that of ours.
         network = "proc/1/net" if self._files.read("proc/1/net/dev") else "proc/net"
-        self._files.trouble.clear()
-        self._files.failures = 0
+        self.trouble.clear()
         folders = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
         cgroup = next((f for f in folders if self._files.exists(f"{f}/cgroup.controllers")), None)
         return sections(network=network, cgroup=cgroup)
@@ -195,8 +180,7 @@ class LinuxSource:
         except (ValueError, IndexError, KeyError):
             values = []
         if not data or len(values) != len(section.metrics):
-            self._files.failures += 1
-            self._files.trouble[section.path] = NOT_UNDERSTOOD if data else "empty"
+            self.trouble[section.path] = "not understood" if data else "empty"
             return None
         return values
 
@@ -216,27 +200,27 @@ class LinuxSource:
         return 1.0 - (deltas[IDLE] + deltas[IOWAIT]) / total, deltas[STEAL] / total, nice
 
     def _thread_numbers(self, seconds: float) -> list[float]:
-        waiting = self._ready.waiting
+        waiting, last = self.ready_reader.waiting, self.ready_reader.last
         if not waiting.threads:
             return [math.nan] * len(THREAD_METRICS)
         born = waiting.born / seconds if seconds > 0 else math.nan
-        last = self._ready.last
         return [float(waiting.processes), float(waiting.threads), born, last.throttled, last.background]
 
-    def _vector(self, parsed: list[list[float] | None], threads: list[float], seconds: float) -> Array:
+    def _vector(self, found: dict[str, list[float] | None], threads: list[float], seconds: float) -> Array:
         changed = False
-        for place, (section, values) in enumerate(zip(self._sections, parsed, strict=True)):
-            if values is not None and section.metrics is not self._described[place]:
-                self._described[place] = section.metrics
-                changed = True
+        flat: list[float] = []
+        for section in self._sections:
+            values, described = found[section.path], self._described.get(section.path)
+            if values is not None:
+                if section.metrics is not described:
+                    self._described[section.path] = section.metrics
+                    changed = True
+                flat += values
+            elif described is not None:
+                flat += [math.nan] * len(described)
         if changed:
             self._describe()
-        flat: list[float] = []
-        for described, values in zip(self._described, parsed, strict=True):
-            if described is not None:
-                flat += values if values is not None else [math.nan] * len(described)
-        flat += threads
-        vector = np.array(flat)
+        vector = np.array(flat + threads)
         rates = self._rates.step(vector[self._counter_places], seconds=seconds)
         vector[self._counter_places] = rates
         vector *= self._factors
@@ -244,8 +228,8 @@ class LinuxSource:
 
     def _describe(self) -> None:
         """Make a new list of metrics; counters that were there before keep their last reading."""
-        metrics = [metric for described in self._described if described is not None for metric in described]
-        metrics += THREAD_METRICS
+        described = [self._described.get(path, []) for path in self.paths]
+        metrics = [metric for part in (*described, THREAD_METRICS) for metric in part]
         self.metrics = tuple(metric.name for metric in metrics)
         self._factors = np.array([metric.factor for metric in metrics])
         counters = [(place, metric.name) for place, metric in enumerate(metrics) if metric.counter]

@@ -7,9 +7,11 @@ Whose waiting counts, and what it means as CPU Ready, is in `ready`.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from prontosched.telemetry.linux.cgroup import Cgroup
@@ -19,12 +21,13 @@ from prontosched.telemetry.linux.files import explain
 COST_LIMIT = 0.02
 COST_AIM = 0.012
 COST_LOW = 0.005
-# Threads that waited last time are read in any case: waiting is seldom spread evenly.
+# Where threads are sampled, those that waited last time are read in any case: waiting is seldom spread evenly.
 HOT_LIMIT = 64
 # So are those that used most, for they are who the others wait for.
 BUSY_LIMIT = 16
 STRIDE_LEAST, STRIDE_LIMIT = 4, 64
 OPEN_FILES_LIMIT = 1024
+SCHEDSTAT_BYTES = 128
 
 
 class Process:
@@ -39,55 +42,48 @@ class Process:
         self.threads: dict[str, Thread] = {}
         self.name = ""
         self.cgroup: Cgroup | None = None
-        self.checked = float("-inf")
+        self.checked = -math.inf
 
 
 class Thread:
-    """One thread: its folder in /proc, what it had used and waited when last read, and in which scan that was.
+    """One thread: what it had used and waited when last read, in nanoseconds, and in which scan that was.
 
-    Attributes
-    ----------
-    data
-        Its schedstat as last read: equal bytes mean that it did not run since.
-    background
-        Whether it runs below normal priority, as `ready` found out.
+    `data` is its schedstat as last read: equal bytes mean that it did not run since. `background` tells
+    whether it runs below normal priority, as `ready` found out.
     """
 
-    __slots__ = (
-        *("background", "checked", "data", "descriptor", "folder"),
-        *("number", "scan", "used", "waited"),
-    )
+    __slots__ = ("background", "checked", "data", "descriptor", "number", "process", "scan", "used", "waited")
 
-    def __init__(self, folder: str, number: int) -> None:
-        self.folder = folder
+    def __init__(self, process: Process, number: int, scan: int) -> None:
+        self.process = process
         self.number = number
+        self.scan = scan
         self.descriptor = -1
         self.data: bytes | None = None
         self.used = 0
         self.waited = 0
-        self.scan = -1
         self.background = False
-        self.checked = float("-inf")
+        self.checked = -math.inf
+
+    @property
+    def folder(self) -> str:
+        """Its folder in /proc."""
+        return f"{self.process.folder}/task/{self.number}"
 
 
 class Active(NamedTuple):
-    """A thread that waited or ran since the last scan.
+    """A thread that waited or ran since it was last read, in nanoseconds.
 
-    Attributes
-    ----------
-    waited, used
-        Nanoseconds.
-    weight
-        How many threads it stands for; more than 1 only where threads are sampled.
+    `weight` is how many threads it stands for: more than 1 only where threads are sampled.
     """
 
-    process: Process
     thread: Thread
     waited: int
     used: int
     weight: float = 1.0
 
 
+@dataclass(slots=True)
 class Waiting:
     """What a scan of all threads saw.
 
@@ -103,19 +99,12 @@ class Waiting:
         One in this many threads was read; 1 means all.
     """
 
-    __slots__ = ("active", "born", "drawn", "processes", "read", "sampled", "seconds", "stride", "threads")
-
-    def __init__(self, stride: int = 1) -> None:
-        self.seconds = float("nan")
-        self.active: list[Active] = []
-        self.processes = 0
-        self.threads = 0
-        self.born = 0
-        self.stride = stride
-        # Threads read; where they are sampled, those whose turn it was, and of them the active ones.
-        self.read = 0
-        self.drawn = 0
-        self.sampled: list[Active] = []
+    stride: int = 1
+    seconds: float = math.nan
+    active: list[Active] = field(default_factory=list)
+    processes: int = 0
+    threads: int = 0
+    born: int = 0
 
 
 class ThreadScanner:
@@ -154,35 +143,43 @@ class ThreadScanner:
         self._proc = proc
         self._interval_seconds = interval_seconds
         self._processes: dict[str, Process] = {}
-        self._hot: set[Thread] = set()
+        # Processes whose threads have to be listed: new ones, and those of which a thread is gone.
+        self._unlisted: set[Process] = set()
+        self._threads: list[Thread] | None = None  # of all processes; None when that has changed
+        self._last: list[Active] = []  # what ran in the last scan
         self._open = 0
         self._open_limit = _files_to_hold()
-        self._scanned = False
         self._scan = 0
+        self._scanned = self._complete = False
 
-    def scan(self) -> Waiting:
-        """Look at all threads once."""
-        started = time.thread_time()
+    def scan(self, total: float = math.nan) -> Waiting:
+        """Look at all threads once.
+
+        Parameters
+        ----------
+        total
+            How many threads the kernel counts; NaN where that is unknown. New ones are looked for while fewer
+            are known.
+        """
+        begin = time.thread_time()
         seen = Waiting(self.stride)
         self._scan += 1
         try:
-            names = [name for name in os.listdir(self._proc) if name[0] in "123456789"]
+            if seen.stride == 1:
+                born = self._read_all(seen, total)
+            else:
+                self._follow_processes()
+                born = self._follow_threads(self._processes.values())
+                self._sample(seen)
         except OSError as error:
             self.trouble = explain(error)
             return seen
-        self._follow_processes(names)
-        for process in self._processes.values():
-            ran = self._read(process, process.threads, seen, born=False)
-            # Only a thread that ran can have started another.
-            if ran or process.links < 0 or seen.stride > 1:
-                born = self._follow_threads(process)
-                seen.born += len(born)
-                if born:
-                    self._read(process, born, seen, born=True)
-            seen.threads += len(process.threads)
-        seen.processes = len(self._processes)
-        self._weigh(seen)
-        if seen.read:
+        self._complete = seen.stride == 1
+        seen.processes, seen.threads, seen.born = len(self._processes), len(self._all()), len(born)
+        self._adapt(time.thread_time() - begin + self.beside_seconds)
+        self._last = seen.active
+        seen.active = [one for one in seen.active if one.weight]
+        if seen.threads:
             self.trouble = ""
             if self._scanned:
                 seen.seconds = sum([one.weight * one.waited for one in seen.active]) / 1e9
@@ -191,7 +188,6 @@ class ThreadScanner:
             self._scanned = True
         elif not self.trouble:
             self.trouble = "absent"
-        self._adapt(time.thread_time() - started + self.beside_seconds)
         return seen
 
     def close(self) -> None:
@@ -199,124 +195,151 @@ class ThreadScanner:
         for process in self._processes.values():
             self._release(process.threads.values())
         self._processes.clear()
-        self._hot.clear()
+        self._unlisted.clear()
+        self._last = []
 
-    def _follow_processes(self, names: list[str]) -> None:
-        """Bring the list of processes up to date."""
-        processes = self._processes
-        for name in names:
-            if name not in processes:
-                processes[name] = Process(f"{self._proc}/{name}")
-        if len(processes) > len(names):
-            living = set(names)
-            for name in [name for name in processes if name not in living]:
-                self._release(processes.pop(name).threads.values())
+    def _all(self) -> list[Thread]:
+        if self._threads is None:
+            self._threads = [one for process in self._processes.values() for one in process.threads.values()]
+        return self._threads
 
-    def _follow_threads(self, process: Process) -> dict[str, Thread]:
-        """Bring the list of a process's threads up to date; return those not seen before."""
-        known = process.threads
-        born: dict[str, Thread] = {}
-        folder = f"{process.folder}/task"
-        try:
-            # A task folder has two links and one more per thread: cheaper than listing it.
-            links = os.stat(folder).st_nlink
-            if links == process.links and links > 2:
-                return born
-            process.links = links
-            found = os.listdir(folder)
-        except OSError as error:
-            if isinstance(error, PermissionError):
-                self.trouble = "forbidden"
-            self._release(known.values())
-            known.clear()
-            process.links = -1
-            return born
-        for number in found:
-            if number not in known:
-                known[number] = born[number] = Thread(f"{folder}/{number}", int(number))
-        if len(known) > len(found):
-            living = set(found)
-            self._release([known.pop(number) for number in list(known) if number not in living])
+    def _counts(self, one: Active) -> bool:
+        return bool(one.waited or one.used) and one.thread.number not in self.excluded
+
+    def _read_all(self, seen: Waiting, total: float) -> list[Thread]:
+        """Read all threads; return those not seen before."""
+        ran = self._advance(self._all())
+        # After a scan that read only some, what a thread waited spans more than the time since that.
+        fresh = ran if self._complete else [one for one in ran if one.thread.scan == self._scan - 1]
+        born = self._follow_threads()
+        if len(self._all()) != total:
+            self._follow_processes()
+            born += self._follow_threads()
+        if len(self._all()) != total:
+            # Only a thread that ran can have started another.
+            born += self._follow_threads({one.thread.process for one in ran})
+        seen.active = [one for one in (*fresh, *self._advance(born)) if self._counts(one)]
         return born
 
-    def _read(self, process: Process, threads: dict[str, Thread], seen: Waiting, *, born: bool) -> bool:
-        """Read threads of a process; return whether one of them ran or is gone.
+    def _sample(self, seen: Waiting) -> None:
+        """Read the threads that are read in any case, and of the others one group after the other.
 
-        Of the threads that are not read in any case, one group after the other is sampled. A group's
-        waiting since the last scan is known because it was read then as well, as the next in turn.
+        A group's waiting since the last scan is known because it was read then as well, as the next in turn.
         """
-        stride, scan, pread = seen.stride, self._scan, os.pread
-        phase, upcoming = scan % stride, (scan + 1) % stride
-        ran, idle = False, 0
-        gone: list[str] = []
-        for name, thread in threads.items():
-            sure = stride == 1 or thread in self._hot
-            due = sure or thread.number % stride == phase
-            if not due and thread.number % stride != upcoming:
-                continue
+        threads, scan = self._all(), self._scan
+        hot = _hottest(self._last).intersection(threads)
+        groups: dict[int, list[Thread]] = {scan % seen.stride: [], (scan + 1) % seen.stride: []}
+        for thread in threads:
+            if thread not in hot and (group := groups.get(thread.number % seen.stride)) is not None:
+                group.append(thread)
+        turn, upcoming = groups.values()
+        # Of those not read at the last scan it is not known what they waited since then.
+        fresh = {one for one in (*turn, *upcoming) if self._complete or one.scan == scan - 1}
+        drawn = len(fresh.intersection(turn))
+        weight = (len(threads) - len(hot)) / drawn if drawn else 0.0
+        seen.active = self._advance(list(hot))
+        seen.active += [one._replace(weight=weight) for one in self._advance(turn) if one.thread in fresh]
+        # One whose turn comes next is not counted yet, and still worth following if it waits.
+        later = [one for one in self._advance(upcoming) if one.thread in fresh and one.waited]
+        seen.active += [one._replace(weight=0.0) for one in later]
+        seen.active = [one for one in seen.active if self._counts(one)]
+        for thread in (*hot, *turn, *upcoming):
+            thread.scan = scan
+
+    def _advance(self, threads: list[Thread]) -> list[Active]:
+        """Read threads; return those that ran since they were last read, and forget those that are gone."""
+        pread, ran, gone = os.pread, [], []
+        for thread in threads:
             try:
-                data = pread(thread.descriptor, 128, 0) if thread.descriptor >= 0 else self._first(thread)
-                if sure and data == thread.data:
-                    thread.scan = scan
-                    idle += 1
+                descriptor = thread.descriptor
+                data = pread(descriptor, SCHEDSTAT_BYTES, 0) if descriptor >= 0 else self._first(thread)
+                if data == thread.data:
                     continue
-                fresh = born or thread.scan == scan - 1
-                if data != thread.data:
-                    words = data.split(None, 2)
-                    used, waited = int(words[0]), int(words[1])
+                words = data.split(None, 2)
+                used, waited = int(words[0]), int(words[1])
             except (OSError, ValueError, IndexError) as error:
                 if isinstance(error, OSError) and not isinstance(
                     error, ProcessLookupError | FileNotFoundError
                 ):
                     self.trouble = explain(error)
-                gone.append(name)
+                gone.append(thread)
                 continue
-            seen.read += 1
-            thread.scan = scan
-            if fresh and not sure and due:
-                seen.drawn += 1
-            if data == thread.data:
-                continue
-            ran = True
-            # One born since the last scan waited all it has waited since then.
-            more_used, more_waited = max(0, used - thread.used), max(0, waited - thread.waited)
+            # One born since the last scan begins at 0: it waited all it has waited since then.
+            ran.append(Active(thread, max(0, waited - thread.waited), max(0, used - thread.used)))
             thread.data, thread.used, thread.waited = data, used, waited
-            if fresh and (more_used or more_waited) and thread.number not in self.excluded:
-                # One whose turn comes next is not counted yet, and still worth following if it waits.
-                one = Active(process, thread, more_waited, more_used, 1.0 if due else 0.0)
-                if sure:
-                    seen.active.append(one)
-                elif due or more_waited:
-                    seen.sampled.append(one)
-        seen.read += idle
-        if gone:
+        for thread in gone:
             # The folder is listed again, for another thread may have taken the number.
-            process.links = -1
-            self._release([process.threads.pop(name) for name in gone])
+            thread.process.threads.pop(str(thread.number), None)
+            thread.process.links = -1
+            self._unlisted.add(thread.process)
+        self._release(gone)
         return ran
-
-    def _weigh(self, seen: Waiting) -> None:
-        """Let the threads sampled stand for all that are not read in any case, and choose those anew."""
-        others = 0 if seen.stride == 1 else seen.threads - len(self._hot)
-        weight = others / seen.drawn if seen.drawn else 0.0
-        self._hot = _hottest([*seen.active, *seen.sampled])
-        seen.active += [one._replace(weight=weight) for one in seen.sampled if one.weight]
 
     def _first(self, thread: Thread) -> bytes:
         """Read the schedstat of a thread whose file is not open."""
         descriptor = os.open(f"{thread.folder}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return os.read(descriptor, 128)
+            return os.read(descriptor, SCHEDSTAT_BYTES)
         finally:
             # Only a thread met for the second time is worth an open file: most new ones die soon.
-            if thread.scan >= 0 and self._open < self._open_limit:
+            if thread.data is not None and self._open < self._open_limit:
                 thread.descriptor = descriptor
                 self._open += 1
             else:
                 os.close(descriptor)
 
+    def _follow_processes(self) -> None:
+        """Bring the list of processes up to date."""
+        processes = self._processes
+        names = [name for name in os.listdir(self._proc) if name[0] in "123456789"]
+        for name in names:
+            if name not in processes:
+                processes[name] = Process(f"{self._proc}/{name}")
+                self._unlisted.add(processes[name])
+        if len(processes) > len(names):
+            living = set(names)
+            for name in [name for name in processes if name not in living]:
+                self._forget(processes[name])
+
+    def _forget(self, process: Process) -> None:
+        self._release(process.threads.values())
+        self._unlisted.discard(process)
+        del self._processes[os.path.basename(process.folder)]
+
+    def _follow_threads(self, others: Iterable[Process] = ()) -> list[Thread]:
+        """List the threads of processes that are unlisted, and of others; return those not seen before."""
+        unlisted, self._unlisted = self._unlisted, set()
+        return [thread for process in unlisted.union(others) for thread in self._list_threads(process)]
+
+    def _list_threads(self, process: Process) -> list[Thread]:
+        known, folder = process.threads, f"{process.folder}/task"
+        try:
+            # A task folder has two links and one more per thread: cheaper than listing it.
+            links = os.stat(folder).st_nlink
+            if links == process.links and links > 2:
+                return []
+            process.links = links
+            found = os.listdir(folder)
+        except (FileNotFoundError, ProcessLookupError):
+            self._forget(process)
+            return []
+        except OSError as error:
+            self.trouble = explain(error)
+            process.links = -1
+            self._unlisted.add(process)
+            return []
+        # One that is new begins with nothing waited, as if it had been read at the last scan.
+        born = {name: Thread(process, int(name), self._scan - 1) for name in found if name not in known}
+        known.update(born)
+        if len(known) > len(found):
+            self._release([known.pop(name) for name in set(known).difference(found)])
+        if born:
+            self._threads = None
+        return list(born.values())
+
     def _release(self, threads: Iterable[Thread]) -> None:
         for thread in threads:
+            self._threads = None
             if thread.descriptor >= 0:
                 os.close(thread.descriptor)
                 thread.descriptor = -1

@@ -27,8 +27,10 @@ that cannot be used are dropped and counted.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 
@@ -45,7 +47,7 @@ from prontosched.telemetry.trace.files import (
     Wanted,
     name_some,
 )
-from prontosched.telemetry.trace.rows import Chunk, Head, Layout, Stream, lay_out, require_column
+from prontosched.telemetry.trace.rows import Chunk, Layout, Stream, lay_out, require_column
 
 __all__ = ["Chunk", "TraceCounts", "TraceSource", "open_files", "open_trace"]
 
@@ -172,27 +174,29 @@ class TraceSource:
     def _measure_interval(self) -> float:
         for stream in self._streams if self._timed else ():
             for rows in stream.rows(self._layout, TraceCounts(), 0.0):
-                times = rows.timestamps
-                if rows.nodes is not None:
-                    times = times[np.array([node == rows.nodes[0] for node in rows.nodes], dtype=bool)]
-                steps = np.diff(times[np.isfinite(times)])
-                if len(steps):
-                    return float(np.median(steps))
+                for _, places in islice(rows.by_node(stream.name), 1):
+                    times = rows.columns.timestamps[places]
+                    steps = np.diff(times[np.isfinite(times)])
+                    if len(steps):
+                        return float(np.median(steps))
         return 1.0
 
     def _walk(self) -> Iterator[list[Sample]]:
         """Merge the streams by time."""
         self._begin()
-        heads = [Head(stream, self._layout, self.counts, self._gap_interval) for stream in self._streams]
-        while heads := [head for head in heads if head.alive]:
-            times = [head.time for head in heads]
-            known = [time for time in times if time == time]
-            until = min(known) + self.interval_seconds / 2 if known else float("nan")
+        rows = [stream.samples(self._layout, self.counts, self._gap_interval) for stream in self._streams]
+        heads = [next(row, None) for row in rows]
+        while any(head is not None for head in heads):
+            known = [
+                head.timestamp for head in heads if head is not None and head.timestamp == head.timestamp
+            ]
+            until = min(known) + self.interval_seconds / 2 if known else math.nan
             step: dict[str, Sample] = {}
-            for head in heads:
+            for place, head in enumerate(heads):
                 # A row without a time goes with whatever is next.
-                if not head.time > until:
-                    head.take(until, step, self.metrics)
+                while head is not None and not head.timestamp > until and head.node not in step:
+                    step[head.node] = head
+                    head = heads[place] = next(rows[place], None)
             if any(np.isfinite(sample.vector).any() for sample in step.values()):
                 self._numbers = 1
             yield list(step.values())

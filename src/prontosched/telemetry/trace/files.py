@@ -32,18 +32,8 @@ COLUMN_LIMIT_BYTES = 256 * 1024 * 1024
 class TraceCounts:
     """What a pass over a trace met.
 
-    Attributes
-    ----------
-    rows
-        Rows in the files.
-    dropped
-        Rows not used, by cause.
-    cells
-        Cells that became NaN, by cause.
-    gaps
-        Places where more than one interval and a half lies between two rows of a node.
-    columns
-        Columns not used, by name, with the reason.
+    Rows in the files; rows not used, and cells that became NaN, by cause; gaps of more than one interval and a
+    half between two rows of a node; columns not used, by name, with the reason.
     """
 
     rows: int = 0
@@ -273,10 +263,6 @@ def _number(cell: str, counts: TraceCounts) -> float:
         return math.nan
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 class ParquetFile:
     """A Parquet file, read row group by row group. Needs pyarrow (extra `trace`)."""
 
@@ -293,33 +279,32 @@ class ParquetFile:
             schema = pq.read_schema(path)
             self.names = tuple(schema.names)
         except self._errors as error:
-            raise TelemetryError(f"{path}: not a whole Parquet file ({_first_line(error)})") from error
+            raise self._refused("not a whole Parquet file", error) from error
         check_names(path, self.names)
-        kinds = pa.types
+        is_of = pa.types
+        kinds = (is_of.is_integer, is_of.is_floating, is_of.is_boolean, is_of.is_decimal, is_of.is_null)
         self.text = frozenset(
-            f.name
-            for f in schema
-            if not (
-                kinds.is_integer(f.type)
-                or kinds.is_floating(f.type)
-                or kinds.is_boolean(f.type)
-                or kinds.is_decimal(f.type)
-                or kinds.is_null(f.type)
-            )
+            column.name for column in schema if not any(kind(column.type) for kind in kinds)
         )
 
     def batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
         """Yield at most `size` rows at a time."""
         named = [name for name in (wanted.node, wanted.timestamp) if name]
         columns = list(dict.fromkeys([*wanted.numbers, *named]))
+        # Texts stay in their dictionary: one of a megabyte may stand in every row.
+        texts = [name for name in named if name in self.text]
         try:
-            with self._pq.ParquetFile(self.path) as file:
+            with self._pq.ParquetFile(self.path, read_dictionary=texts) as file:
                 self._check_sizes(file.metadata)
                 for batch in file.iter_batches(batch_size=size, columns=columns, use_threads=False):
                     counts.rows += batch.num_rows
                     yield self._convert(batch, wanted, counts)
         except self._errors as error:
-            raise TelemetryError(f"{self.path}: cannot be read ({_first_line(error)})") from error
+            raise self._refused("cannot be read", error) from error
+
+    def _refused(self, what: str, error: Exception) -> TelemetryError:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        return TelemetryError(f"{self.path}: {what} ({first})")
 
     def _check_sizes(self, metadata: Any) -> None:
         for number in range(metadata.num_row_groups):
@@ -337,9 +322,7 @@ class ParquetFile:
         numbers = np.empty((batch.num_rows, len(names)), order="F")
         for place, name in enumerate(names):
             numbers[:, place] = self._floats(batch.column(name))
-        nodes = (
-            None if node is None else ["" if v is None else str(v) for v in batch.column(node).to_pylist()]
-        )
+        nodes = None if node is None else self._texts(batch.column(node), "")
         times = None if timestamp is None else self._times(batch.column(timestamp))
         return Batch(nodes, times, without_infinity(np.ascontiguousarray(numbers), counts))
 
@@ -350,22 +333,22 @@ class ParquetFile:
         return floats
 
     def _times(self, column: Any) -> Array:
-        kinds = self._pa.types
-        if kinds.is_timestamp(column.type):
-            nanoseconds = column.cast(self._pa.timestamp("ns", tz=column.type.tz), safe=False).to_numpy(
-                zero_copy_only=False
-            )
-            times: Array = np.where(
-                np.isnat(nanoseconds), np.nan, nanoseconds.astype("datetime64[ns]").astype(np.int64) / 1e9
-            )
+        kind, kinds = column.type, self._pa.types
+        if kinds.is_timestamp(kind):
+            exact = column.cast(self._pa.timestamp("ns", tz=kind.tz), safe=False)
+            moments = exact.to_numpy(zero_copy_only=False).astype("datetime64[ns]")
+            times: Array = np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 1e9)
             return times
-        if kinds.is_integer(column.type) or kinds.is_floating(column.type):
+        if kinds.is_integer(kind) or kinds.is_floating(kind):
             numbers = self._floats(column)
-            finite = numbers[np.isfinite(numbers)]
-            factor = (
-                to_seconds(float(np.abs(finite).max())) / float(np.abs(finite).max()) if finite.any() else 1.0
-            )
-            return numbers * factor
-        return np.array(
-            [math.nan if v is None else parse_time(str(v)) for v in column.to_pylist()], dtype=float
-        )
+            # The largest tells the unit of all.
+            largest = float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0))
+            return numbers * (to_seconds(largest) / largest if largest else 1.0)
+        return np.array([parse_time(text) for text in self._texts(column, "nan")], dtype=float)
+
+    def _texts(self, column: Any, unknown: str) -> list[str]:
+        values, places = column, range(len(column))
+        if self._pa.types.is_dictionary(column.type):
+            values, places = column.dictionary, column.indices.to_pylist()
+        known = [unknown if value is None else str(value) for value in values.to_pylist()]
+        return [unknown if place is None else known[place] for place in places]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -19,10 +21,13 @@ from prontosched.telemetry.trace.files import Batch, TraceCounts, TraceFile, Wan
 # Cells held at a time, so that ten thousand metrics need no more memory than a hundred.
 BATCH_CELLS = 1_000_000
 BATCH_ROWS = 4096
-READY_NAMES = ("ready", "cpu_ready", "cpu_ready_percent", "cpu_ready_ms")
-UTILISATION_NAMES = ("utilisation", "utilization", "cpu_utilisation")
-TIMESTAMP_NAMES = ("timestamp", "time")
-NODE_NAMES = ("node",)
+# What columns are called that mean something; of several names the first that a file has counts.
+ROLES = {
+    "ready": ("ready", "cpu_ready", "cpu_ready_percent", "cpu_ready_ms"),
+    "utilisation": ("utilisation", "utilization", "cpu_utilisation"),
+    "timestamp": ("timestamp", "time"),
+    "node": ("node",),
+}
 # Signs of CPU Ready in the name of a column, the surest first.
 _SIGNS = tuple(
     re.compile(sign, re.IGNORECASE)
@@ -42,16 +47,12 @@ class Chunk:
 
     Attributes
     ----------
-    node
-        Name of the node.
     start
         Timestep of the first row: how many rows of this node came before.
     timestamps
         Seconds since 1970, `(n,)`; NaN where the trace has none.
-    ready
-        CPU Ready in the trace's own unit, `(n,)`; NaN where unknown.
-    utilisation
-        CPU utilisation in the trace's own unit, `(n,)`; NaN where unknown.
+    ready, utilisation
+        CPU Ready and CPU utilisation in the trace's own units, `(n,)`; NaN where unknown.
     vectors
         The metrics, one row per timestep, `(n, d)`; NaN where unknown.
     """
@@ -68,21 +69,35 @@ class Chunk:
         return len(self.timestamps)
 
 
-class TraceRows(NamedTuple):
-    """Rows in file order; `nodes` is None where all belong to the stream's own node."""
+class Columns(NamedTuple):
+    """Some rows, as the arrays that a `Chunk` has."""
 
-    nodes: list[str] | None
     timestamps: Array
     ready: Array
     utilisation: Array
     vectors: Array
 
-    def take(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> TraceRows:
+    def take(self, kept: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Columns:
         """Return some of the rows."""
-        nodes = None if self.nodes is None else list(np.asarray(self.nodes, dtype=object)[kept])
-        return TraceRows(
-            nodes, self.timestamps[kept], self.ready[kept], self.utilisation[kept], self.vectors[kept]
-        )
+        return Columns(*(column[kept] for column in self))
+
+
+class TraceRows(NamedTuple):
+    """Rows in file order; `nodes` is None where all belong to the stream's own node."""
+
+    nodes: list[str] | None
+    columns: Columns
+
+    def by_node(self, name: str) -> Iterator[tuple[str, NDArray[np.intp]]]:
+        """Yield every node with the places of its rows."""
+        if self.nodes is None:
+            yield name, np.arange(len(self.columns.timestamps))
+            return
+        places: dict[str, list[int]] = {}
+        for place, node in enumerate(self.nodes):
+            places.setdefault(node, []).append(place)
+        for node, found in places.items():
+            yield node, np.array(found, dtype=np.intp)
 
 
 @dataclass(slots=True)
@@ -105,9 +120,24 @@ class Stream:
             wanted = [layout.metrics[place] for place in present]
             wanted += [name for name in (ready, utilisation) if name is not None]
             for batch in file.batches(Wanted(wanted, node, timestamp), size, counts):
-                rows = _arrange(batch, len(layout.metrics), present, ready, utilisation)
-                kept = self._check(file, rows, timestamp is not None, counts, interval_seconds)
-                yield rows if kept.all() else rows.take(kept)
+                columns = _arrange(batch, len(layout.metrics), present, ready, utilisation, counts)
+                rows = TraceRows(batch.nodes, columns)
+                kept = np.ones(len(columns.timestamps), dtype=bool)
+                if timestamp is not None:
+                    kept = self._forward(file, rows, counts, interval_seconds)
+                if kept.all():
+                    yield rows
+                else:
+                    nodes = rows.nodes and list(compress(rows.nodes, kept))
+                    yield TraceRows(nodes, columns.take(kept))
+
+    def samples(self, layout: Layout, counts: TraceCounts, interval_seconds: float) -> Iterator[Sample]:
+        """Yield all rows that can be used, one by one."""
+        for nodes, columns in self.rows(layout, counts, interval_seconds):
+            for place in range(len(columns.timestamps)):
+                node = self.name if nodes is None else nodes[place]
+                time, ready, busy = (float(column[place]) for column in columns[:3])
+                yield Sample(node, layout.metrics, columns.vectors[place].copy(), time, ready, busy)
 
     def chunks(
         self,
@@ -122,98 +152,43 @@ class Stream:
         """Yield chunks as they fill, one node at a time, or those of all nodes `together`."""
         buffers: dict[str, _Buffer] = {}
         for batch in self.rows(layout, counts, interval_seconds):
-            for node, part in _by_node(batch, self.name):
+            for node, places in batch.by_node(self.name):
                 if nodes is None or node in nodes:
+                    part = batch.columns if batch.nodes is None else batch.columns.take(places)
                     buffers.setdefault(node, _Buffer(node)).add(part)
             while any(buffer.size >= rows for buffer in buffers.values()):
-                ready = [b for b in buffers.values() if b.size >= rows or (together and b.size)]
-                taken = [buffer.take(rows) for buffer in ready]
+                full = [b for b in buffers.values() if b.size >= rows or (together and b.size)]
+                taken = [buffer.take(rows) for buffer in full]
                 yield from [taken] if together else [[chunk] for chunk in taken]
         if rest := [buffer.take(rows) for buffer in buffers.values() if buffer.size]:
             yield from [rest] if together else [[chunk] for chunk in rest]
 
-    def _check(
-        self, file: TraceFile, rows: TraceRows, timed: bool, counts: TraceCounts, interval_seconds: float
+    def _forward(
+        self, file: TraceFile, rows: TraceRows, counts: TraceCounts, interval_seconds: float
     ) -> NDArray[np.bool_]:
-        """Tell which rows can be used: those that go forward in time."""
-        kept = np.ones(len(rows.timestamps), dtype=bool)
-        if not timed:
-            return kept
-        for node, places in _places_by_node(rows, self.name):
-            times = rows.timestamps[places]
-            first = node not in self._last
+        """Tell which rows go forward in time, and count the others and the gaps."""
+        kept = np.ones(len(rows.columns.timestamps), dtype=bool)
+        for node, places in rows.by_node(self.name):
+            times = rows.columns.timestamps[places]
             line = np.concatenate([[self._last.get(node, -np.inf)], times])
             before = np.fmax.accumulate(line)[:-1]
             unknown, late, twice = np.isnan(times), times < before, times == before
-            counts.dropped.update(
-                {
-                    cause: int(n)
-                    for cause, n in (
-                        ("no timestamp", unknown.sum()),
-                        ("timestamp before that of an earlier row", late.sum()),
-                        ("timestamp seen before", twice.sum()),
-                    )
-                    if n
-                }
-            )
-            if first and len(times) > 2 and late.sum() > len(times) / 2:
+            causes = ("no timestamp", "timestamp before that of an earlier row", "timestamp seen before")
+            for cause, found in zip(causes, (unknown, late, twice), strict=True):
+                if found.any():
+                    counts.dropped[cause] += int(found.sum())
+            if node not in self._last and len(times) > 2 and late.sum() > len(times) / 2:
                 raise TelemetryError(
                     f"{file.path}: timestamps must ascend, got {int(late.sum())} of the first {len(times)} "
                     f"rows of node '{node}' going back: sort the file by timestamp"
                 )
+            kept[places] = forward = ~(unknown | late | twice)
             if interval_seconds > 0:
                 # A row of -inf before the first makes no gap, for the comparison with it is not finite.
-                steps = (times - before)[~(unknown | late | twice)]
+                steps = (times - before)[forward]
                 counts.gaps += int(((steps > 1.5 * interval_seconds) & np.isfinite(steps)).sum())
-            kept[places] = ~(unknown | late | twice)
             self._last[node] = float(np.fmax.reduce(line))
         return kept
-
-
-class Head:
-    """The next row of one stream."""
-
-    def __init__(self, stream: Stream, layout: Layout, counts: TraceCounts, interval_seconds: float) -> None:
-        self._name = stream.name
-        self._batches = stream.rows(layout, counts, interval_seconds)
-        self._rows: TraceRows | None = None
-        self._place = 0
-        self._load()
-
-    @property
-    def alive(self) -> bool:
-        """Whether there is a next row."""
-        return self._rows is not None
-
-    @property
-    def time(self) -> float:
-        """Timestamp of the next row; NaN where unknown."""
-        return float("nan") if self._rows is None else float(self._rows.timestamps[self._place])
-
-    def take(self, until: float, step: dict[str, Sample], metrics: tuple[str, ...]) -> None:
-        """Add rows to the step as long as their time and node belong to it."""
-        while (rows := self._rows) is not None and not self.time > until:
-            place = self._place
-            node = self._name if rows.nodes is None else rows.nodes[place]
-            if node in step:
-                return
-            step[node] = Sample(
-                node,
-                metrics,
-                rows.vectors[place].copy(),
-                float(rows.timestamps[place]),
-                float(rows.ready[place]),
-                float(rows.utilisation[place]),
-            )
-            self._place += 1
-            if self._place == len(rows.timestamps):
-                self._load()
-            if rows.nodes is None:
-                return
-
-    def _load(self) -> None:
-        self._place = 0
-        self._rows = next((rows for rows in self._batches if len(rows.timestamps)), None)
 
 
 class _Buffer:
@@ -223,33 +198,32 @@ class _Buffer:
         self.node = node
         self.size = 0
         self._start = 0
-        self._parts: list[TraceRows] = []
+        self._parts: list[Columns] = []
 
-    def add(self, rows: TraceRows) -> None:
-        self._parts.append(rows)
-        self.size += len(rows.timestamps)
+    def add(self, part: Columns) -> None:
+        self._parts.append(part)
+        self.size += len(part.timestamps)
 
     def take(self, rows: int) -> Chunk:
         """Return the first `rows` rows, or all if there are fewer."""
-        times = _join([part.timestamps for part in self._parts])
-        ready = _join([part.ready for part in self._parts])
-        utilisation = _join([part.utilisation for part in self._parts])
-        vectors = _join([part.vectors for part in self._parts])
-        chunk = Chunk(self.node, self._start, times[:rows], ready[:rows], utilisation[:rows], vectors[:rows])
-        rest = TraceRows(None, times[rows:], ready[rows:], utilisation[rows:], vectors[rows:])
+        whole = self._parts[0]
+        if len(self._parts) > 1:
+            whole = Columns(*map(np.concatenate, zip(*self._parts, strict=True)))
+        chunk = Chunk(self.node, self._start, *whole.take(slice(rows)))
         self._start += len(chunk)
         self.size -= len(chunk)
-        self._parts = [rest] if self.size else []
+        self._parts = [whole.take(slice(rows, None))] if self.size else []
         return chunk
 
 
-def _join(parts: list[Array]) -> Array:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
 def _arrange(
-    batch: Batch, features: int, present: list[int], ready: str | None, utilisation: str | None
-) -> TraceRows:
+    batch: Batch,
+    features: int,
+    present: list[int],
+    ready: str | None,
+    utilisation: str | None,
+    counts: TraceCounts,
+) -> Columns:
     numbers, n, d = batch.numbers, len(batch.numbers), len(present)
     unknown = np.full(n, np.nan)
     if d == features:
@@ -260,32 +234,11 @@ def _arrange(
     times = unknown if batch.timestamps is None else batch.timestamps
     if np.isinf(times).any():
         times = np.where(np.isinf(times), np.nan, times)  # no row could come after an infinite time
-    return TraceRows(
-        batch.nodes,
-        times,
-        unknown if ready is None else numbers[:, d],
-        unknown if utilisation is None else numbers[:, -1],
-        vectors,
-    )
-
-
-def _places_by_node(rows: TraceRows, name: str) -> Iterator[tuple[str, NDArray[np.intp]]]:
-    if rows.nodes is None:
-        yield name, np.arange(len(rows.timestamps))
-        return
-    places: dict[str, list[int]] = {}
-    for place, node in enumerate(rows.nodes):
-        places.setdefault(node, []).append(place)
-    for node, found in places.items():
-        yield node, np.array(found, dtype=np.intp)
-
-
-def _by_node(rows: TraceRows, name: str) -> Iterator[tuple[str, TraceRows]]:
-    if rows.nodes is None:
-        yield name, rows
-        return
-    for node, places in _places_by_node(rows, name):
-        yield node, rows.take(places)._replace(nodes=None)
+    waiting = unknown if ready is None else numbers[:, d]
+    if (below := waiting < 0.0).any():
+        counts.cells["CPU Ready below 0"] += int(below.sum())
+        waiting = np.where(below, np.nan, waiting)
+    return Columns(times, waiting, unknown if utilisation is None else numbers[:, -1], vectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,21 +268,16 @@ def require_column(column: str, files: list[TraceFile]) -> None:
             )
 
 
-def like_ready(names: Sequence[str]) -> list[str]:
-    """Return the columns that may hold CPU Ready or what stands for it, the likeliest first.
+def ready_wanted(names: Sequence[str]) -> str:
+    """Return what to do about a trace without CPU Ready: which option, and the columns that look right.
 
     Examples
     --------
-    >>> like_ready(["load_1", "memory", "cpu.ready.summation"])
-    ['cpu.ready.summation', 'load_1']
+    >>> ready_wanted(["load_1", "memory", "cpu.ready.summation"])
+    "name it with --ready COLUMN ('cpu.ready.summation', 'load_1' look right)"
     """
     found = ((next((i for i, sign in enumerate(_SIGNS) if sign.search(name)), None), name) for name in names)
-    return [name for _, name in sorted((place, name) for place, name in found if place is not None)]
-
-
-def ready_wanted(names: Sequence[str]) -> str:
-    """Return what to do about a trace without CPU Ready: which option, and the columns that look right."""
-    likely = like_ready(names)
+    likely = [name for _, name in sorted((place, name) for place, name in found if place is not None)]
     looks = "looks" if len(likely) == 1 else "look"
     return "name it with --ready COLUMN" + (f" ({name_some(likely, most=3)} {looks} right)" if likely else "")
 
@@ -341,19 +289,12 @@ def lay_out(
 
     Columns to `keep` are among the metrics, whatever they are, where a file has them.
     """
-    defaults = {
-        "ready": READY_NAMES,
-        "utilisation": UTILISATION_NAMES,
-        "timestamp": TIMESTAMP_NAMES,
-        "node": NODE_NAMES,
-    }
-    roles = {role: (name,) if (name := given[role]) else defaults[role] for role in defaults}
-    reserved = {name for role, names in roles.items() if role != "utilisation" for name in names}
+    roles = {role: (name,) if (name := given[role]) else names for role, names in ROLES.items()}
     # What happened to a probe is an outcome: read it as `ready`, or `keep` it, where it is wanted.
-    reserved |= {*UTILISATION_NAMES, PROBE_COLUMN}
+    reserved = {*roles["ready"], *roles["timestamp"], *roles["node"], *ROLES["utilisation"], PROBE_COLUMN}
     reserved -= set(keep)
     columns: dict[str, str] = {}
-    metrics: dict[str, int] = {}
+    metrics: Counter[str] = Counter()
     for file in files:
         for name in file.names:
             if name in reserved:
@@ -364,7 +305,7 @@ def lay_out(
             elif name in file.text:
                 columns[name] = "left out, not numbers"
             else:
-                metrics[name] = metrics.get(name, 0) + 1
+                metrics[name] += 1
     for pattern in exclude:
         if not any(fnmatch.fnmatchcase(name, pattern) for file in files for name in file.names):
             columns[pattern] = "to be left out, but no column is called so"
