@@ -287,12 +287,10 @@ def record(
     begun = time.monotonic()
     source.read()
     grid = 0
-    while not stopped():
+    while True:
         grid += 1
         due = begun + grid * source.interval_seconds
-        if due - begun > seconds:
-            break
-        if not _sleep_until(due, stopped):
+        if due - begun > seconds or not _sleep_until(due, stopped):
             break
         late = time.monotonic() - due
         if late > source.interval_seconds / 2:
@@ -320,8 +318,6 @@ def record(
 
 def _sleep_until(due: float, stopped: Callable[[], bool]) -> bool:
     """Sleep until then; return whether to go on."""
-    while (left := due - time.monotonic()) > 0:
-        if stopped():
-            return False
+    while not stopped() and (left := due - time.monotonic()) > 0:
         time.sleep(min(left, POLL_SECONDS))
-    return True
+    return not stopped()

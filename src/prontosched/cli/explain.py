@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import click
 
-from prontosched.cli.options import asking_options, find, node_option
+from prontosched.cli.options import asking_options, find, lasting, node_option
 from prontosched.cli.status import beside, styled
 from prontosched.errors import IntegrationError, ProntoError
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SPAN_SECONDS = 30.0
 LONGEST_RECORD_SECONDS = 600.0
+# Seconds since 1970 below which a number is a slip: five minutes ago is `5m`.
 OLDEST = 1e8
-"""Seconds since 1970 below which a number is a slip: five minutes ago is `5m`."""
 APART = {"throttled_cpus": "held back by its quota", "background_cpus": "background"}
 WATCH_STEPS = 25
 WATCH_INTERVAL = 0.4
@@ -219,8 +219,8 @@ def _last(last: dict[str, Any] | None) -> list[str]:
     if last is None:
         return ["No refusal since the agent started."]
     then = datetime.fromtimestamp(last["time"]).strftime("%d %b %H:%M:%S")
-    met = f"{_ago(time.time() - last['time'])} ({then}), at CPU Ready {_percent(last['cpu_ready_percent'])}"
-    lines = [f"Last refusal {met}: {last['reason']}"]
+    met = f"{lasting(time.time() - last['time'])} ago ({then})"
+    lines = [f"Last refusal {met}, at CPU Ready {_percent(last['cpu_ready_percent'])}: {last['reason']}"]
     if last.get("offenders"):
         lines.append(f"  {last['offenders']}")
     if last["words"]:
@@ -259,13 +259,6 @@ def _kinds(families: list[dict[str, Any]]) -> str:
     return ", ".join(named) if len(named) > 1 else ""
 
 
-def _ago(seconds: float) -> str:
-    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (129600, 3600, "h")):
-        if seconds < limit:
-            return f"{max(0.0, seconds) / unit:.0f} {name} ago"
-    return f"{seconds / 86400:.0f} days ago"
-
-
 def _nothing(status: dict[str, Any], at: float) -> str:
     shown = datetime.fromtimestamp(at).strftime("%d %b %Y %H:%M:%S")
     if status["disk"] is None:
@@ -285,23 +278,19 @@ def _then(found: dict[str, Any], at: float) -> str:
         sum(p["timesteps"] * p[f"{what}_share"] for p in points) / steps
         for what in ("rejecting", "contended")
     )
-    shares = f"refusing {100 * refused:.0f} %" + (
-        f", contended and held open {100 * held:.0f} %" if held else ""
-    )
     highest = max((p["ready_max"] for p in points if p["ready_max"] is not None), default=None)
+    told = f"CPU Ready up to {_percent(highest)}, refusing {100 * refused:.0f} %"
+    told += f", contended and held open {100 * held:.0f} %" if held else ""
+    why = [f"  {point['reason']}"] if point["reason"] else []
     if point["seconds"] >= 60:  # no single decisions are kept any more, or of so many nodes
         minutes = "minute" if point["seconds"] < 120 else f"{point['seconds'] / 60:.0f} minutes"
-        told = f"CPU Ready up to {_percent(highest)}, {shares}"
-        lines = [f"{found['node']} in the {minutes} from {shown}: {told}"]
-        why = [f"  {point['reason']}"] if point["reason"] else []
-        return "\n".join([*lines, *why, *_stood(points, point)])
-    word = (
-        "refusing" if point["rejecting_share"] else "contended" if point["contended_share"] else "accepting"
-    )
-    lines = [f"{found['node']} at {shown}: {styled(word)}, at CPU Ready {_percent(point['ready_max'])}"]
-    if point["reason"]:
-        lines.append(f"  {point['reason']}")
-    lines.append(f"  in the minute around it: CPU Ready up to {_percent(highest)}, {shares}")
+        lines = [f"{found['node']} in the {minutes} from {shown}: {told}", *why]
+    else:
+        state = "accepting"
+        if point["rejecting_share"] or point["contended_share"]:
+            state = "refusing" if point["rejecting_share"] else "contended"
+        lines = [f"{found['node']} at {shown}: {styled(state)}, at CPU Ready {_percent(point['ready_max'])}"]
+        lines += [*why, f"  in the minute around it: {told}"]
     return "\n".join([*lines, *_stood(points, point)])
 
 
