@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 
 import pytest
@@ -45,23 +44,49 @@ def test_times_that_are_no_times_are_unknown():
     assert trace_files.parse_time("0001-01-01T00:00:00+23:59") < 0
 
 
-def test_odd_names_and_dates_of_parquet_are_read_or_one_clear_line(tmp_path):
+def test_odd_names_and_times_of_parquet_are_read(tmp_path):
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
-    moments = pa.array([2**62, -(2**62), 0, 5], pa.timestamp("ms"))
-    table = pa.table(
-        {
-            "timestamp": moments,
-            "\x00\n'; drop": pa.array([1.0, 2.0, 3.0, 4.0]),
-            "ready": pa.array([1, 2, 3, 4]),
-        }
-    )
-    pq.write_table(table, tmp_path / "t.parquet")
+    table = {
+        "timestamp": pa.array([-(2**62), 0, None, 5, 2**62], pa.timestamp("ms")),
+        "\x00\n'; drop": pa.array([1.0, 2.0, 3.0, 4.0, 5.0]),
+        "number": pa.array([2**63 - 1, 1, 2, 3, 4]),
+        "ready": pa.array([1, 2, 3, 4, 5]),
+    }
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    source = open_trace(tmp_path / "t.parquet")
+
+    (chunk,) = source.chunks()
+
+    assert chunk.timestamps.tolist() == [-(2**62) / 1e3, 0.0, 0.005, 2**62 / 1e3]
+    assert source.metrics == ("\x00\n'; drop", "number")
+    assert source.counts.dropped == {"no timestamp": 1}
+
+
+def test_dates_beyond_the_calendar_are_one_clear_line(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
     dates = pa.table({"timestamp": pa.array([2**30, 0], pa.date32()), "load": pa.array([1.0, 2.0])})
     pq.write_table(dates, tmp_path / "d.parquet")
-    for name in ("t.parquet", "d.parquet"):
-        with contextlib.suppress(TelemetryError):
-            assert rows_of(tmp_path / name) >= 0
+
+    with pytest.raises(TelemetryError, match=r"d\.parquet: cannot be read \(days=1073741824"):
+        rows_of(tmp_path / "d.parquet")
+
+
+def test_a_long_name_in_every_row_is_held_once(tmp_path):
+    """Unpacked row by row the names would take 800 MB."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    places = pa.array([0] * 8000, pa.int32())
+    names = pa.DictionaryArray.from_arrays(places, pa.array(["x" * 100_000]))
+    table = pa.table({"node": names, "load": pa.array([1.0] * 8000)})
+    pq.write_table(table, tmp_path / "t.parquet", store_schema=False)
+    del names, table
+    pool = pa.default_memory_pool()
+    before = max(pool.max_memory(), 100_000_000)
+
+    assert rows_of(tmp_path / "t.parquet") == 8000
+    assert pool.max_memory() <= before
 
 
 def test_a_row_group_that_unpacks_to_gigabytes_is_refused(tmp_path, monkeypatch):

@@ -191,6 +191,18 @@ def test_text_in_a_number_is_unknown_and_counted(tmp_path: Path) -> None:
     assert dict(source.counts.cells) == {"text in a number": 1, "infinite": 1}
 
 
+def test_cpu_ready_below_zero_is_unknown_and_said_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "n.csv"
+    path.write_text("timestamp,load,ready\n1,5,3\n2,-5,-0.5\n3,5,0\n4,5,-1e9\n")
+    source = open_trace(path)
+
+    (chunk,) = source.chunks()
+
+    np.testing.assert_array_equal(chunk.ready, [3.0, np.nan, 0.0, np.nan])
+    assert chunk.vectors[1].tolist() == [-5.0]
+    assert source.counts.warnings() == ["2 cells taken as unknown: CPU Ready below 0"]
+
+
 def test_a_column_of_text_is_left_out_and_named(tmp_path: Path) -> None:
     source = open_trace(write(tmp_path / "t.csv", "a,rack", "1,north", "2,south"))
     everything(source)

@@ -26,6 +26,7 @@ LINE_LIMIT_CHARACTERS = 4_000_000
 BATCH_LIMIT_CHARACTERS = 64_000_000
 # Of one column of a row group, unpacked: a few kB of Parquet may stand for gigabytes.
 COLUMN_LIMIT_BYTES = 256 * 1024 * 1024
+TICKS_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
 @dataclass(slots=True)
@@ -328,17 +329,14 @@ class ParquetFile:
 
     def _floats(self, column: Any) -> Array:
         if column.type != self._pa.float64():
-            column = column.cast(self._pa.float64())
+            column = column.cast(self._pa.float64(), safe=False)
         floats: Array = column.to_numpy(zero_copy_only=False)
         return floats
 
     def _times(self, column: Any) -> Array:
         kind, kinds = column.type, self._pa.types
         if kinds.is_timestamp(kind):
-            exact = column.cast(self._pa.timestamp("ns", tz=kind.tz), safe=False)
-            moments = exact.to_numpy(zero_copy_only=False).astype("datetime64[ns]")
-            times: Array = np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 1e9)
-            return times
+            return self._floats(column.cast(self._pa.int64())) / TICKS_PER_SECOND[kind.unit]
         if kinds.is_integer(kind) or kinds.is_floating(kind):
             numbers = self._floats(column)
             # The largest tells the unit of all.
