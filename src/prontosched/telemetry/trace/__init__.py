@@ -1,11 +1,11 @@
 """Recorded traces, with the interface of a live source.
 
-One row per timestep, in CSV (plain or gzipped) or Parquet, streamed and never loaded whole. Columns:
+One row per timestep, in CSV (plain or gzipped) or Parquet, streamed and never loaded whole. RowArrays:
 
 - `timestamp` (optional): seconds since 1970, also milli-, micro- or nanoseconds, or ISO 8601;
 - `node` (optional): many nodes in one file. Without it each file is one node, named after the file;
 - `ready` and `utilisation` (optional, other names may be given): CPU Ready and CPU utilisation;
-- all other columns of numbers: the metrics. Columns of text are left out and named in the warnings.
+- all other columns of numbers: the metrics. RowArrays of text are left out and named in the warnings.
 
 A folder is a trace too: files called `part-…` in it are parts of one (what `pronto record` leaves when it
 is killed), any others are one trace each.
@@ -221,7 +221,7 @@ def open_trace(
         Column that holds CPU Ready; every file must have it. Without it one of `ready`, `cpu_ready` and
         `cpu_ready_percent` is taken if there is one.
     exclude
-        Columns to leave out, with `*` and `?` as wildcards.
+        RowArrays to leave out, with `*` and `?` as wildcards.
     utilisation
         Column that holds CPU utilisation; without it `utilisation` if there is one.
     timestamp
@@ -229,7 +229,7 @@ def open_trace(
     node
         Column that names the node; without it `node` if there is one.
     keep
-        Columns to have among the metrics although they say what came of it, such as the probe's.
+        RowArrays to have among the metrics although they say what came of it, such as the probe's.
     """
     chosen = [paths] if isinstance(paths, str | PathLike) else list(paths)
     streams = [stream for path in chosen for stream in _streams(Path(path))]

@@ -1,4 +1,4 @@
-"""Columns and rows of a trace: which column is what, and rows checked, ordered and cut into chunks per node."""
+"""RowArrays and rows of a trace: which column is what, and rows checked, ordered and cut into chunks per node."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Chunk:
         return len(self.timestamps)
 
 
-class Columns(NamedTuple):
+class RowArrays(NamedTuple):
     """Some rows, as the arrays that a `Chunk` has."""
 
     timestamps: Array
@@ -77,16 +77,16 @@ class Columns(NamedTuple):
     utilisation: Array
     vectors: Array
 
-    def take(self, kept: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Columns:
+    def take(self, kept: NDArray[np.bool_] | NDArray[np.intp] | slice) -> RowArrays:
         """Return some of the rows."""
-        return Columns(*(column[kept] for column in self))
+        return RowArrays(*(column[kept] for column in self))
 
 
 class TraceRows(NamedTuple):
     """Rows in file order; `nodes` is None where all belong to the stream's own node."""
 
     nodes: list[str] | None
-    columns: Columns
+    columns: RowArrays
 
     def by_node(self, name: str) -> Iterator[tuple[str, NDArray[np.intp]]]:
         """Yield every node with the places of its rows."""
@@ -198,9 +198,9 @@ class _Buffer:
         self.node = node
         self.size = 0
         self._start = 0
-        self._parts: list[Columns] = []
+        self._parts: list[RowArrays] = []
 
-    def add(self, part: Columns) -> None:
+    def add(self, part: RowArrays) -> None:
         self._parts.append(part)
         self.size += len(part.timestamps)
 
@@ -208,7 +208,7 @@ class _Buffer:
         """Return the first `rows` rows, or all if there are fewer."""
         whole = self._parts[0]
         if len(self._parts) > 1:
-            whole = Columns(*map(np.concatenate, zip(*self._parts, strict=True)))
+            whole = RowArrays(*map(np.concatenate, zip(*self._parts, strict=True)))
         chunk = Chunk(self.node, self._start, *whole.take(slice(rows)))
         self._start += len(chunk)
         self.size -= len(chunk)
@@ -223,7 +223,7 @@ def _arrange(
     ready: str | None,
     utilisation: str | None,
     counts: TraceCounts,
-) -> Columns:
+) -> RowArrays:
     numbers, n, d = batch.numbers, len(batch.numbers), len(present)
     unknown = np.full(n, np.nan)
     if d == features:
@@ -238,7 +238,7 @@ def _arrange(
     if (below := waiting < 0.0).any():
         counts.cells["CPU Ready below 0"] += int(below.sum())
         waiting = np.where(below, np.nan, waiting)
-    return Columns(times, waiting, unknown if utilisation is None else numbers[:, -1], vectors)
+    return RowArrays(times, waiting, unknown if utilisation is None else numbers[:, -1], vectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ def lay_out(
 ) -> tuple[Layout, dict[str, str]]:
     """Decide what each column is; return the layout and the columns left out with the reason.
 
-    Columns to `keep` are among the metrics, whatever they are, where a file has them.
+    RowArrays to `keep` are among the metrics, whatever they are, where a file has them.
     """
     roles = {role: (name,) if (name := given[role]) else names for role, names in ROLES.items()}
     # What happened to a probe is an outcome: read it as `ready`, or `keep` it, where it is wanted.
