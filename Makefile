@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 DAEMONS ?= 1
 
-.PHONY: run demo test install uninstall deb sbom daemons bench load lint soak docs demo-slurm clean
+.PHONY: run demo test install uninstall deb rpm sbom daemons bench load lint soak docs demo-slurm clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -29,6 +29,10 @@ install uninstall:
 # A Debian package in dist/, for the release of Debian that this runs on.
 deb:
 	@sh deploy/debian.sh
+
+# An RPM in dist/, for the distribution that this runs on; PYTHON names another interpreter.
+rpm:
+	@PYTHON="$(PYTHON)" sh deploy/rpm.sh
 
 # What an installation is made of, with versions and licences, as CycloneDX in dist/.
 sbom:

@@ -203,6 +203,25 @@ def test_debian_package_installs_runs_and_purges_without_a_trace(ready: Tree) ->
     assert ready.run(f"find {places} -name '*pronto*' 2>/dev/null | sort") == before
 
 
+def test_rpm_installs_runs_and_is_erased(ready: Tree) -> None:
+    """Built and installed by Debian's rpm, which knows none of the packages that it needs."""
+    ready.install("rpm", "make")
+    ready.run("rm -rf /etc/pronto")
+    places = "/opt /usr/bin /usr/lib/systemd/system /usr/share/man /usr/share/bash-completion /etc"
+    before = ready.run(f"find {places} -name '*pronto*' 2>/dev/null | sort")
+    file = ready.run("make rpm 2>/dev/null").splitlines()[-1]
+    rpm = "rpm --force-debian --dbpath /tmp/rpms --nodeps"
+    ready.run(f"{rpm} --install ./{file}")
+    try:
+        works(ready, user="tester")
+        assert ready.run("systemd-analyze verify /usr/lib/systemd/system/pronto-agent.service") == ""
+        assert ready.run(f"{rpm} --query --configfiles prontosched").split() == ["/etc/pronto/pronto.toml"]
+        assert re.search(r"/usr/bin/python3\.\d+", ready.run(f"{rpm} --query --requires prontosched"))
+    finally:
+        ready.run(f"{rpm} --erase prontosched")
+    assert ready.run(f"find {places} -name '*pronto*' 2>/dev/null | sort") == before
+
+
 def test_slurm_of_this_release_obeys_the_gate(ready: Tree) -> None:
     ready.install("slurmctld", "slurmd", "slurm-client", "munge", "procps")
     version = ready.run("slurmctld -V").split()[1]

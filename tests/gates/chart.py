@@ -26,6 +26,7 @@ MODES = {
         "preference": ("mode=preference",),
         "veto": ("mode=veto",),
         "nats": ("nats.secret=bus",),
+        "signed": ("nats.secret=bus", "nats.keys=bus-keys"),
         "monitor": ("monitor.enabled=true",),
         "nats-monitor": ("nats.secret=bus", "monitor.enabled=true"),
     }.items()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prontosched.gates.dask import WorkerView, may_pause, read_workers
-from prontosched.gates.floor import HELD_MARGIN, places
+from prontosched.gates.policy import HELD_MARGIN, places
 
 
 def test_workers_that_are_closing_do_not_count() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,18 @@ from prontosched.errors import IntegrationError, SettingsError
 from prontosched.gates.agent_client import Addresses
 from prontosched.gates.extender import (
     FORGET_SECONDS,
+    ExtenderRequest,
     Ledger,
     filter_answer,
     prioritize_answer,
     read_request,
-    suitability,
+    suitabilities,
 )
-from prontosched.gates.floor import HELD_MARGIN, places
 from prontosched.gates.gate import Verdict, read_decision
 from prontosched.gates.kubernetes import KEY
-from prontosched.gates.policy import Rules
-from prontosched.gates.preference import LONGEST_SECONDS, Placements
-from tests.gates.verdicts import CalledDecisions, recorded
+from prontosched.gates.policy import HELD_MARGIN, Rules, places
+from prontosched.gates.preference import LONGEST_SECONDS, MOST_NAMES, Placements
+from tests.gates.verdicts import GivenDecisions, recorded
 
 BUSY = Verdict(True, 0.8, "cpu_user is rising", valid_until=100.0)
 QUIET = Verdict(False, 0.1, "nothing spikes", valid_until=100.0)
@@ -39,12 +40,16 @@ def old_style(request: dict[str, Any]) -> dict[str, Any]:
     return {key.lower(): value for key, value in request.items()}
 
 
-def refuse_n1(node: str) -> Verdict | None:
-    return BUSY if node == "n1" else None
+N1_REFUSES = {"n1": BUSY.reason}
+
+
+def priorities(question: ExtenderRequest, chances: Iterable[float]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(prioritize_answer(question, suitabilities(list(chances))))
+    return found
 
 
 def test_names_come_back_without_those_that_refuse_and_with_the_reason() -> None:
-    answer = filter_answer(read_request(recorded("filter-names.json")), refuse_n1)
+    answer = filter_answer(read_request(recorded("filter-names.json")), N1_REFUSES)
 
     assert answer == {
         "NodeNames": ["n4"],
@@ -57,36 +62,25 @@ def test_names_come_back_without_those_that_refuse_and_with_the_reason() -> None
 
 def test_whole_nodes_come_back_as_whole_nodes_unchanged() -> None:
     request = recorded("filter-nodes.json")
-    answer = filter_answer(read_request(request), refuse_n1)
+    answer = filter_answer(read_request(request), N1_REFUSES)
 
     assert answer["NodeNames"] is None
     assert answer["Nodes"]["items"] == [n for n in request["Nodes"]["items"] if n["metadata"]["name"] != "n1"]
     assert list(answer["FailedNodes"]) == ["n1"]
 
 
-def test_older_scheduler_is_answered_in_its_own_keys() -> None:
-    question = read_request(old_style(recorded("filter-names.json")))
+@pytest.mark.parametrize("file", ["filter-names.json", "filter-nodes.json"])
+def test_keys_in_lower_case_are_read_as_older_schedulers_write_them(file: str) -> None:
+    found = read_request(old_style(recorded(file)))
 
-    assert filter_answer(question, refuse_n1)["nodenames"] == ["n4"]
-    assert filter_answer(question, refuse_n1)["failedNodes"] == {"n1": "pronto: cpu_user is rising"}
-    assert filter_answer(question, refuse_n1)["failedAndUnresolvableNodes"].keys() == {"n1"}
-    scores = {"n4": math.nan, "n1": 0.99}
-    assert prioritize_answer(question, map(scores.__getitem__, question.names)) == [
-        {"host": "n4", "score": 5},
-        {"host": "n1", "score": 0},
-    ]
-
-
-def test_older_scheduler_with_whole_nodes_is_answered_with_nodes() -> None:
-    answer = filter_answer(read_request(old_style(recorded("filter-nodes.json"))), refuse_n1)
-
-    assert [node["metadata"]["name"] for node in answer["nodes"]["items"]] == ["n4"]
+    assert found == read_request(recorded(file))
+    assert set(found.names) == {"n4", "n1"}
 
 
 def test_priorities_run_from_ten_for_a_calm_node_down_to_zero() -> None:
     chances = {"n4": 0.04, "n1": 0.96}
     question = read_request(recorded("prioritize-names.json"))
-    answer = prioritize_answer(question, map(chances.__getitem__, question.names))
+    answer = priorities(question, map(chances.__getitem__, question.names))
 
     assert answer == [{"Host": "n4", "Score": 10}, {"Host": "n1", "Score": 0}]
 
@@ -94,7 +88,7 @@ def test_priorities_run_from_ten_for_a_calm_node_down_to_zero() -> None:
 def test_pod_is_never_left_pending_by_refusals_alone() -> None:
     """Where nothing else is open the gate opens, and preference decides."""
     question = read_request(recorded("filter-names.json"))
-    answer = filter_answer(question, lambda node: BUSY)
+    answer = filter_answer(question, {"n1": "busy", "n4": "busy"})
 
     assert answer["NodeNames"] == ["n4", "n1"]
     assert answer["FailedNodes"] == answer["FailedAndUnresolvableNodes"] == {}
@@ -103,8 +97,8 @@ def test_pod_is_never_left_pending_by_refusals_alone() -> None:
 def test_node_nothing_is_known_of_passes_with_a_neutral_score() -> None:
     question = read_request(recorded("filter-names.json"))
 
-    assert filter_answer(question, lambda node: None)["NodeNames"] == ["n4", "n1"]
-    assert {row["Score"] for row in prioritize_answer(question, [math.nan] * len(question.names))} == {5}
+    assert filter_answer(question, {})["NodeNames"] == ["n4", "n1"]
+    assert {row["Score"] for row in priorities(question, [math.nan] * len(question.names))} == {5}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +113,7 @@ def test_pod_that_tolerates_the_taint_may_go_anywhere(toleration: dict[str, str]
     request = recorded("filter-names.json")
     request["Pod"]["spec"]["tolerations"] = [toleration]
 
-    assert filter_answer(read_request(request), refuse_n1)["NodeNames"] == ["n4", "n1"]
+    assert filter_answer(read_request(request), N1_REFUSES)["NodeNames"] == ["n4", "n1"]
 
 
 def test_pod_that_tolerates_other_taints_is_refused_like_any() -> None:
@@ -129,7 +123,7 @@ def test_pod_that_tolerates_other_taints_is_refused_like_any() -> None:
         {"key": KEY, "operator": "Exists", "effect": "NoExecute"},
     ]
 
-    assert filter_answer(read_request(request), refuse_n1)["NodeNames"] == ["n4"]
+    assert filter_answer(read_request(request), N1_REFUSES)["NodeNames"] == ["n4"]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +148,7 @@ def test_request_that_no_scheduler_sends_is_refused(body: object, problem: str) 
     "body", [{"Pod": {}}, {"Pod": {}, "Nodes": {"items": None}}, {"Pod": {"spec": None}}]
 )
 def test_question_about_no_node_at_all_is_answered(body: dict[str, Any]) -> None:
-    assert filter_answer(read_request(body), refuse_n1)["FailedNodes"] == {}
+    assert filter_answer(read_request(body), N1_REFUSES)["FailedNodes"] == {}
 
 
 names = st.lists(st.text(min_size=1, max_size=20), max_size=30, unique=True)
@@ -171,36 +165,33 @@ def test_answer_never_holds_a_name_that_was_not_sent(
         "Nodes": nodes if whole else None,
     }
     question = read_request(old_style(request) if lower else request)
-    answer = {
-        key.lower(): value
-        for key, value in filter_answer(question, lambda n: BUSY if n in refusing else None).items()
-    }
+    answer = filter_answer(question, dict.fromkeys(refusing, "busy"))
 
-    passed = answer["nodenames"] if not whole else [n["metadata"]["name"] for n in answer["nodes"]["items"]]
+    passed = answer["NodeNames"] if not whole else [n["metadata"]["name"] for n in answer["Nodes"]["items"]]
     failed = set() if set(sent) <= refusing else set(sent) & refusing
     assert [*passed] == [name for name in sent if name not in failed]
-    assert set(answer["failednodes"]) == set(answer["failedandunresolvablenodes"]) == failed
+    assert set(answer["FailedNodes"]) == set(answer["FailedAndUnresolvableNodes"]) == failed
     assert [
-        next(iter(row.values())) for row in prioritize_answer(question, [math.nan] * len(question.names))
+        next(iter(row.values())) for row in priorities(question, [math.nan] * len(question.names))
     ] == sent
 
 
 @given(st.floats())
 def test_scores_are_whole_numbers_that_the_scheduler_allows(chance: float) -> None:
-    found = suitability(chance)
+    (found,) = suitabilities([chance])
 
     assert isinstance(found, int)
     assert 0 <= found <= 10
 
 
 def ledger_of(verdicts: dict[str, Verdict], rules: Rules = QUICK, known: int = 4) -> Ledger:
-    ledger = Ledger(CalledDecisions(verdicts.get), rules)
+    ledger = Ledger(GivenDecisions(verdicts), rules)
     ledger.see([f"n{i}" for i in range(1, known + 1)], now=0.0)
     return ledger
 
 
 def refusing_in(ledger: Ledger, now: float) -> list[str]:
-    return [name for name in ledger.known if ledger.refusal(name, now) is not None]
+    return sorted(ledger.refusals(now))
 
 
 def test_refusal_lasts_only_as_long_as_it_is_valid() -> None:
@@ -319,7 +310,7 @@ def test_without_a_veto_nothing_is_refused_and_the_calm_preferred() -> None:
     ledger = ledger_of({"n1": BUSY, "n2": QUIET}, Rules(enforce=True))
 
     assert ledger.settle(0.0) == []
-    assert [suitability(chance) for chance in ledger.chances(("n1", "n2", "n3"), 1.0)] == [2, 9, 5]
+    assert suitabilities(ledger.chances(("n1", "n2", "n3"), 1.0)) == [2, 9, 5]
 
 
 def test_fleet_that_is_contended_throughout_stays_open() -> None:
@@ -355,7 +346,7 @@ def test_pods_placed_one_after_another_do_not_meet_on_the_calmest_node() -> None
     ledger, placed = ledger_of(verdicts, Rules(enforce=True)), Counter[str]()
     for job in range(12):
         best = ledger.best(0.1 * job)[0].node
-        ledger.placements.add(f"job-{job}", {best: 2.0}, 0.1 * job)
+        ledger.placements.add(f"job-{job}", [best], 2.0, 0.1 * job)
         placed[best] += 1
 
     assert placed == {"n1": 4, "n2": 4, "n3": 4}
@@ -365,11 +356,11 @@ def test_pods_placed_one_after_another_do_not_meet_on_the_calmest_node() -> None
 def test_pod_that_is_asked_for_again_counts_once() -> None:
     ledger = ledger_of({"n1": QUIET}, Rules(enforce=True))
     for _ in range(5):
-        ledger.placements.add("pod", {"n1": 2.0}, 0.0)
+        ledger.placements.add("pod", ["n1"], 2.0, 0.0)
 
-    assert ledger.placements.cpus("n1", 0.0) == 2.0
-    ledger.placements.add("pod", {"n2": 2.0}, 0.0)
-    assert ledger.placements.cpus("n1", 0.0) == 0.0
+    assert ledger.placements.on_nodes(0.0) == {"n1": 2.0}
+    ledger.placements.add("pod", ["n2"], 2.0, 0.0)
+    assert ledger.placements.on_nodes(0.0) == {"n2": 2.0}
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5), st.floats(0, 4)), max_size=80))
@@ -377,25 +368,34 @@ def test_placements_end_by_themselves_and_are_bounded(steps: list[tuple[int, int
     placements, now = Placements(), 0.0
     for job, node, wait in steps:
         now += wait
-        placements.add(f"j{job}", {f"n{node}": 1.0}, now)
+        placements.add(f"j{job}", [f"n{node}"], 1.0, now)
         assert len(placements) <= 31
-    assert all(placements.cpus(f"n{node}", now + LONGEST_SECONDS + 1.0) == 0.0 for node in range(6))
+    assert placements.on_nodes(now + LONGEST_SECONDS + 1.0) == {}
 
 
-@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3), st.floats(0, 1)), min_size=1, max_size=30))
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3), st.floats(-20, 20)), min_size=1, max_size=30))
 def test_placements_are_the_sum_of_what_is_left_of_each_job(steps: list[tuple[int, int, float]]) -> None:
-    placements, now, placed = Placements(), 0.0, {}
+    """A clock that is set back makes nothing younger or older, and a job that is placed again moves."""
+    placements, now, passed = Placements(), 0.0, 0.0
+    placed: list[tuple[int, int, float]] = []
     for job, node, wait in steps:
-        now += wait
-        placements.add(f"j{job}", {f"n{node}": 1.0 + job, "everywhere": 0.5}, now)
-        placed[job] = (node, now)
+        now, passed = now + wait, passed + max(0.0, wait)
+        placements.add(f"j{job}", [f"n{node}", "everywhere"], 2.0 + job, now)
+        placed = [one for one in placed if one[0] != job or passed - one[2] > LONGEST_SECONDS]
+        placed.append((job, node, passed))
+    found = placements.on_nodes(now)
+    left = [(node, (1.0 + job / 2) * 2.0 ** ((at - passed) / 10.0)) for job, node, at in placed]
     for node in range(4):
-        alone = sum(
-            (1.0 + job) * 2.0 ** (-(now - at) / 10.0) for job, (on, at) in placed.items() if on == node
-        )
-        assert placements.cpus(f"n{node}", now) == pytest.approx(alone, abs=1e-5)
-    shared = sum(0.5 * 2.0 ** (-(now - at) / 10.0) for _, at in placed.values())
-    assert placements.cpus("everywhere", now) == pytest.approx(shared, abs=1e-5)
+        assert found.get(f"n{node}", 0.0) == pytest.approx(sum(c for on, c in left if on == node), abs=1e-4)
+    assert found["everywhere"] == pytest.approx(sum(cpus for _, cpus in left), abs=1e-4)
+
+
+def test_placements_of_many_pods_on_many_nodes_are_bounded() -> None:
+    placements, nodes = Placements(), [f"n{number}" for number in range(5000)]
+    for pod in range(300):
+        placements.add(f"pod-{pod}", nodes, 1.0, 0.0)
+
+    assert len(placements) == MOST_NAMES // len(nodes)
 
 
 def test_pod_is_known_by_its_uid_and_its_requests() -> None:

@@ -30,13 +30,13 @@ def test_decision_on_the_bus_counts_by_this_machines_clock() -> None:
     bus = Bus()
     bus.say("site/rack/n1", accept=False, until=2010.0, probability=0.7)
 
-    assert bus.decisions.verdict("n1") == Verdict(True, 0.7, "busy", valid_until=1010.0)
+    assert bus.decisions.verdicts().get("n1") == Verdict(True, 0.7, "busy", valid_until=1010.0)
 
 
 def test_decision_that_claims_to_hold_for_ever_is_cut_short() -> None:
     bus = Bus()
     bus.say("n1", accept=False, until=1e12)
-    verdict = bus.decisions.verdict("n1")
+    verdict = bus.decisions.verdicts().get("n1")
 
     assert verdict is not None
     assert (verdict.score, verdict.valid_until) == (1.0, 1060.0)
@@ -46,7 +46,7 @@ def test_newest_decision_replaces_the_one_before() -> None:
     bus = Bus()
     bus.say("n1", accept=False, until=2010.0)
     bus.say("n1", accept=True, until=2020.0)
-    verdict = bus.decisions.verdict("n1")
+    verdict = bus.decisions.verdicts().get("n1")
 
     assert verdict is not None
     assert not verdict.refuse
@@ -55,18 +55,18 @@ def test_newest_decision_replaces_the_one_before() -> None:
 def test_node_that_left_is_unknown() -> None:
     bus = Bus()
     bus.say("rack/n1", accept=False, until=2010.0)
-    assert bus.decisions.verdict("n1") is not None
+    assert bus.decisions.verdicts().get("n1") is not None
     bus.link.put(DECISIONS, place("rack/n1"), b"")
 
-    assert bus.decisions.verdict("n1") is None
+    assert bus.decisions.verdicts().get("n1") is None
 
 
 def test_nobody_speaks_for_another_node() -> None:
     bus = Bus()
     bus.say("rack/n1", accept=False, until=2010.0, key="rack/n2")
 
-    assert bus.decisions.verdict("n1") is None
-    assert bus.decisions.verdict("n2") is None
+    assert bus.decisions.verdicts().get("n1") is None
+    assert bus.decisions.verdicts().get("n2") is None
     assert bus.decisions.unreadable == 1
 
 
@@ -75,8 +75,8 @@ def test_noise_on_the_bus_is_counted_and_passed_over() -> None:
     bus.link.put(DECISIONS, place("n1"), b"\x00noise")
     bus.say("n2", accept=False, until=2010.0)
 
-    assert bus.decisions.verdict("n2") is not None
-    assert bus.decisions.verdict("n1") is None
+    assert bus.decisions.verdicts().get("n2") is not None
+    assert bus.decisions.verdicts().get("n1") is None
     assert bus.decisions.unreadable == 1
 
 
@@ -84,10 +84,10 @@ def test_another_place_under_the_same_name_neither_closes_nor_opens_a_node() -> 
     bus = Bus()
     bus.say("rack1/n1", accept=False, until=2010.0)
     bus.say("rack2/n1", accept=True, until=2010.0)
-    assert bus.decisions.verdict("n1") is None
+    assert bus.decisions.verdicts().get("n1") is None
 
     bus.link.put(DECISIONS, place("rack2/n1"), b"")
-    verdict = bus.decisions.verdict("n1")
+    verdict = bus.decisions.verdicts().get("n1")
     assert verdict is not None
     assert verdict.refuse
 
@@ -96,7 +96,7 @@ def test_a_place_whose_decision_has_ended_leaves_the_name_to_the_other() -> None
     bus = Bus()
     bus.say("rack1/n1", accept=True, until=1990.0)
     bus.say("rack2/n1", accept=False, until=2010.0)
-    verdict = bus.decisions.verdict("n1")
+    verdict = bus.decisions.verdicts().get("n1")
 
     assert verdict is not None
     assert verdict.refuse

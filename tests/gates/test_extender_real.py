@@ -22,7 +22,7 @@ from prontosched.gates.gate import Verdict
 from prontosched.gates.kubernetes import ACCEPTING_CONDITION, ConditionWriter, KubernetesGate
 from prontosched.gates.policy import Rules
 from tests.gates.kubernetes_cluster import Cluster
-from tests.gates.verdicts import CalledDecisions, busy, quiet
+from tests.gates.verdicts import GivenDecisions, busy, quiet
 from tests.processes import started, wait_for
 
 
@@ -32,7 +32,7 @@ def extending(
 ) -> Iterator[Extender]:
     """Run an extender where the scheduler asks, with the rights of its manifest."""
     rules = Rules(enforce=enforce, veto=True, min_hold_seconds=0.0, min_accept_seconds=0.0, max_refusing=1.0)
-    ledger = Ledger(CalledDecisions(verdicts.get), rules)
+    ledger = Ledger(GivenDecisions(verdicts), rules)
     ledger.see([node["metadata"]["name"] for node in kubernetes.admin.nodes()], time.time())
     ledger.settle(time.time())
     writer = ConditionWriter(kubernetes.api("extender-token"))
@@ -74,7 +74,7 @@ def test_pod_is_placed_on_the_calmer_node_although_all_that_could_take_it_refuse
     for name in ("n1", "n2", "n3"):
         kubernetes.add_node(name)
     with extending(kubernetes, {"n1": busy(score=0.95), "n3": quiet()}, wake=True) as extender:
-        wait_for(lambda: extender.ledger.refusal("n1", time.time()), what="n1 refused")
+        wait_for(lambda: "n1" in extender.ledger.refusals(time.time()), what="n1 refused")
         kubernetes.admin.patch_node("n1", {"metadata": {"labels": {"kubernetes.io/hostname": "n1"}}})
         kubernetes.add_pod("bound", nodeSelector={"kubernetes.io/hostname": "n1"})
         wait_for(lambda: kubernetes.placed("bound") == "n1", what="the pod that only n1 can take")
@@ -89,7 +89,7 @@ def test_node_that_refuses_and_opens_shows_so_in_its_condition(kubernetes: Clust
         kubernetes.add_node(name)
     verdicts = {"n1": busy()}
     with extending(kubernetes, verdicts, wake=True) as extender:
-        wait_for(lambda: extender.ledger.refusal("n1", time.time()), what="n1 refused")
+        wait_for(lambda: "n1" in extender.ledger.refusals(time.time()), what="n1 refused")
         verdicts["n1"] = quiet()
         wait_for(lambda: condition(kubernetes, "n1") == "True", what="n1 open again")
 

@@ -27,7 +27,7 @@ from prontosched.gates.agent_client import Addresses, PolledDecisions
 from prontosched.gates.extender import BODY_LIMIT, Extender, Ledger, RefusalChange
 from prontosched.gates.gate import Verdict
 from prontosched.gates.policy import Rules
-from tests.gates.verdicts import RECORDED, CalledDecisions, busy
+from tests.gates.verdicts import RECORDED, GivenDecisions, busy
 from tests.processes import free_port, wait_for
 from tests.requirements import require_program
 
@@ -69,7 +69,7 @@ def with_extender(
     announce: Callable[[Any], None] | None = None,
 ) -> None:
     async def run() -> None:
-        extender = Extender(Ledger(CalledDecisions(verdicts.get), rules), announce=announce)
+        extender = Extender(Ledger(GivenDecisions(verdicts), rules), announce=announce)
         async with serving(extender.application()) as url:
             await check(url, extender)
 
@@ -178,7 +178,7 @@ def test_body_that_cannot_be_read_is_refused_with_status_400(body: bytes) -> Non
 
 def test_body_beyond_the_limit_is_refused_before_it_is_read() -> None:
     async def run() -> None:
-        extender = Extender(Ledger(CalledDecisions({}.get), QUICK))
+        extender = Extender(Ledger(GivenDecisions({}), QUICK))
         assert extender.application()._client_max_size == BODY_LIMIT
         application = extender.application()
         application._client_max_size = 1000
@@ -249,12 +249,12 @@ def polled(agent: Agent, check: Callable[[PolledDecisions, aiohttp.ClientSession
 def test_agents_decision_becomes_the_nodes_verdict() -> None:
     async def check(decisions: PolledDecisions, session: aiohttp.ClientSession) -> None:
         await decisions.poll(session, ["n1", "n2"])
-        verdict = decisions.verdict("n1")
+        verdict = decisions.verdicts().get("n1")
 
         assert verdict is not None
         assert (verdict.refuse, verdict.score, verdict.reason) == (True, 0.7, "busy")
         assert not verdict.expired(time.time())
-        assert decisions.verdict("n2") is None
+        assert decisions.verdicts().get("n2") is None
         assert list(decisions.silent) == ["n2"]
 
     polled(Agent(accept=False), check)
@@ -296,7 +296,7 @@ def test_agent_that_does_not_know_the_parameter_is_asked_without_it() -> None:
         await decisions.poll(session, ["n1"])
 
         assert agent.queries == ["enforcing=true", ""]
-        assert decisions.verdict("n1") is not None
+        assert decisions.verdicts().get("n1") is not None
 
     polled(agent, check)
 
@@ -307,11 +307,11 @@ def test_broken_answer_leaves_the_last_verdict_to_expire(fault: dict[str, Any]) 
 
     async def check(decisions: PolledDecisions, session: aiohttp.ClientSession) -> None:
         await decisions.poll(session, ["n1"])
-        before = decisions.verdict("n1")
+        before = decisions.verdicts().get("n1")
         agent.answer |= fault
         await decisions.poll(session, ["n1"])
 
-        assert decisions.verdict("n1") is before
+        assert decisions.verdicts().get("n1") is before
         assert "n1" in decisions.silent
 
     polled(agent, check)
@@ -324,7 +324,7 @@ def test_agent_that_fails_is_not_read_as_accepting() -> None:
     async def check(decisions: PolledDecisions, session: aiohttp.ClientSession) -> None:
         await decisions.poll(session, ["n1"])
 
-        assert decisions.verdict("n1") is None
+        assert decisions.verdicts().get("n1") is None
 
     polled(agent, check)
 
@@ -338,7 +338,7 @@ def test_polling_goes_on_and_forgets_nodes_that_are_gone() -> None:
         await until(lambda: agent.asked >= 3)
         assert agent.headers["Authorization"] == "Bearer " + "secret-" * 3
         watched.clear()
-        await until(lambda: decisions.verdict("n1") is None)
+        await until(lambda: decisions.verdicts().get("n1") is None)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -380,7 +380,7 @@ def test_real_agent_is_heard_over_tls_by_the_name_in_its_certificate(tmp_path: P
         )
         async with aiohttp.ClientSession(headers=decisions._headers) as session:
             end = time.monotonic() + 20.0
-            while decisions.verdict("n1") is None and time.monotonic() < end:
+            while decisions.verdicts().get("n1") is None and time.monotonic() < end:
                 await decisions.poll(session, ["n1"])
                 if "CERTIFICATE_VERIFY_FAILED" in decisions.silent.get("n1", "").upper().replace(" ", "_"):
                     break
@@ -394,8 +394,8 @@ def test_real_agent_is_heard_over_tls_by_the_name_in_its_certificate(tmp_path: P
         process.terminate()
         process.wait(60)
 
-    assert heard.verdict("n1") is not None
-    assert misnamed.verdict("n1") is None
+    assert heard.verdicts().get("n1") is not None
+    assert misnamed.verdicts().get("n1") is None
 
 
 def test_command_beyond_this_machine_asks_for_token_and_tls(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from prontosched.federation.link import LocalBus, LocalLink
 from prontosched.gates.controller import Controller
 from prontosched.gates.dask import WorkerView, may_pause
 from prontosched.gates.extender import Ledger
-from prontosched.gates.floor import (
+from prontosched.gates.gate import Verdict
+from prontosched.gates.policy import (
     HELD_MARGIN,
     CountedFloor,
     Floor,
@@ -28,10 +29,9 @@ from prontosched.gates.floor import (
     may_close,
     places,
 )
-from prontosched.gates.gate import Verdict
 from prontosched.simulation.rules import ClusterGate
 from tests.gates.memory_gate import CountingMemoryGate, MemoryGate, RankingMemoryGate
-from tests.gates.verdicts import CalledDecisions, busy_at, eager, quiet_at
+from tests.gates.verdicts import GivenDecisions, busy_at, eager, quiet_at
 
 NODES = ("n1", "n2", "n3", "n4")
 
@@ -91,7 +91,7 @@ def by_dask(chance: float, share: float) -> bool:
 
 
 def by_the_extender(chance: float, share: float) -> bool:
-    ledger = Ledger(CalledDecisions({"n1": busy(chance)}.get), eager(share))
+    ledger = Ledger(GivenDecisions({"n1": busy(chance)}), eager(share))
     ledger.see(["n1"], 0.0)
     return bool(ledger.settle(0.0))
 

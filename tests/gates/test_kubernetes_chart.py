@@ -14,12 +14,14 @@ import yaml
 
 from prontosched import __version__
 from prontosched.cli import cli
+from prontosched.federation.address import Address
 from prontosched.gates.agent_client import Addresses
 from prontosched.gates.kubernetes import KEY
 from tests.gates.chart import CHART, MODES, helm, only, render, settings
 from tests.requirements import require_program
 
 Manifests = list[dict[str, Any]]
+WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet")
 
 
 @pytest.fixture(scope="module", params=MODES)
@@ -28,7 +30,7 @@ def manifests(request: pytest.FixtureRequest) -> Manifests:
 
 
 def pods(manifests: Manifests) -> list[dict[str, Any]]:
-    return [d["spec"]["template"]["spec"] for d in manifests if d["kind"] in ("DaemonSet", "Deployment")]
+    return [d["spec"]["template"]["spec"] for d in manifests if d["kind"] in WORKLOADS]
 
 
 def ours(manifests: Manifests) -> list[dict[str, Any]]:
@@ -136,6 +138,29 @@ def test_scheduler_passes_over_an_extender_that_fails_and_asks_where_it_listens(
     assert extender["nodeCacheCapable"] is True
     assert extender["urlPrefix"] == f"http://{given['listen']}/"
     assert Addresses(given["agents"]).template == "https://{address}:7077"
+
+
+def test_on_a_signed_bus_each_has_the_registered_keys_and_its_own() -> None:
+    manifests = render("gate=extender", "nats.secret=bus", "nats.keys=bus-keys")
+    addresses = {}
+    for container in ours(manifests):
+        values = {one["name"]: one.get("value") for one in container["env"]}
+        (address,) = (value for name, value in values.items() if name.startswith("PRONTO_"))
+        addresses[container["name"]] = address
+        assert {"name": "bus", "mountPath": "/etc/pronto/bus", "readOnly": True} in container["volumeMounts"]
+        given = "nats://nats/prod?keys=/etc/pronto/bus/keys"
+        parsed = Address.parse((address or given).replace("$(BUS_ADDRESS)", given))
+        assert parsed.keys == "/etc/pronto/bus/keys"
+    agent = only(manifests, "DaemonSet", "pronto-agent")["spec"]["template"]["spec"]
+    (keys,) = (volume["secret"] for volume in agent["volumes"] if volume["name"] == "bus")
+
+    assert addresses == {
+        "agent": None,
+        "extender": "$(BUS_ADDRESS)&sign=/etc/pronto/bus/viewer.key",
+        "aggregate": "$(BUS_ADDRESS)&sign=/etc/pronto/bus/$(POD_NAME).key",
+    }
+    assert only(manifests, "StatefulSet", "pronto-aggregate")["spec"]["replicas"] == 2
+    assert keys["items"] == [{"key": "keys", "path": "keys"}], "no private key of another reaches a node"
 
 
 def test_rights_are_no_more_than_the_gates_need() -> None:

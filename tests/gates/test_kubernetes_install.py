@@ -29,6 +29,7 @@ PLACES = {
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/pronto/rolebindings",
     "DaemonSet": "/apis/apps/v1/namespaces/pronto/daemonsets",
     "Deployment": "/apis/apps/v1/namespaces/pronto/deployments",
+    "StatefulSet": "/apis/apps/v1/namespaces/pronto/statefulsets",
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/pronto/poddisruptionbudgets",
     "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": (

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prontosched.gates.floor import TYPICAL_TIMES, closable, places, typical
+from prontosched.gates.policy import TYPICAL_TIMES, closable, places, typical
 from prontosched.gates.preference import LEVELS, level_of
 
 chances = st.floats(0.0, 1.0)

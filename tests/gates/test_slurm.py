@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,6 +106,45 @@ def test_administrators_drain_survives_everything_we_do(slurm: SlurmCluster) -> 
 
     assert slurm.field("n1", "Reason") == reason
     assert "DRAIN" in slurm.state("n1")
+
+
+def test_administrators_drain_survives_however_slow_our_commands_are(
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They drain the node after we have seen our own mark, and before a program started then could undo it."""
+    gate = SlurmGate(conf=slurm.conf)
+    gate.refuse("n1", busy())
+    log = tmp_path / "log"
+    log.touch()
+    slow = tmp_path / "scontrol"
+    real = require_program("scontrol")
+    slow.write_text(
+        f'#!/bin/sh\necho begun >>{log}\nsleep 2\n{real} "$@"\ncode=$?\necho done >>{log}\nexit $code\n'
+    )
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    accepting = threading.Thread(target=gate.accept, args=("n1",))
+    accepting.start()
+
+    def looked() -> bool:
+        words = log.read_text().split()
+        late = "done" in words and words.count("begun") == 2 and words.index("done") < 2
+        return late or "DRAIN" not in slurm.state("n1")
+
+    wait_for(looked, 60, "our look at the node", slurm.logs)
+    reason = admin_drains(slurm, "n1")
+    accepting.join(60)
+
+    assert slurm.field("n1", "Reason") == reason
+    assert "DRAIN" in slurm.state("n1")
+
+
+def test_reason_in_any_script_closes_the_node_and_is_read_again(slurm: SlurmCluster) -> None:
+    gate = SlurmGate(conf=slurm.conf)
+    gate.refuse("n1", busy(reason="Überlast durch 計算 – " + "very " * 60))
+
+    assert gate.observe("n1").detail.startswith("pronto: ?berlast durch ?? ? very very")
+    assert sweep(gate, now=time.time()).kept == ["n1"]
 
 
 def test_at_most_the_set_share_of_nodes_refuses_and_the_calmest_give_way(slurm: SlurmCluster) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +56,11 @@ def recorded(name: str) -> dict[str, Any]:
     return found
 
 
-class CalledDecisions:
-    """Decisions from a callable, where an extender would ask agents."""
+class GivenDecisions:
+    """Decisions from a dictionary, where an extender would ask agents."""
 
-    def __init__(self, ask: Callable[[str], Verdict | None]) -> None:
-        self.verdict = ask
+    def __init__(self, verdicts: dict[str, Verdict]) -> None:
+        self._verdicts = verdicts
+
+    def verdicts(self) -> dict[str, Verdict]:
+        return self._verdicts

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prontosched.gates.floor import places
-from prontosched.gates.policy import Rules
+from prontosched.gates.policy import Rules, places
 from prontosched.simulation.cluster import (
     Cluster,
     Jobs,

@@ -220,7 +220,7 @@ def place_of(settings: AgentSettings, node: str) -> str:
 
 def _gate(settings: AgentSettings, link: Any) -> Follower:
     from prontosched.agent.gate import GateFollower
-    from prontosched.gates.floor import closed_nodes
+    from prontosched.gates.policy import closed_nodes
 
     at_scheduler = pairs(settings.gate_option, "--gate-option").get("node")
     gate, _, rules = _made_gate(settings)

@@ -20,18 +20,9 @@ SUMS = ("refusals", "withheld", "rankings", "errors", "refused_seconds")
 
 
 class GateFollower:
-    """Hand every answer to a controller of its node; the controller speaks to the scheduler in its own time.
+    """Hand every answer to a controller of its node, which calls the scheduler in a thread of its own.
 
-    Parameters
-    ----------
-    gate
-        The scheduler.
-    rules
-        Shadow or enforce, and for how long.
-    name_of
-        Gives a node's name at the scheduler.
-    leases
-        Leave to refuse from the federation's bus, where there is one.
+    `name_of` gives a node's name at the scheduler; `leases` is permission to refuse from the bus.
     """
 
     name = "gate"

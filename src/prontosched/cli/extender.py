@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from prontosched.cli.options import FILE, Duration
+from prontosched.cli.options import FILE, Duration, together
 from prontosched.errors import IntegrationError
 
 if TYPE_CHECKING:
@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from prontosched.gates.kubernetes import ConditionWriter
 
 REFRESH_SECONDS = 15.0
+_times = together(
+    *(
+        click.option(flag, name, type=Duration(least), default=default, metavar="TIME", help=words)
+        for flag, name, least, default, words in (
+            ("--interval", "interval", 0.1, "2s", "Time between two questions to one agent."),
+            ("--valid", "valid_seconds", 2.0, "60s", "Longest time that one answer of an agent counts."),
+            ("--min-hold", "min_hold_seconds", 0.0, "5s", "Shortest time that a node refuses."),
+            ("--min-accept", "min_accept_seconds", 0.0, "5s", "Shortest time that a node accepts."),
+        )
+    )
+)
 
 
 @click.command()
@@ -32,7 +43,7 @@ REFRESH_SECONDS = 15.0
     help="Where agents listen; {node} and {address} stand for the node's name and internal address.",
 )
 @click.option(
-    "--nats", metavar="URL", help="Hear decisions on the bus of the federation instead of asking agents."
+    "--nats", metavar="URL", help="Read decisions from the bus of the federation instead of asking agents."
 )
 @click.option("--agents-file", type=FILE, help="File with a node and its agent's URL on each line.")
 @click.option("--agents-token-file", type=FILE, help="File with the token that agents ask for.")
@@ -44,13 +55,7 @@ REFRESH_SECONDS = 15.0
     metavar="NAME",
     help="Name in the certificate of every agent, where it is not their address.",
 )
-@click.option(
-    "--interval",
-    type=Duration(0.1),
-    default="2s",
-    metavar="TIME",
-    help="Time between two questions to one agent.",
-)
+@_times
 @click.option(
     "--enforce/--shadow",
     default=False,
@@ -61,7 +66,7 @@ REFRESH_SECONDS = 15.0
     "--veto/--no-veto",
     default=False,
     show_default=True,
-    help="Also refuse nodes that drown while others do not.",
+    help="Also refuse nodes that are contended while most others are calm.",
 )
 @click.option(
     "--max-refusing",
@@ -69,30 +74,6 @@ REFRESH_SECONDS = 15.0
     default=0.25,
     show_default=True,
     help="Largest share of the nodes that may refuse at once.",
-)
-@click.option(
-    "--valid",
-    "valid_seconds",
-    type=Duration(2.0),
-    default="60s",
-    metavar="TIME",
-    help="Longest time that one answer of an agent counts.",
-)
-@click.option(
-    "--min-hold",
-    "min_hold_seconds",
-    type=Duration(0.0),
-    default="5s",
-    metavar="TIME",
-    help="Shortest time that a node refuses.",
-)
-@click.option(
-    "--min-accept",
-    "min_accept_seconds",
-    type=Duration(0.0),
-    default="5s",
-    metavar="TIME",
-    help="Shortest time that a node accepts.",
 )
 @click.option(
     "--wake/--no-wake",
@@ -108,7 +89,7 @@ def command(
 ) -> None:
     """Answer kube-scheduler which nodes to prefer for a pod, and which may take it.
 
-    Asks the agent of every node for its decision, or hears it on the federation's bus. A
+    Asks the agent of every node for its decision, or reads it from the federation's bus. A
     node whose agent is silent, or whose decision is old, counts as fit. Beyond this machine
     it listens only with a certificate, its key and a token.
 
@@ -211,13 +192,13 @@ async def _refreshing(writer: ConditionWriter, ledger: Ledger, internal: dict[st
     import time
 
     def refusing(node: str) -> bool:
-        return ledger.rules.enforce and ledger.refusal(node, time.time()) is not None
+        return ledger.rules.enforce and node in ledger.refusals(time.time())
 
     while True:
         try:
             found = await asyncio.to_thread(writer.refresh, refusing)
             internal.update({name: address for name, address in found.items() if address})
-            ledger.see(found, time.time())
+            ledger.see(list(found), time.time())
             for name, cpus in writer.cpus.items():
                 ledger.size(name, cpus)
         except IntegrationError as error:

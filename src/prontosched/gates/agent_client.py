@@ -20,19 +20,16 @@ from prontosched.gates.kubernetes_client import node_name
 log = logging.getLogger(__name__)
 
 AT_ONCE = 64
+# Questions to all agents are spread over this share of the interval.
+SPREAD = 0.8
 # A server's Date header has whole seconds; a smaller difference says nothing about its clock.
 _CLOCK_GRAIN = 2.0
 
 
 class Addresses:
-    """Where each node's agent listens.
+    """Where each node's agent listens: by a table, else by a template such as `http://{node}:7077`.
 
-    Parameters
-    ----------
-    template
-        Such as `http://{node}:7077`, or `{address}` for the node's internal address.
-    table
-        Addresses by node, which come before the template.
+    `{address}` stands for the node's internal address, which `internal` has once it is known.
     """
 
     def __init__(self, template: str = "", table: Mapping[str, str] | None = None) -> None:
@@ -86,25 +83,10 @@ class Addresses:
 class PolledDecisions:
     """Ask every agent for its decision, again and again, and keep the newest of each.
 
-    Parameters
-    ----------
-    addresses
-        Where the agents listen.
-    interval_seconds
-        Time between two questions to one agent.
-    valid_seconds
-        Longest time that one answer may count, whatever it says itself.
-    token, ca_file, server_name
-        Shown to the agents; whom to trust when they speak TLS, and the name that their
-        certificate must bear (empty: the name or number they are reached by).
-    enforcing
-        True tells the agents that their refusals are obeyed, so that their signals learn so.
-
-    Notes
-    -----
-    Memory: one verdict for each node that is asked for.
-    While an agent does not answer, its last verdict counts until it expires; then nothing
-    is known of the node.
+    An answer counts for at most `valid_seconds`, and while its agent is silent until it expires.
+    `server_name` is the name that every agent's certificate must bear; empty for the name or
+    number that it is reached by. `enforcing` tells the agents that their refusals are obeyed, so
+    that their signals learn so.
     """
 
     def __init__(
@@ -130,9 +112,9 @@ class PolledDecisions:
         self._trust = ssl.create_default_context(cafile=str(ca_file)) if ca_file else True
         self._newest: dict[str, Verdict] = {}
 
-    def verdict(self, node: str) -> Verdict | None:
-        """Return the newest verdict that the agent of `node` gave."""
-        return self._newest.get(node)
+    def verdicts(self) -> Mapping[str, Verdict]:
+        """Return the newest verdict of each agent that gave one."""
+        return self._newest
 
     async def run(self, names: Callable[[], Iterable[str]]) -> None:
         """Poll the agents of `names()` until cancelled."""
@@ -140,21 +122,28 @@ class PolledDecisions:
         async with aiohttp.ClientSession(timeout=timeout, headers=self._headers) as session:
             while True:
                 started = time.monotonic()
-                await self.poll(session, names())
+                await self.poll(session, names(), over_seconds=SPREAD * self.interval_seconds)
                 await asyncio.sleep(max(0.05, self.interval_seconds - (time.monotonic() - started)))
 
-    async def poll(self, session: aiohttp.ClientSession, names: Iterable[str]) -> None:
-        """Ask each agent once, 64 at a time."""
+    async def poll(
+        self, session: aiohttp.ClientSession, names: Iterable[str], *, over_seconds: float = 0.0
+    ) -> None:
+        """Ask each agent once, at most 64 at a time, one after the other over some time.
+
+        A thousand answers at once would keep a scheduler waiting that asks meanwhile.
+        """
         wanted = set(names)
         for gone in self._newest.keys() - wanted:
             del self._newest[gone]
         slots = asyncio.Semaphore(AT_ONCE)
 
-        async def ask(node: str) -> None:
+        async def ask(node: str, wait: float) -> None:
+            await asyncio.sleep(wait)
             async with slots:
                 await self._ask(session, node)
 
-        await asyncio.gather(*(ask(node) for node in wanted))
+        step = over_seconds / max(1, len(wanted))
+        await asyncio.gather(*(ask(node, number * step) for number, node in enumerate(wanted)))
 
     async def _ask(self, session: aiohttp.ClientSession, node: str) -> None:
         try:

@@ -1,8 +1,8 @@
 """The controller carries one node's verdicts to its scheduler, outside the agent's loop.
 
 Also here: `ShadowGate`, which only remembers what would be done, and `release` and
-`sweep`, which undo our marks. When to close, open and rank is decided in `policy`; how
-many nodes may be closed in `floor`.
+`sweep`, which undo our marks. When to close, open and rank, and how many nodes may be
+closed, is decided in `policy`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prontosched.errors import IntegrationError
-from prontosched.gates.floor import Floor, floor_for
 from prontosched.gates.gate import (
     Gate,
     LeaseTable,
@@ -26,7 +25,7 @@ from prontosched.gates.gate import (
     label,
     read_label,
 )
-from prontosched.gates.policy import LevelPolicy, PolicyStep, Rules, VetoPolicy
+from prontosched.gates.policy import Floor, LevelPolicy, PolicyStep, Rules, VetoPolicy, floor_for
 from prontosched.gates.preference import LEVEL_EDGES
 
 LOG = logging.getLogger("prontosched.gate")
@@ -41,31 +40,11 @@ _FINE_CHANCE = 0.05
 class GateStatus:
     """Where a node stands with its scheduler, for status pages and metrics.
 
-    Attributes
-    ----------
-    mode
-        `shadow` or `enforce`. In shadow mode `state` is what would be.
-    floor
-        By what means the capacity floor is held, or that it is off.
-    veto
-        Whether the node may be closed; False only ranks it.
-    level
-        The level of preference that the scheduler has been told, None where it cannot be.
-    state
-        As the scheduler showed it last; `unknown` before the first answer and after an
-        error, for an error is never read as "open".
-    wanted
-        True when the last verdict asks to refuse.
-    why
-        Why the node stands so, in one sentence.
-    held_open
-        Why the node is left open although it refuses; empty where it is not, and in shadow mode.
-    withheld
-        Count of refusals that the floor did not allow.
-    rankings
-        Count of changes of level.
-    refused_seconds
-        Time spent closed by us since the start.
+    `mode` is `shadow`, where all is what would be, or `enforce`; `floor` says by what means the
+    capacity floor is held. `level` is None where the scheduler cannot be told one. `state` is
+    `unknown` before the first answer and after an error: an error is never read as "open".
+    `held_open` says why the node is left open although it refuses. `withheld` counts refusals
+    that the floor did not allow, `rankings` changes of level.
     """
 
     node: str
@@ -94,13 +73,6 @@ class Controller:
     `apply` hands the newest verdict over and returns at once; a thread of the controller's
     own calls the scheduler, and opens the node by itself when no newer verdict has
     come before the last one ends. `settle` does the same work in the caller's thread.
-
-    The default rules are shadow mode. Without leases from the bus the floor is counted at the
-    scheduler where that can count, and is off elsewhere, which `status.floor` says.
-
-    Notes
-    -----
-    Memory: one verdict, one observation and one status.
     """
 
     def __init__(
@@ -140,11 +112,7 @@ class Controller:
         return self._status
 
     def apply(self, verdict: Verdict, now: float) -> GateStatus:
-        """Hand over a verdict; returns at once and raises nothing that a scheduler did.
-
-        Only the newest verdict counts: while the scheduler is slow, older ones are
-        dropped rather than queued.
-        """
+        """Hand over a verdict and return at once; while the scheduler is slow only the newest counts."""
         with self._wake:
             seen = self._seen
             # A node that goes on accepting needs no call: its thread looks by itself.
@@ -179,10 +147,9 @@ class Controller:
         return self._status
 
     def close(self, *, release: bool = True, timeout: float = 10.0) -> bool:
-        """Stop, and open the node if it is ours; True when that was done in time.
+        """Stop, and open the node if it is ours; True when that was done within `timeout` seconds.
 
-        A scheduler that does not answer is left after `timeout` seconds; the node then
-        opens when its verdict ends, by the watchdog. With 0 the controller goes on by itself.
+        Otherwise the watchdog opens the node when its verdict ends. With 0 the thread goes on by itself.
         """
         with self._wake:
             self._closing, self._release = True, release
@@ -389,12 +356,8 @@ def vetoes(gate: Gate, rules: Rules) -> bool:
 class ShadowGate:
     """A gate that reads the real one and keeps refusals and ranks to itself.
 
-    A node that someone else has closed shows as such. What an earlier, enforcing run
-    left closed or ranked is undone by the first look: in shadow mode nothing of ours may stand.
-
-    Notes
-    -----
-    Memory: one line and one rank for each node refused or ranked.
+    What an earlier, enforcing run left closed or ranked is undone by the first look: in shadow
+    mode nothing of ours may stand.
     """
 
     level_seconds = 0.0
@@ -445,11 +408,7 @@ class ShadowGate:
 
 @dataclass(slots=True)
 class SweepResult:
-    """What `release` or `sweep` did.
-
-    Nodes that take jobs again, that lost our rank, whose mark still counts, and that could
-    not be undone, with the scheduler's words.
-    """
+    """Nodes that were opened, lost our rank, keep a mark that counts, and could not be undone, with why."""
 
     opened: list[str] = field(default_factory=list)
     restored: list[str] = field(default_factory=list)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import math
 import time
@@ -27,9 +26,9 @@ from urllib.parse import urlsplit
 from prontosched.decision import Decision
 from prontosched.errors import IntegrationError, SettingsError
 from prontosched.extras import missing_extra
-from prontosched.gates.floor import NodeReport, may_close
 from prontosched.gates.gate import ANSWER_LIMIT, ENFORCING, Observed, Verdict, read_decision
-from prontosched.gates.policy import Rules, VetoPolicy
+from prontosched.gates.kubernetes_client import is_loopback
+from prontosched.gates.policy import NodeReport, Rules, VetoPolicy, may_close
 from prontosched.gates.preference import CONTENDED, LEVELS, level_of
 
 try:
@@ -147,11 +146,7 @@ class ProntoPlugin(WorkerPlugin):  # type: ignore[misc]
 
 def _checked(url: str) -> str:
     parts = urlsplit(url)
-    try:
-        local = parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname or "").is_loopback
-    except ValueError:
-        local = False
-    if parts.scheme not in ("http", "https") or (parts.scheme == "http" and not local):
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname)):
         raise SettingsError(
             f"url must be an agent on the worker's own machine or begin with https://, got {url!r}"
         )
@@ -176,19 +171,7 @@ def _fetch(url: str, *, enforcing: bool) -> bytes:
 
 
 class WorkerMonitor:
-    """Follow the decisions for one worker on its event loop: report them, and pause and resume the worker.
-
-    Parameters
-    ----------
-    worker
-        A `distributed.Worker`.
-    plugin
-        Where the newest verdict comes from, and by which rules it counts.
-
-    Notes
-    -----
-    Memory: one verdict and one policy.
-    """
+    """Follow the decisions for one worker on its event loop: report them, and pause and resume the worker."""
 
     def __init__(self, worker: Any, plugin: ProntoPlugin) -> None:
         self.worker = worker
@@ -445,7 +428,7 @@ def read_workers(identity: Mapping[str, Any]) -> dict[str, WorkerView]:
 
 
 def may_pause(me: str, score: float, workers: Mapping[str, WorkerView], share: float) -> bool:
-    """Tell whether `me` may be paused, or stay so: by `floor.may_close`.
+    """Tell whether `me` may be paused, or stay so: by `policy.may_close`.
 
     Workers paused by others are not in service. A calmer worker that is paused gets False
     and resumes; the one that is worse off then finds the place free.
@@ -469,10 +452,6 @@ class ProntoScheduler(SchedulerPlugin):  # type: ignore[misc]
     A task on a worker that is sure to meet contention is taken to run twice as long. While
     others are calm, a worker that expects contention is given no task beyond its threads;
     the last tasks of a queue are left to calm workers where those will be free soon.
-
-    Notes
-    -----
-    Memory: none of its own; reports lie with Dask's workers.
     """
 
     name = PREFERENCE

@@ -1,31 +1,32 @@
 """The Kubernetes scheduler extender: kube-scheduler asks which nodes to prefer and which may take a pod.
 
-`ExtenderRequest`, `filter_answer` and `prioritize_answer` are the protocol of old and new
-schedulers. `Ledger` decides for all nodes at once which refuse. `Extender` is the server.
-Whatever goes wrong in here, a pod is placed as if Pronto were not there: the scheduler is
-told to ignore an extender that fails.
+`ExtenderRequest`, `filter_answer` and `prioritize_answer` are the protocol. `Ledger` decides for
+all nodes at once which refuse. `Extender` is the server. Whatever goes wrong in here, a pod is
+placed as if Pronto were not there: the scheduler is told to ignore an extender that fails.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import gc
 import json
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from prontosched.errors import IntegrationError
-from prontosched.gates.floor import NodeReport, closed_nodes
 from prontosched.gates.gate import Observed, Verdict
 from prontosched.gates.kubernetes import KEY, RefusalChange, cpu_quantity
-from prontosched.gates.policy import Rules, VetoPolicy
+from prontosched.gates.policy import NodeReport, Rules, VetoPolicy, closed_nodes
 from prontosched.gates.preference import CONTENDED, Candidate, Placements, best_first, crowded_chance
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,6 @@ USUAL_CPUS = 0.5
 MOST_CPUS = 10_000.0
 # A node whose size is not known is taken to have so many CPUs.
 USUAL_NODE_CPUS = 8.0
-MOST_KNOWN = 50_000
 FORGET_SECONDS = 3600.0
 BODY_LIMIT = 64 * 1024 * 1024
 SETTLE_SECONDS = 0.5
@@ -51,16 +51,11 @@ Middleware = Callable[..., Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class ExtenderRequest:
-    """Where the scheduler could put one pod: names of nodes, in the order they were sent.
-
-    `nodes` are the same as Node objects, when they came so. `lower` is True when the keys
-    came in lower case, as older schedulers write them.
-    """
+    """Where the scheduler could put one pod: names of nodes in order, and Node objects where they came so."""
 
     pod: Mapping[str, Any]
     names: tuple[str, ...]
     nodes: tuple[Mapping[str, Any], ...] | None
-    lower: bool
 
     @property
     def job(self) -> str:
@@ -96,21 +91,20 @@ def _field(found: object, key: str, kind: type) -> Any:
 
 
 def read_request(body: object) -> ExtenderRequest:
-    """Read a request; keys may come as `NodeNames`, `nodeNames` or `nodenames`."""
+    """Read a request; its keys count in any case, as in Go."""
     if not isinstance(body, Mapping):
         raise IntegrationError(f"a scheduler's request must be a JSON object, got {type(body).__name__}")
     fields = {key.lower(): value for key, value in body.items()}
-    lower = "pod" in body or "nodenames" in body or "nodes" in body
     pod, names, nodes = fields.get("pod"), fields.get("nodenames"), fields.get("nodes")
     if not isinstance(pod, Mapping):
         raise IntegrationError(f"Pod must be an object, got {type(pod).__name__}")
     if names is not None or nodes is None:
-        return ExtenderRequest(pod, _names([] if names is None else names), None, lower)
+        return ExtenderRequest(pod, _names([] if names is None else names), None)
     items = nodes.get("items", nodes.get("Items")) if isinstance(nodes, Mapping) else nodes
     items = [] if items is None else items
     if not isinstance(items, list) or not all(isinstance(node, Mapping) for node in items):
         raise IntegrationError(f"Nodes must be a NodeList, got {str(nodes)[:80]}")
-    return ExtenderRequest(pod, _names([_name_of(node) for node in items]), tuple(items), lower)
+    return ExtenderRequest(pod, _names([_name_of(node) for node in items]), tuple(items))
 
 
 def _names(names: object) -> tuple[str, ...]:
@@ -125,20 +119,18 @@ def _name_of(node: Mapping[str, Any]) -> object:
     return (_field(node, "metadata", Mapping) or {}).get("name")
 
 
-def filter_answer(request: ExtenderRequest, refusal: Callable[[str], Verdict | None]) -> dict[str, Any]:
+def filter_answer(request: ExtenderRequest, refusals: Mapping[str, str]) -> dict[str, Any]:
     """Answer which of the nodes may take the pod, and why the others may not.
 
-    `refusal` gives the verdict by which a node refuses; None where it does not.
+    `refusals` has the reason of each node that refuses, and may have other nodes too.
 
     Where every node that could take the pod refuses, none does: a pod is never kept
     waiting by us alone. Refusals are said to be unresolvable, so that no pod is evicted
     from a node for a passing burst; schedulers before 1.21 read the other map.
     """
-    failed = {}
-    if not request.tolerant:
-        for name in request.names:
-            if (verdict := refusal(name)) is not None:
-                failed[name] = f"pronto: {verdict.reason}"
+    failed: dict[str, str] = {}
+    if refusals and not request.tolerant:
+        failed = {name: f"pronto: {refusals[name]}" for name in request.names if name in refusals}
     if len(failed) == len(request.names):
         failed = {}
     if request.nodes is None:
@@ -146,81 +138,58 @@ def filter_answer(request: ExtenderRequest, refusal: Callable[[str], Verdict | N
     else:
         kept = [node for node in request.nodes if _name_of(node) not in failed]
         names, nodes = None, {"metadata": {}, "items": kept}
-    if request.lower:
-        keys = ("nodenames", "nodes", "failedNodes", "failedAndUnresolvableNodes", "error")
-    else:
-        keys = ("NodeNames", "Nodes", "FailedNodes", "FailedAndUnresolvableNodes", "Error")
-    return dict(zip(keys, (names, nodes, failed, failed, ""), strict=True))
+    return {
+        "NodeNames": names,
+        "Nodes": nodes,
+        "FailedNodes": failed,
+        "FailedAndUnresolvableNodes": failed,
+        "Error": "",
+    }
 
 
-def prioritize_answer(request: ExtenderRequest, chances: Iterable[float]) -> list[dict[str, Any]]:
-    """Answer how well each node suits, from 0 to 10: the lower its chance of contention, the better.
-
-    `chances` are those of contention on the nodes, in their order; NaN where nothing is known.
-    """
-    host, score = ("host", "score") if request.lower else ("Host", "Score")
-    named = zip(request.names, chances, strict=True)
-    return [{host: name, score: suitability(chance)} for name, chance in named]
+def prioritize_answer(request: ExtenderRequest, scores: Iterable[int]) -> str:
+    """Answer how well each node suits, in JSON; `scores` are in the order of the nodes."""
+    named = zip(request.names, scores, strict=True)
+    rows = [f'{{"Host": {_quoted(name)}, "Score": {score}}}' for name, score in named]
+    return f"[{', '.join(rows)}]"
 
 
-def suitability(chance: float) -> int:
-    """Return 0 for a node that is sure to be contended, up to 10 for a calm one.
-
-    Examples
-    --------
-    >>> suitability(math.nan), suitability(0.2)
-    (5, 8)
-    """
-    return NEUTRAL if math.isnan(chance) else round(BEST * (1.0 - min(1.0, max(0.0, chance))))
+# Written by hand and with names kept in JSON, because a scheduling cycle waits for every row.
+_quoted = functools.lru_cache(MOST_NODES)(json.dumps)
 
 
-def probable_places(answer: list[dict[str, Any]], cpus: float) -> dict[str, float]:
-    """Return where the pod of an answer probably goes: its CPUs, shared by the nodes that suit best.
+def suitabilities(chances: Sequence[float]) -> list[int]:
+    """Return 0 for a node that is sure to be contended, up to 10 for a calm one; 5 where the chance is NaN.
 
     Examples
     --------
-    >>> probable_places([{"Host": "n1", "Score": 9}, {"Host": "n2", "Score": 9}, {"Host": "n3", "Score": 2}], 2.0)
-    {'n1': 1.0, 'n2': 1.0}
+    >>> suitabilities([math.nan, 0.2])
+    [5, 8]
     """
-    rows = [tuple(row.values()) for row in answer]
-    top = max((score for _, score in rows), default=0)
-    best = [name for name, score in rows if score == top]
-    return {name: cpus / len(best) for name in best}
+    found = np.rint(BEST * (1.0 - np.clip(np.asarray(chances, float), 0.0, 1.0)))
+    return [int(one) for one in np.nan_to_num(found, nan=NEUTRAL).tolist()]
 
 
 class DecisionSource(Protocol):
     """Where an extender learns what each node has decided."""
 
-    def verdict(self, node: str) -> Verdict | None:
-        """Return the newest verdict of `node`, however old; None when there is none."""
+    def verdicts(self) -> Mapping[str, Verdict]:
+        """Return the newest verdict of every node that has one, however old."""
         ...
 
 
 @dataclass(slots=True)
 class _Entry:
     policy: VetoPolicy
-    seen_at: float
-    refusal: Verdict | None = None
     cpus: float = USUAL_NODE_CPUS
 
 
 class Ledger:
     """Decide for a whole cluster which nodes to prefer, and which of those that refuse may do so.
 
-    Pure: verdicts come from `decisions`, time as a number.
-
-    Parameters
-    ----------
-    decisions
-        Where verdicts come from.
-    rules
-        Minimum times, and the share of the nodes that may refuse at once. Nodes refuse
-        only with `veto`; without, they are only preferred less.
-
-    Notes
-    -----
-    Memory: one entry for each node seen within the last hour, at most 50,000.
-    A node beyond that, like any node nothing is known of, accepts.
+    Pure: time arrives as a number. Nodes refuse only with `rules.veto`; without, they are only
+    preferred less. Holds one entry for each node seen within the last hour, at most `MOST_NODES`;
+    a node beyond that, like any node nothing is known of, accepts.
     """
 
     def __init__(self, decisions: DecisionSource, rules: Rules) -> None:
@@ -228,97 +197,107 @@ class Ledger:
         self.rules = rules
         self.placements = Placements()
         self._known: dict[str, _Entry] = {}
+        self._seen_at: dict[str, float] = {}
+        # Replaced whole, never changed: another thread reads it.
+        self._refusals: Mapping[str, Verdict] = {}
 
     @property
     def known(self) -> list[str]:
         """The nodes in service, as far as known."""
         return list(self._known)
 
-    def see(self, names: Iterable[str], now: float) -> None:
+    def see(self, names: Sequence[str], now: float) -> None:
         """Take note of nodes that are in service."""
-        for name in names:
-            entry = self._known.get(name)
-            if entry is not None:
-                entry.seen_at = now
-            elif len(self._known) < MOST_KNOWN:
-                self._known[name] = _Entry(VetoPolicy(self.rules), now)
+        for name in set(names).difference(self._known):
+            if len(self._known) < MOST_NODES:
+                self._known[name] = _Entry(VetoPolicy(self.rules))
+        if len(self._known) >= MOST_NODES:
+            names = [name for name in names if name in self._known]
+        self._seen_at.update(dict.fromkeys(names, now))
 
     def size(self, node: str, cpus: float) -> None:
         """Take note of how many CPUs a node has."""
         if node in self._known and cpus > 0.0:
             self._known[node].cpus = cpus
 
-    def refusal(self, node: str, now: float) -> Verdict | None:
-        """Return the verdict by which `node` refuses now, or None: it accepts."""
-        entry = self._known.get(node)
-        held = None if entry is None else entry.refusal
-        return None if held is None or held.expired(now) else held
+    def refusals(self, now: float) -> dict[str, Verdict]:
+        """Return the nodes that refuse now, each with the verdict by which it does."""
+        return {name: one for name, one in self._refusals.items() if not one.expired(now)}
 
-    def verdict(self, node: str, now: float) -> Verdict | None:
-        """Return the node's own verdict; None when nothing valid is known."""
-        newest = self.decisions.verdict(node)
-        return None if newest is None or newest.expired(now) else newest
+    def verdicts(self, now: float) -> dict[str, Verdict]:
+        """Return each node's own verdict, for those of which something valid is known."""
+        newest = self.decisions.verdicts()
+        return {
+            name: one
+            for name in self._known
+            if (one := newest.get(name)) is not None and not one.expired(now)
+        }
 
     def chances(self, nodes: Iterable[str], now: float) -> list[float]:
         """Return the chance of contention on each node, jobs just placed there counted; NaN when unknown."""
-        verdict, known, placed = self.decisions.verdict, self._known, self.placements.cpus
+        newest, known, placed = self.decisions.verdicts(), self._known, self.placements.on_nodes(now)
         found = []
         for node in nodes:
-            newest, entry = verdict(node), known.get(node)
-            if newest is None or newest.expired(now):
+            one = newest.get(node)
+            if one is None or not now < one.valid_until:
                 found.append(math.nan)
-                continue
-            cpus = USUAL_NODE_CPUS if entry is None else entry.cpus
-            found.append(crowded_chance(newest.score, placed(node, now), cpus))
+            elif node not in placed:
+                found.append(one.score)
+            else:
+                cpus = known[node].cpus if node in known else USUAL_NODE_CPUS
+                found.append(crowded_chance(one.score, placed[node], cpus))
         return found
 
     def best(self, now: float) -> list[Candidate]:
         """Return the nodes in service, the one to prefer first."""
-        return best_first(self._candidate(name, now) for name in self._known)
-
-    def _candidate(self, name: str, now: float) -> Candidate:
-        newest, placed = self.verdict(name, now), self.placements.cpus(name, now)
-        if newest is None:
-            return Candidate(name, math.nan, "unknown", "nothing valid is known of the node", placed)
-        state = "refusing" if newest.refuse else "contended" if newest.score >= CONTENDED else "accepting"
-        (chance,) = self.chances([name], now)
-        return Candidate(name, chance, state, newest.reason, placed)
+        newest, placed = self.verdicts(now), self.placements.on_nodes(now)
+        found = []
+        for name, chance in zip(self._known, self.chances(self._known, now), strict=True):
+            state, why = "unknown", "nothing valid is known of the node"
+            if (one := newest.get(name)) is not None:
+                state = "refusing" if one.refuse else "contended" if one.score >= CONTENDED else "accepting"
+                why = one.reason
+            found.append(Candidate(name, chance, state, why, placed.get(name, 0.0)))
+        return best_first(found)
 
     def settle(self, now: float) -> list[RefusalChange]:
         """Bring the refusals up to date with the newest verdicts, and return what changed."""
-        for name in [name for name, entry in self._known.items() if now - entry.seen_at > FORGET_SECONDS]:
-            del self._known[name]
+        gone = {name for name, at in self._seen_at.items() if now - at > FORGET_SECONDS}
+        for name in gone:
+            del self._seen_at[name]
+            self._known.pop(name, None)
+        if not self.rules.veto:
+            return []
+        held = {name: one for name, one in self._refusals.items() if name not in gone}
+        newest = self.verdicts(now)
+        asked = held.keys() | {name for name, one in newest.items() if one.refuse}
         wanted = {
-            name: verdict
-            for name, entry in self._known.items()
-            if self.rules.veto and (verdict := self._wanted(name, entry, now))
+            name: one for name in asked if (one := self._wanted(name, held.get(name), newest.get(name), now))
         }
         reports = {
-            name: NodeReport(name in wanted, newest.score, entry.refusal is not None)
-            for name, entry in self._known.items()
-            if (newest := self.verdict(name, now)) is not None
+            name: NodeReport(name in wanted, one.score, name in held)
+            for name, one in newest.items()
+            if wanted
         }
         granted = closed_nodes(reports, nodes=len(self._known), share=self.rules.max_refusing)
-        changes = []
-        for name, entry in self._known.items():
-            before, entry.refusal = entry.refusal, wanted[name] if name in granted else None
-            if entry.refusal is not None:
-                entry.policy.done("refuse", now, entry.refusal.valid_until)
-                if before is None:
-                    changes.append(RefusalChange(name, True, entry.refusal.reason))
-            elif before is not None:
-                entry.policy.done("accept", now)
-                changes.append(RefusalChange(name, False, "the node accepts again"))
-        return changes
+        self._refusals = {name: one for name, one in wanted.items() if name in granted}
+        for name, one in self._refusals.items():
+            self._known[name].policy.done("refuse", now, one.valid_until)
+        opened = sorted(held.keys() - self._refusals.keys())
+        for name in opened:
+            self._known[name].policy.done("accept", now)
+        closed = sorted(self._refusals.keys() - held.keys())
+        return [
+            *(RefusalChange(name, True, self._refusals[name].reason) for name in closed),
+            *(RefusalChange(name, False, "the node accepts again") for name in opened),
+        ]
 
-    def _wanted(self, name: str, entry: _Entry, now: float) -> Verdict | None:
+    def _wanted(self, name: str, held: Verdict | None, newest: Verdict | None, now: float) -> Verdict | None:
         """Return the verdict by which the node would refuse if there were room."""
-        newest = self.decisions.verdict(name)
-        held = entry.refusal
         seen = Observed("open")
         if held is not None:
             seen = Observed("closed-by-us", held.reason, score=held.score, valid_until=held.valid_until)
-        step = entry.policy.choose(newest, seen, now)
+        step = self._known[name].policy.choose(newest, seen, now)
         if step.action in ("refuse", "renew"):
             return newest
         if step.action == "leave" and held is not None and newest is not None:
@@ -328,17 +307,10 @@ class Ledger:
 
 
 class Extender:
-    """Answer a scheduler from a ledger of refusals.
+    """Answer a scheduler from a ledger of refusals; in shadow mode all nodes are answered to be fit.
 
-    Parameters
-    ----------
-    ledger
-        Who refuses, and which nodes to prefer. In shadow mode (`rules.enforce` False) its
-        refusals are logged and counted, and every node is answered to be fit.
-    announce
-        Called with every change while enforcing; wakes pods that wait. Runs in a thread.
-    background
-        Runs beside the server and is stopped with it, such as the polling of agents.
+    `announce` is called in a thread with every change while enforcing; it wakes pods that wait.
+    `background` runs beside the server and is stopped with it, such as the polling of agents.
     """
 
     def __init__(
@@ -389,20 +361,21 @@ class Extender:
 
     async def _filter(self, request: web.Request) -> web.Response:
         asked, now = await self._asked(request, "filter")
-        answer = filter_answer(asked, lambda node: self.ledger.refusal(node, now) if self._enforce else None)
-        self.counts["refused"] += len(answer["failedNodes" if asked.lower else "FailedNodes"])
+        refusals = self.ledger.refusals(now) if self._enforce else {}
+        answer = filter_answer(asked, {name: one.reason for name, one in refusals.items()})
+        self.counts["refused"] += len(answer["FailedNodes"])
         return web.json_response(answer)
 
     async def _prioritize(self, request: web.Request) -> web.Response:
         asked, now = await self._asked(request, "prioritize")
-        names = asked.names
-        answer = prioritize_answer(
-            asked, self.ledger.chances(names, now) if self._enforce else [math.nan] * len(names)
-        )
-        if self._enforce:
+        names, scores = asked.names, [NEUTRAL] * len(asked.names)
+        if self._enforce and names:
+            scores = suitabilities(self.ledger.chances(names, now))
             # An extender is not told where the pod goes: most likely to one of the best.
-            self.ledger.placements.add(asked.job, probable_places(answer, asked.cpus), now)
-        return web.json_response(answer)
+            top = max(scores)
+            best = [name for name, score in zip(names, scores, strict=True) if score == top]
+            self.ledger.placements.add(asked.job, best, asked.cpus, now)
+        return web.Response(text=prioritize_answer(asked, scores), content_type="application/json")
 
     async def _asked(self, request: web.Request, what: str) -> tuple[ExtenderRequest, float]:
         asked, now = read_request(await _body(request)), time.time()
@@ -422,7 +395,7 @@ class Extender:
         if not isinstance(body, dict) or not all(isinstance(body.get(key), str) for key in ("id", "node")):
             raise IntegrationError('a placed job must be {"id": …, "node": …, "cpus": …}')
         cpus = _number(body.get("cpus", 1.0), "cpus", 0.0, 10_000)
-        self.ledger.placements.add(body["id"][:300], {body["node"][:300]: cpus}, time.time())
+        self.ledger.placements.add(body["id"][:300], [body["node"][:300]], cpus, time.time())
         return web.json_response({"counted": True})
 
     async def _health(self, request: web.Request) -> web.Response:
@@ -430,22 +403,22 @@ class Extender:
 
     async def _nodes(self, request: web.Request) -> web.Response:
         now = time.time()
-        nodes = {name: self._shown(name, now) for name in self.ledger.known}
+        newest, closed = self.ledger.verdicts(now), self.ledger.refusals(now)
+        nodes: dict[str, dict[str, Any] | None] = dict.fromkeys(self.ledger.known)
+        for name, one in newest.items():
+            nodes[name] = {
+                "refuse": one.refuse,
+                "score": None if math.isnan(one.score) else one.score,
+                "reason": one.reason,
+                "valid_until": one.valid_until,
+                "closed": name in closed,
+            }
         mode = "enforce" if self._enforce else "shadow"
         return web.json_response({"mode": mode, "counts": self.counts, "nodes": nodes})
 
-    def _shown(self, name: str, now: float) -> dict[str, Any] | None:
-        if (verdict := self.ledger.verdict(name, now)) is None:
-            return None
-        return {
-            "refuse": verdict.refuse,
-            "score": None if math.isnan(verdict.score) else verdict.score,
-            "reason": verdict.reason,
-            "valid_until": verdict.valid_until,
-            "closed": self.ledger.refusal(name, now) is not None,
-        }
-
     async def _loops(self, application: web.Application) -> AsyncIterator[None]:
+        # A collection that looks at all that was imported takes 10 ms, for which a scheduler would wait.
+        gc.freeze()
         tasks = [asyncio.ensure_future(_restarted(job)) for job in (self._settling, *self._background)]
         yield
         for task in tasks:

@@ -62,17 +62,9 @@ _MARK_LIMIT = 8192
 class Verdict:
     """What a gate is to do with one node, and for how long that holds.
 
-    Attributes
-    ----------
-    refuse
-        True keeps new jobs away. Jobs that already run are never touched.
-    score
-        The chance of contention, by which nodes are compared. From a signal that gives
-        none it is 1 while it refuses and 0 while it accepts.
-    reason
-        One sentence an operator can read aloud.
-    valid_until
-        Seconds since 1970. From then on the verdict counts for nothing.
+    `refuse` keeps new jobs away; jobs that already run are never touched. Nodes are compared by
+    `score`, the chance of contention. `reason` is one sentence for an operator. From
+    `valid_until`, in seconds since 1970, the verdict counts for nothing.
     """
 
     refuse: bool
@@ -92,13 +84,7 @@ class Verdict:
 
 
 def chance(probability: float | None, *, refuse: bool) -> float:
-    """Return what nodes are compared by: the probability; of a signal without one, 1 or 0.
-
-    Examples
-    --------
-    >>> chance(0.25, refuse=False), chance(None, refuse=True), chance(math.nan, refuse=False)
-    (0.25, 1.0, 0.0)
-    """
+    """Return what nodes are compared by: the probability; of a signal without one 1 for a refusal, else 0."""
     return float(refuse) if probability is None or math.isnan(probability) else float(probability)
 
 
@@ -162,17 +148,10 @@ DAMAGED_RANK = Rank(0, math.nan, False, math.nan)
 class Observed:
     """What a scheduler says about one node, and who closed it.
 
-    Attributes
-    ----------
-    state
-        `open` takes jobs; `closed-by-us` bears our mark; `closed-by-other` is closed by
-        an administrator, a failure or another tool, and is left alone.
-    detail
-        The reason that the scheduler shows to its users.
-    score, valid_until
-        Read back from our mark; NaN where the node is not ours or the mark is damaged.
-    rank
-        The rank that we gave the node, whoever closed it; None where there is none.
+    `closed-by-us` bears our mark; `closed-by-other` is closed by an administrator, a failure or
+    another tool, and is left alone. `detail` is the reason that the scheduler shows to its users.
+    `score` and `valid_until` are read back from our mark; NaN where the node is not ours or the
+    mark is damaged. `rank` is the one that we gave the node, whoever closed it.
     """
 
     state: State
@@ -244,14 +223,9 @@ class Gate(Protocol):
 class PreferringGate(Protocol):
     """A gate whose scheduler can be told which nodes to fill first.
 
-    Attributes
-    ----------
-    level_seconds
-        Time that one change of a node's rank costs: in the long run there is at most one
-        change in so many seconds. 0 for a gate that takes any number.
-    marks_calm
-        True where calm nodes bear a mark too, which is renewed like any other; elsewhere
-        a node without a mark is calm.
+    In the long run a node's rank changes at most once in `level_seconds`; 0 is for a gate that
+    takes any number of changes. With `marks_calm` calm nodes bear a mark too, which is renewed
+    like any other; elsewhere a node without a mark is calm.
     """
 
     level_seconds: float
@@ -285,11 +259,7 @@ class CountingGate(Protocol):
 
 
 class LeaseTable(Protocol):
-    """Permission to refuse, taken by compare-and-set on a table that all agents share.
-
-    A row belongs to one node and ends by itself at `valid_until`. Nodes write a row from
-    level 1 on, and renew it with every refusing verdict.
-    """
+    """Permission to refuse, by a row for each node from level 1 on; it ends by itself at `valid_until`."""
 
     def tell(self, node: str, *, refuse: bool, score: float, valid_until: float, now: float) -> bool:
         """Write the row of `node`, and return whether it may be closed."""
@@ -321,11 +291,6 @@ def read_label(text: str) -> Observed | None:
 
     A line with our prefix that someone has edited is still ours, but its score and
     expiry are NaN, so that a watchdog counts it as lapsed.
-
-    Examples
-    --------
-    >>> read_label("disk is failing") is None
-    True
     """
     if not text.startswith(PREFIX):
         return None
@@ -357,13 +322,7 @@ def read_rank(text: str) -> Rank:
 
 
 def clock_text(seconds: float) -> str:
-    """Write a time as marks carry it, in whole seconds rounded down; NaN is the first second.
-
-    Examples
-    --------
-    >>> clock_text(1700000000.9), read_clock("2023-11-14T22:13:20Z")
-    ('2023-11-14T22:13:20Z', 1700000000.0)
-    """
+    """Write a time as marks carry it, in whole seconds rounded down; NaN is the first second."""
     until = 0.0 if math.isnan(seconds) else min(max(seconds, 0.0), _LATEST)
     return datetime.fromtimestamp(math.floor(until), UTC).strftime(_CLOCK)
 

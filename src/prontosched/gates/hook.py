@@ -26,20 +26,10 @@ from prontosched.threads import engine_environment
 class HookGate:
     """Run `command EVENT NODE` on every change.
 
-    EVENT is `refuse`, `accept`, or, only where asked for, `renew`. A command that ends
-    with anything but 0 has not made the change; it is tried again later. It has to look
-    by itself whether someone else has closed the node, and then end with 1.
-
-    Parameters
-    ----------
-    command
-        Program and arguments; a string is split as a shell would, but none is run.
-    renew
-        True also runs the command when a refusal is prolonged.
-    folder
-        Where to remember what was refused, across restarts.
-    timeout
-        Seconds that the command may take before it is killed.
+    EVENT is `refuse`, `accept`, or, with `renew`, also `renew`. A command that ends with anything
+    but 0 has not made the change; it is tried again later. It has to look by itself whether
+    someone else has closed the node, and then end with 1. It is killed after `timeout` seconds.
+    `folder` remembers across restarts what was refused.
     """
 
     name = "hook"

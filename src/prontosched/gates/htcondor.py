@@ -80,13 +80,7 @@ def rank_attributes(rank: Rank) -> str:
 
 
 class HTCondorGate:
-    """Hand ranks and verdicts to the expressions of this machine's startd and its negotiator.
-
-    Parameters
-    ----------
-    folder
-        Where the cron job finds the attributes: `NODE.ad` for each node.
-    """
+    """Write ranks and verdicts to `NODE.ad` in a folder, for the startd of this machine and its negotiator."""
 
     name = "htcondor"
     level_seconds = 0.0

@@ -68,19 +68,9 @@ _WAITING = "/api/v1/pods?fieldSelector=" + quote("status.phase=Pending,spec.node
 class KubernetesGate:
     """Rank nodes, and refuse pods, by taints and a condition of our own.
 
-    Parameters
-    ----------
-    api
-        The API server; found by itself in a pod, or from `PRONTO_KUBERNETES_URL`.
-    url, token_file, ca_file
-        Instead of `api`, as settings give them.
-    timeout_seconds
-        Longest wait for the API server at any one point of a call.
-
-    Notes
-    -----
-    The list of taints can only be replaced as a whole, so every change is made against
-    the version that was read; when someone else was faster (409), it is read again.
+    The API server is found by itself in a pod or from `PRONTO_KUBERNETES_URL`, unless settings
+    name its `url`. The list of taints can only be replaced as a whole, so every change is made
+    against the version that was read; when someone else was faster (409), it is read again.
     Needs the rights `get` and `patch` on `nodes` and `patch` on `nodes/status`; to close
     nodes also `list` on `nodes` (the floor) and `list` on `pods` (who waits).
     """

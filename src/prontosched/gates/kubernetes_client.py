@@ -38,25 +38,10 @@ class ApiError(IntegrationError):
 
 
 class ApiServer:
-    """A Kubernetes API server, as far as nodes go.
+    """A Kubernetes API server, as far as nodes go; plain `http` only on this machine.
 
-    Parameters
-    ----------
-    url
-        Such as `https://10.96.0.1:443`. Plain `http` only on this machine.
-    token
-        Sent as a bearer token; empty sends none.
-    token_file
-        Read before every call instead of `token`: a pod's token changes while it runs.
-    ca_file
-        Whom to trust; None trusts what the system trusts.
-    timeout_seconds
-        Longest wait for the server at any one point of a call.
-
-    Examples
-    --------
-    >>> ApiServer("http://127.0.0.1:8080").url
-    'http://127.0.0.1:8080'
+    `token_file` is read before every call, because a pod's token changes while it runs.
+    `timeout_seconds` is the longest wait for the server at any one point of a call.
     """
 
     def __init__(
@@ -71,7 +56,7 @@ class ApiServer:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise SettingsError(f"url of the API server must begin with https:// or http://, got {url!r}")
-        if parts.scheme == "http" and not _loopback(parts.hostname):
+        if parts.scheme == "http" and not is_loopback(parts.hostname):
             raise SettingsError(
                 f"url of the API server must be https beyond this machine, got {url!r}: "
                 "a token sent in the clear is everyone's"
@@ -143,15 +128,7 @@ class ApiServer:
     def call(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, kind: str = "application/json"
     ) -> dict[str, Any]:
-        """Make one call and return the object that comes back.
-
-        Raises
-        ------
-        ApiError
-            The server answered with anything but success.
-        IntegrationError
-            It did not answer, or not with JSON, or with more than 64 MB.
-        """
+        """Make one call and return the object that comes back; anything but success is an `ApiError`."""
         headers, what = self.headers(), f"{method} {path.partition('?')[0]}"
         if body is not None:
             headers["Content-Type"] = kind
@@ -211,7 +188,7 @@ def node_name(name: str) -> str:
     return name
 
 
-def _loopback(host: str | None) -> bool:
+def is_loopback(host: str | None) -> bool:
     """Tell whether `host` is this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host or "").is_loopback

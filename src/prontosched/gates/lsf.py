@@ -24,9 +24,8 @@ UNKNOWN_PERCENT, UNKNOWN_LEVEL = 50, 2
 def load_update(chance: float | None, previous: int | None = None) -> tuple[str, int | None]:
     """Return one load update string, and the level so far for the next one.
 
-    It is the number of indices, then their names and values: the chance of contention in
-    percent, and the level of preference. Both rise with load. The chance is None while
-    nothing is known of the node.
+    It is the number of indices, then their names and values. The chance is None while nothing
+    is known of the node.
 
     Examples
     --------

@@ -1,33 +1,57 @@
 """When a gate closes, opens and ranks a node: the same rules for every scheduler.
 
-`Rules` are the settings, `VetoPolicy` has minimum times, expiry and respect for what others
-did, `LevelPolicy` how often a level may change. Pure: time arrives as a number, and nothing
-here calls a scheduler.
+`Rules` are the settings. `VetoPolicy` has minimum times, expiry and respect for what others
+did; `LevelPolicy` how often a level may change. Time arrives as a number.
+
+The capacity floor bounds how many nodes are closed at once. Every gate, the simulator and
+the extender use it. A node may be closed if all of this holds:
+
+1. Its own decision is to refuse.
+2. Its chance of contention is at least `TYPICAL_TIMES` the fleet's typical one.
+3. No node that stays open has a higher chance.
+4. At most `places` nodes are closed.
+5. No job waits that no open node can take.
+
+A lone node is never closed: there is no other node that could take the job. `closable` is
+the rule over arrays, `closed_nodes` over names and `may_close` for one node. A `Floor` applies
+it for one controller: with leases on the bus (`LeaseFloor`) or with the marks at the
+scheduler (`CountedFloor`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from prontosched.errors import SettingsError
-from prontosched.gates.gate import LONGEST_MARK_SECONDS, Observed, Rank, Verdict
-from prontosched.gates.preference import CONTENDED, level_of
+from prontosched.gates.gate import (
+    LONGEST_MARK_SECONDS,
+    CountingGate,
+    Gate,
+    LeaseTable,
+    Observed,
+    Rank,
+    Verdict,
+)
+from prontosched.gates.preference import CONTENDED, LEVEL_EDGES, level_of
+from prontosched.subspace import Array
 
 # So many changes of level may follow each other before their long-run rate binds.
 LEVEL_BURST = 3.0
+TYPICAL_TIMES = 2.0
+# A closed node's chance counts for this much more, so that near equals do not take turns.
+HELD_MARGIN = 0.1
 
 Action = Literal["refuse", "renew", "accept", "leave"]
-# Options that hold for every gate, in seconds.
-RULE_OPTIONS = (
-    "valid_seconds",
-    "min_hold_seconds",
-    "min_accept_seconds",
-    "override_seconds",
-    "observe_seconds",
-    "prefer_seconds",
-)
+# Options that hold for every gate, in seconds: how long marks count, and shortest and longest times.
+MARK_OPTIONS = ("valid_seconds", "prefer_seconds")
+TIME_OPTIONS = ("min_hold_seconds", "min_accept_seconds", "override_seconds", "observe_seconds")
+RULE_OPTIONS = (*MARK_OPTIONS, *TIME_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +63,7 @@ class Rules:
     enforce
         False is shadow mode: decide and record, but change nothing at the scheduler.
     veto
-        True also closes nodes that drown while others do not. None closes them only at a
+        True also closes nodes that are contended while most others are calm. None closes them only at a
         scheduler that cannot prefer one node to another.
     prefer_seconds
         How long a rank counts. A dead agent leaves no node ranked for longer.
@@ -72,28 +96,21 @@ class Rules:
                 f"max_refusing must be above 0 and at most 1, got {self.max_refusing}: "
                 "it is the share of nodes that may refuse at once"
             )
-        for name in ("valid_seconds", "prefer_seconds"):
+        for name in MARK_OPTIONS:
             value = getattr(self, name)
             if not 2.0 <= value <= LONGEST_MARK_SECONDS:
                 raise SettingsError(
                     f"{name} must be from 2 to {LONGEST_MARK_SECONDS:g}, got {value}: marks at schedulers are "
                     "kept in whole seconds, and longer ones are taken for those of a clock that runs ahead"
                 )
-        for name in ("min_hold_seconds", "min_accept_seconds", "override_seconds", "observe_seconds"):
+        for name in TIME_OPTIONS:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
                 raise SettingsError(f"{name} must be a finite number of seconds from 0 up, got {value}")
 
 
 def take_rules(options: dict[str, str], *, enforce: bool, max_refusing: float) -> Rules:
-    """Take the rules out of a gate's options, and leave there what is the gate's own.
-
-    Examples
-    --------
-    >>> options = {"conf": "/etc/slurm.conf", "min_hold_seconds": "5"}
-    >>> take_rules(options, enforce=True, max_refusing=0.5).min_hold_seconds, options
-    (5.0, {'conf': '/etc/slurm.conf'})
-    """
+    """Take the rules out of a gate's options, and leave there what is the gate's own."""
     given = {}
     for name in [name for name in RULE_OPTIONS if name in options]:
         text = options.pop(name)
@@ -105,13 +122,7 @@ def take_rules(options: dict[str, str], *, enforce: bool, max_refusing: float) -
 
 
 def take_veto(options: dict[str, str]) -> bool | None:
-    """Take out of a gate's options whether it may close nodes; None where they do not say.
-
-    Examples
-    --------
-    >>> take_veto({"veto": "true"}), take_veto({})
-    (True, None)
-    """
+    """Take out of a gate's options whether it may close nodes; None where they do not say."""
     text = options.pop("veto", None)
     if text is not None and text.lower() not in ("true", "false"):
         raise SettingsError(f"veto must be true or false, got {text!r}")
@@ -127,15 +138,7 @@ class PolicyStep(NamedTuple):
 
 
 class VetoPolicy:
-    """Choose, for one node, what to do about a verdict given what the scheduler shows.
-
-    Examples
-    --------
-    >>> policy = VetoPolicy(Rules(min_accept_seconds=0))
-    >>> busy = Verdict(True, 0.9, "cpu_user is rising", valid_until=60.0)
-    >>> policy.choose(busy, Observed("open"), now=0.0).action
-    'refuse'
-    """
+    """Choose, for one node, what to do about a verdict given what the scheduler shows."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -210,12 +213,6 @@ class LevelPolicy:
 
     A level that rises is written at once, one that falls a little later. In the long run
     there is at most one change in `seconds`, however the chance behaves; 0 allows any number.
-
-    Examples
-    --------
-    >>> levels = LevelPolicy(60.0)
-    >>> levels.choose(Verdict(False, 0.6, "busy", valid_until=60.0), None, now=0.0)
-    3
     """
 
     def __init__(self, seconds: float) -> None:
@@ -228,7 +225,9 @@ class LevelPolicy:
         before = 0 if held is None else held.level
         if verdict is None or verdict.expired(now):
             return 0
-        level = wanted_level(verdict, held)
+        # A node that refuses is ranked as one that is expected to be contended.
+        chance = max(verdict.score, CONTENDED) if verdict.refuse else verdict.score
+        level = level_of(chance, None if held is None else held.level)
         # A fall leaves enough for the rise that may follow it.
         cost = 1.0 if level > before else 2.0
         return level if level == before or self._left(now) >= cost else before
@@ -245,13 +244,168 @@ class LevelPolicy:
         return min(LEVEL_BURST, self._saved + earned)
 
 
-def wanted_level(verdict: Verdict, held: Rank | None) -> int:
-    """Return the level by a verdict alone, given the rank so far.
+def places(nodes: int, share: float) -> int:
+    """Return how many of `nodes` may be closed at once: the share rounded down, at least one of two or more.
 
     Examples
     --------
-    >>> wanted_level(Verdict(True, 0.4, "held for a while", valid_until=60.0), None)
-    3
+    >>> [places(nodes, 0.25) for nodes in (1, 2, 8, 11, 12)]
+    [0, 1, 2, 2, 3]
+    >>> places(1, 1.0)
+    0
     """
-    chance = max(verdict.score, CONTENDED) if verdict.refuse else verdict.score
-    return level_of(chance, None if held is None else held.level)
+    return 0 if nodes < 2 else max(1, math.floor(share * nodes + 1e-9))
+
+
+def typical(chance: Array) -> float:
+    """Return the fleet's typical chance of contention: the median, of two in the middle the lower."""
+    return float(np.quantile(chance, 0.5, method="lower"))
+
+
+def closable(
+    refusing: NDArray[np.bool_],
+    probability: Array,
+    *,
+    share: float,
+    starved: bool = False,
+    held: NDArray[np.bool_] | None = None,
+) -> NDArray[np.bool_]:
+    """Return which of the nodes in service may be closed now.
+
+    `refusing` is their own decision, `held` whether they are closed already; a `probability`
+    of NaN counts as 0. `starved` tells whether jobs wait that no open node can take.
+
+    Examples
+    --------
+    >>> refusing, chance = np.array([True, True, False, False]), np.array([0.9, 0.6, 0.1, 0.2])
+    >>> closable(refusing, chance, share=0.25).tolist()
+    [True, False, False, False]
+    """
+    chance = np.nan_to_num(probability, nan=0.0)
+    closed = np.zeros(chance.shape, np.bool_)
+    room = places(chance.size, share)
+    if starved or room == 0:
+        return closed
+    weighed = chance if held is None else chance + HELD_MARGIN * held
+    order = np.argsort(-weighed, kind="stable")[:room]
+    outstanding = refusing & (weighed >= TYPICAL_TIMES * typical(chance))
+    # From the worst down to the first that stays open: nothing calmer than that one is closed.
+    closed[order] = np.logical_and.accumulate(outstanding[order])
+    return closed
+
+
+class NodeReport(NamedTuple):
+    """What others know of one node: whether it refuses, its chance, and whether we hold it closed."""
+
+    refuse: bool
+    chance: float
+    held: bool = False
+
+
+def closed_nodes(
+    reports: Mapping[str, tuple[bool, float, bool]], *, nodes: int, share: float
+) -> frozenset[str]:
+    """Return the names that may be closed now, by `closable`; each report is a `NodeReport`.
+
+    `nodes` are in service. They report from level 1 on, so the chance of one without a
+    report counts as the first edge.
+
+    Examples
+    --------
+    >>> reports = {"n1": NodeReport(True, 0.9), "n2": NodeReport(True, 0.7), "n3": NodeReport(False, 0.8)}
+    >>> sorted(closed_nodes(reports, nodes=8, share=0.25))
+    ['n1']
+    """
+    if not any(refuse for refuse, _, _ in reports.values()):
+        return frozenset()
+    names = sorted(reports)
+    calm = max(0, nodes - len(names))
+    rows = [*(reports[name] for name in names), *[NodeReport(False, LEVEL_EDGES[0])] * calm]
+    refuse, chance, held = (np.array(column) for column in zip(*rows, strict=True))
+    closed = closable(refuse, chance, share=share, held=held)
+    return frozenset(name for name, shut in zip(names, closed, strict=False) if shut)
+
+
+def may_close(node: str, reports: Mapping[str, NodeReport], *, nodes: int, share: float) -> bool:
+    """Tell whether `node` may be closed now, or stay so.
+
+    One that must open for it, and has not yet, still takes a place.
+    """
+    if node not in closed_nodes(reports, nodes=nodes, share=share):
+        return False
+    return reports[node].held or sum(one.held for one in reports.values()) < places(nodes, share)
+
+
+class Floor:
+    """Permission to refuse, one node at a time. This one is off and always gives it.
+
+    `how` says by what means the floor is held, or that it is off. `costly` is True when asking
+    loads the scheduler, so that it is asked only before a change.
+    """
+
+    costly = False
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def allow(self, node: str, verdict: Verdict, now: float) -> bool:
+        """Take or renew the permission of `node` to refuse; False when there is no place."""
+        return True
+
+    def release(self, node: str) -> None:
+        """Give the permission back; nothing happens where there is none."""
+
+
+class LeaseFloor(Floor):
+    """The floor held by leases on the bus."""
+
+    def __init__(self, leases: LeaseTable) -> None:
+        super().__init__("leases on the bus")
+        self.leases = leases
+
+    def allow(self, node: str, verdict: Verdict, now: float) -> bool:
+        """Take or renew the node's lease."""
+        return self.leases.tell(
+            node, refuse=True, score=verdict.score, valid_until=verdict.valid_until, now=now
+        )
+
+    def release(self, node: str) -> None:
+        """Give the node's lease back."""
+        self.leases.release(node)
+
+
+class CountedFloor(Floor):
+    """The floor held by counting our own marks at the scheduler: refusals and ranks.
+
+    A scheduler without compare-and-set lets two nodes count at the same moment and both
+    close. So a node counts again right after it has closed, and by the same order on both
+    sides (chance, then name) the calmer one opens. No agent touches another's node.
+    """
+
+    costly = True
+
+    def __init__(self, gate: CountingGate, name: str, share: float) -> None:
+        super().__init__(f"counted at {name}, at most {share:.0%} of the nodes")
+        self.share = share
+        self._count = gate.census
+
+    def allow(self, node: str, verdict: Verdict, now: float) -> bool:
+        """Count, and return whether `node` may be closed."""
+        census = self._count()
+        reports = {
+            name: NodeReport(rank.refuse, rank.chance)
+            for name, rank in census.ranks.items()
+            if not rank.expired(now)
+        }
+        reports.update((name, NodeReport(True, seen.score, True)) for name, seen in census.refusals.items())
+        reports[node] = NodeReport(True, verdict.score, node in census.refusals)
+        return may_close(node, reports, nodes=census.in_service, share=self.share)
+
+
+def floor_for(gate: Gate, *, share: float, leases: LeaseTable | None) -> Floor:
+    """Choose how to hold the floor: leases, else counting, else off and saying so."""
+    if leases is not None:
+        return LeaseFloor(leases)
+    if isinstance(gate, CountingGate):
+        return CountedFloor(gate, gate.name, share)
+    return Floor("off (no leases, and the scheduler cannot count its nodes)")

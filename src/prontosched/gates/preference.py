@@ -1,14 +1,14 @@
 """Preference between nodes: levels, the order of candidates, and jobs that telemetry does not show yet.
 
-Pure: time arrives as a number. How often a node may change its level is `policy`; which
-nodes may be closed is `floor`.
+Pure: time arrives as a number. How often a node may change its level, and which nodes may
+be closed, is `policy`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 # Chances of contention at which a node moves to the next level of preference; level 0 is calm.
@@ -21,9 +21,10 @@ CONTENDED = LEVEL_EDGES[2]
 
 # After so many seconds half of a placed job is taken to be seen by telemetry.
 HALF_SECONDS = 10.0
-# A job counts for so long at most: then less than a twentieth of it is left.
+# A job is known again for so long, to count once: then less than a twentieth of it is left.
 LONGEST_SECONDS = 45.0
 MOST_JOBS = 20_000
+MOST_NAMES = 250_000
 # Less than this of a CPU is nothing.
 LEAST_CPUS = 1e-6
 
@@ -31,13 +32,8 @@ LEAST_CPUS = 1e-6
 def level_of(probability: float, previous: int | None = None) -> int:
     """Return the level of preference of a node, 0 (calm, fill first) to `LEVELS - 1`.
 
-    It rises at an edge at once, and falls only once the chance is well below that edge,
-    so that a chance that hovers about an edge changes nothing.
-
-    Parameters
-    ----------
-    previous
-        The level so far; None for a node that has none yet.
+    It rises at an edge at once, and falls below `previous`, the level so far, only once the
+    chance is well below that edge: a chance that hovers about an edge changes nothing.
 
     Examples
     --------
@@ -56,16 +52,8 @@ def level_of(probability: float, previous: int | None = None) -> int:
 class Candidate(NamedTuple):
     """One node that a job could go to.
 
-    Attributes
-    ----------
-    chance
-        Chance of contention, jobs just placed there counted; NaN where nothing is known.
-    state
-        Its own decision: `accepting`, `contended`, `refusing`, or `unknown`.
-    why
-        One sentence.
-    placed_cpus
-        CPUs of jobs just placed there.
+    `chance` counts jobs just placed there (`placed_cpus`); NaN where nothing is known. `state` is
+    its own decision: `accepting`, `contended`, `refusing`, or `unknown`.
     """
 
     node: str
@@ -98,67 +86,86 @@ def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 class _Placed(NamedTuple):
-    nodes: Mapping[str, float]
+    nodes: Sequence[str]
+    cpus: float
     at: float
 
 
 class Placements:
     """Jobs sent to nodes of late, so that many jobs at once do not all go to the calmest node.
 
+    What is left of all jobs halves in the same time, so their sum on a node is kept as one
+    number, as large as it was at a common time in the past.
+
     Notes
     -----
-    Memory: at most `MOST_JOBS` jobs, each for at most `LONGEST_SECONDS`.
+    Memory: at most `MOST_JOBS` jobs with `MOST_NAMES` names of nodes in all.
 
     Examples
     --------
     >>> placements = Placements()
-    >>> placements.add("job-1", {"n1": 2.0}, now=0.0)
-    >>> placements.cpus("n1", now=0.0), placements.cpus("n1", now=10.0), placements.cpus("n2", now=0.0)
-    (2.0, 1.0, 0.0)
+    >>> placements.add("job-1", ["n1"], cpus=2.0, now=0.0)
+    >>> placements.on_nodes(0.0), placements.on_nodes(10.0)
+    ({'n1': 2.0}, {'n1': 1.0})
     """
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, _Placed] = OrderedDict()
-        # Of each node the CPUs that were left at a time: one number, however many jobs it stands for.
-        self._on: dict[str, tuple[float, float]] = {}
+        self._names = 0
+        self._then: dict[str, float] = {}
+        self._origin = self._latest = -math.inf
 
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def add(self, job: str, nodes: Mapping[str, float], now: float) -> None:
-        """Count CPUs of `job` on `nodes` from now on; a job that is placed again replaces itself."""
-        self._remove(job, now)
-        while self._jobs:
-            oldest, placed = next(iter(self._jobs.items()))
-            if len(self._jobs) < MOST_JOBS and now - placed.at <= LONGEST_SECONDS:
-                break
-            self._remove(oldest, now)
-        self._jobs[job] = _Placed(dict(nodes), now)
-        for node, cpus in nodes.items():
-            self._on[node] = (self.cpus(node, now) + cpus, now)
-
-    def cpus(self, node: str, now: float) -> float:
-        """Return the CPUs sent to `node` that telemetry may not show yet."""
-        found = self._on.get(node)
-        if found is None or now - found[1] > LONGEST_SECONDS:
-            return 0.0
-        return found[0] * _left(found[1], now)
-
-    def _remove(self, job: str, now: float) -> None:
-        placed = self._jobs.pop(job, None)
-        if placed is None:
+    def add(self, job: str, nodes: Sequence[str], cpus: float, now: float) -> None:
+        """Count CPUs of `job` from now on, shared by `nodes`; a job that is placed again replaces itself."""
+        if not nodes:
             return
-        for node, cpus in placed.nodes.items():
-            total, at = self._on.pop(node, (0.0, now))
-            rest = total * _left(at, now) - cpus * _left(placed.at, now)
-            if rest > LEAST_CPUS:
-                self._on[node] = (rest, now)
+        self._advance(now)
+        while self._jobs:
+            placed = next(iter(self._jobs.values()))
+            full = len(self._jobs) >= MOST_JOBS or self._names + len(nodes) > MOST_NAMES
+            if not full and now - placed.at <= LONGEST_SECONDS:
+                break
+            self._names -= len(self._jobs.popitem(last=False)[1].nodes)
+        if (before := self._jobs.pop(job, None)) is not None:
+            self._remove(before)
+        self._jobs[job] = _Placed(nodes, cpus / len(nodes), now)
+        self._names += len(nodes)
+        then = self._then
+        share = cpus / len(nodes) / _left(self._origin, now)
+        for node in nodes:
+            then[node] = then.get(node, 0.0) + share
+
+    def on_nodes(self, now: float) -> dict[str, float]:
+        """Return the CPUs sent to each node that telemetry may not show yet."""
+        if now - self._latest > LONGEST_SECONDS:
+            return {}
+        left = _left(self._origin, max(now, self._latest))
+        return {node: cpus * left for node, cpus in self._then.items() if cpus * left > LEAST_CPUS}
+
+    def _advance(self, now: float) -> None:
+        """Move the common time along, for numbers that stay in range whatever the clock does."""
+        if now < self._latest:  # the clock was set back: nothing becomes older or younger by that
+            back = self._latest - now
+            self._origin -= back
+            self._jobs = OrderedDict((job, one._replace(at=one.at - back)) for job, one in self._jobs.items())
+        elif now - self._origin > LONGEST_SECONDS:
+            self._then, self._origin = self.on_nodes(now), now
+        self._latest = now
+
+    def _remove(self, placed: _Placed) -> None:
+        self._names -= len(placed.nodes)
+        share = placed.cpus / _left(self._origin, placed.at)
+        for node in placed.nodes:
+            if node in self._then:
+                self._then[node] -= share
 
 
 def _left(at: float, now: float) -> float:
     """Return the share that telemetry does not show yet of what was placed at a time."""
-    # A clock that was set back makes nothing younger than new.
-    return float(2.0 ** (-max(0.0, now - at) / HALF_SECONDS))
+    return float(2.0 ** ((at - now) / HALF_SECONDS))
 
 
 def crowded_chance(chance: float, placed: float, cpus: float) -> float:

@@ -4,9 +4,11 @@
 in with `sbatch -C pronto_admit`. Both rank nodes by weight (`SlurmWeights`). Running jobs
 finish, pending ones go elsewhere and come back by themselves.
 
-Slurm has no compare-and-set: an administrator who drains a node in the few milliseconds
-between our read and our write loses the reason they gave, and the node is then taken for
-ours. Everywhere else their drain is left alone.
+Slurm has no compare-and-set, and clears a reason with its drain: an administrator who drains
+a node between our read and our write loses the reason they gave, and nothing is left by which
+to restore it. So a drain is changed by a `scontrol` that is started before the node is read:
+only a message lies between, and not the start of a program, which takes long on a busy node.
+Everywhere else an administrator's drain is left alone.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import logging
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -161,34 +164,60 @@ class SlurmCommands:
         text = self._run("--noheader", "--states=PENDING", "--format=%r", program="squeue")
         return [line.strip() for line in text.splitlines()]
 
+    def change(self, name: str, choose: Callable[[SlurmNode], Mapping[str, str]]) -> None:
+        """Change one node by what it shows now; nothing where `choose` returns nothing.
+
+        The program that makes the change is started first, and given it on its standard input.
+        Values must not hold quotes. Letters beyond ASCII become `?`, because `scontrol` would take
+        them for commands of its line editor.
+        """
+        with self._started("scontrol") as process:
+            try:
+                changes = choose(self.node(name))
+            except BaseException:
+                process.kill()
+                raise
+            words = [f'{key}="{value}"' for key, value in changes.items()]
+            line = " ".join(["update", f"nodename={_checked(name)}", *words]) + "\n"
+            self._end(process, "scontrol update", line.encode("ascii", "replace").decode() if changes else "")
+
     def _run(self, *arguments: str, program: str = "scontrol") -> str:
+        with self._started(program, *arguments) as process:
+            return self._end(process, " ".join([program, *arguments[:2]]))
+
+    def _started(self, program: str, *arguments: str) -> subprocess.Popen[str]:
         environment = engine_environment()
         if self.conf is not None:
             environment["SLURM_CONF"] = str(self.conf)
-        command = [program, *arguments]
-        shown = " ".join(command[:3])
+        pipe = subprocess.PIPE
         try:
             # Free text is whatever administrators wrote, in any encoding.
-            done = subprocess.run(
-                command,
+            return subprocess.Popen(
+                [program, *arguments],
                 env=environment,
-                capture_output=True,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
                 encoding="utf-8",
                 errors="replace",
-                timeout=self.timeout,
-                check=False,
             )
         except FileNotFoundError as error:
             raise IntegrationError(
                 f"{program} must be on the PATH: install Slurm's client commands"
             ) from error
+
+    def _end(self, process: subprocess.Popen[str], shown: str, said: str = "") -> str:
+        """Give a program its input and return what it printed; it must end well, and in time."""
+        try:
+            printed, words = process.communicate(said, timeout=self.timeout)
         except subprocess.TimeoutExpired as error:
+            process.kill()
             raise IntegrationError(
                 f"{shown} must answer within {self.timeout:g} s: is slurmctld running?"
             ) from error
-        if done.returncode != 0:
-            raise IntegrationError(f"{shown} failed: {_advice(done.stderr.strip() or done.stdout.strip())}")
-        return done.stdout
+        if process.returncode != 0:
+            raise IntegrationError(f"{shown} failed: {_advice(words.strip() or printed.strip())}")
+        return printed
 
 
 def _checked(name: str) -> str:
@@ -214,23 +243,12 @@ def _advice(words: str) -> str:
 class SlurmWeights:
     """What both gates for Slurm share: ranking nodes by their weight, and counting marks.
 
-    A node that expects contention gets a higher weight, and is filled later. The
-    administrator's weight and the rank stand at the end of the node's `Comment`, behind
-    whatever an administrator keeps there, so that a watchdog that never met the agent can
-    put the weight back. A weight that is not the one we wrote is an administrator's, or
-    that of slurm.conf after `scontrol reconfigure`: our mark then counts for nothing, and
-    the next rank starts there.
-
-    Parameters
-    ----------
-    conf
-        Path of slurm.conf; None leaves it to Slurm to find its own.
-    timeout
-        Seconds that one call may take.
-    weight_step
-        How much one level adds to a node's weight; 0 leaves weights alone. With 1 an
-        administrator's order of weights comes first wherever they are more than a few
-        apart; with more, contention does.
+    A node that expects contention gets a higher weight, by `weight_step` for each level, and is
+    filled later. The administrator's weight and the rank stand at the end of the node's
+    `Comment`, behind whatever an administrator keeps there, so that a watchdog that never met
+    the agent can put the weight back. A weight that is not the one we wrote is an
+    administrator's, or that of slurm.conf after `scontrol reconfigure`: our mark then counts
+    for nothing, and the next rank starts there.
     """
 
     level_seconds = 60.0
@@ -335,26 +353,28 @@ def _own_weight(node: SlurmNode) -> re.Match[str] | None:
 class SlurmGate(SlurmWeights):
     """Weigh nodes, and drain and undrain them, only with our own reason.
 
-    Needs the rights of root, SlurmUser or an Operator. Parameters as for `SlurmWeights`.
+    Needs the rights of root, SlurmUser or an Operator.
     """
 
     name = "slurm"
 
     def refuse(self, node: str, verdict: Verdict) -> None:
         """Drain the node; renew the reason where the drain is ours; leave others' alone."""
-        observed = self.observe(node)
-        if observed.state == "open":
-            self.commands.update(node, state="drain", reason=label(verdict))
-        elif observed.ours:
-            self.commands.update(node, reason=label(verdict))
+
+        def change(found: SlurmNode) -> dict[str, str]:
+            observed = self._closure(found)
+            if observed.state == "open":
+                return {"state": "drain", "reason": label(verdict)}
+            return {"reason": label(verdict)} if observed.ours else {}
+
+        self.commands.change(node, change)
 
     def accept(self, node: str) -> None:
         """Undrain the node if the drain is ours.
 
         `undrain` and not `resume`: a node that is also down stays down.
         """
-        if self.observe(node).ours:
-            self.commands.update(node, state="undrain")
+        self.commands.change(node, lambda found: {"state": "undrain"} if self._closure(found).ours else {})
 
     def _closure(self, node: SlurmNode) -> Observed:
         if not node.closed:
@@ -370,7 +390,7 @@ class SlurmFeatureGate(SlurmWeights):
 
     The feature that jobs ask for must be among the node's `Features` in slurm.conf. The mark
     of a veto is kept in the node's `extra` field, because Slurm shows a reason only for
-    closed nodes. Other parameters as for `SlurmWeights`.
+    closed nodes.
     """
 
     name = "slurm-feature"

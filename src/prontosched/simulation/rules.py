@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.evaluation.competitors import COMPETITORS, SOURCES, Competitor
-from prontosched.gates.floor import closable, places
-from prontosched.gates.policy import Rules
+from prontosched.gates.policy import Rules, closable, places
 from prontosched.gates.preference import level_of
 from prontosched.pipeline.presets import make_fleet
 from prontosched.signals.arithmetic import Many

@@ -37,7 +37,51 @@ seccompProfile: {type: RuntimeDefault}
 {{- if or .Values.monitor.enabled (and (eq .Values.gate "extender") (not .Values.nats.secret)) }}yes{{ end }}
 {{- end }}
 
+{{/* Variables with the address of the bus: include "pronto.nats" (list . "PRONTO_AGENT_NATS" "FILE"), where FILE is
+     the private key that a signed bus is met with; empty for the one in the state folder. */}}
 {{- define "pronto.nats" -}}
-valueFrom:
-  secretKeyRef: {name: {{ .Values.nats.secret }}, key: address}
+{{- $root := index . 0 -}}
+{{- $signs := and $root.Values.nats.keys (index . 2) -}}
+- name: {{ ternary "BUS_ADDRESS" (index . 1) (not (empty $signs)) }}
+  valueFrom:
+    secretKeyRef: {name: {{ $root.Values.nats.secret }}, key: address}
+{{- if $signs }}
+- name: POD_NAME
+  valueFrom:
+    fieldRef: {fieldPath: metadata.name}
+- name: {{ index . 1 }}
+  value: $(BUS_ADDRESS)&sign=/etc/pronto/bus/{{ index . 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "pronto.bus-mount" -}}
+{{- if .Values.nats.keys }}
+- {name: bus, mountPath: /etc/pronto/bus, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{/* The keys of a signed bus; of agents only what is registered: their private keys lie on their nodes. */}}
+{{- define "pronto.bus-volume" -}}
+{{- $root := index . 0 -}}
+{{- if $root.Values.nats.keys }}
+- name: bus
+  secret:
+    secretName: {{ $root.Values.nats.keys }}
+    defaultMode: 288
+    {{- if eq (index . 1) "agent" }}
+    items:
+      - {key: keys, path: keys}
+    {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Pods of one part are kept apart where that is possible. */}}
+{{- define "pronto.apart" -}}
+podAntiAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 1
+      podAffinityTerm:
+        topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels: {app.kubernetes.io/name: {{ . }}}
 {{- end }}
