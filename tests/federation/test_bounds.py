@@ -34,7 +34,7 @@ from prontosched.federation.publisher import Propagation
 from prontosched.federation.schema import SchemaCache, fingerprint, schema_to_bytes
 from prontosched.federation.service import AggregatorService
 from prontosched.federation.signing import Window
-from prontosched.gates.floor import closed_nodes
+from prontosched.gates.policy import closed_nodes
 
 from .buses import Bus, eventually
 from .fleets import factor_data, summary_of

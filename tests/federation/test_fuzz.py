@@ -27,7 +27,7 @@ from prontosched.federation.message import (
 from prontosched.federation.schema import schema_from_bytes, schema_to_bytes
 from prontosched.federation.signing import Identity, KeyRing, Seals
 from prontosched.federation.tree import Tree
-from prontosched.gates.floor import closed_nodes
+from prontosched.gates.policy import closed_nodes
 from tests.fuzzing import SECONDS, broken, fuzz, odd_value
 
 from .fleets import factor_data, summary_of
