@@ -177,7 +177,10 @@ class SlurmCommands:
             except BaseException:
                 process.kill()
                 raise
-            words = [f'{key}="{value}"' for key, value in changes.items()]
+            # Slurm takes quotes for a reason only.
+            words = [
+                f'{key}="{value}"' if " " in value else f"{key}={value}" for key, value in changes.items()
+            ]
             line = " ".join(["update", f"nodename={_checked(name)}", *words]) + "\n"
             self._end(process, "scontrol update", line.encode("ascii", "replace").decode() if changes else "")
 
