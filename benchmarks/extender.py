@@ -74,29 +74,24 @@ def _started(stack: contextlib.ExitStack, *arguments: str) -> tuple[subprocess.P
 
 def _cycles(process: subprocess.Popen[str], port: str) -> tuple[list[float], list[float]]:
     """Return seconds of each cycle, and the CPU seconds that the extender spent in it."""
-    used = Path(f"/proc/{process.pid}/schedstat")
+    schedstat = Path(f"/proc/{process.pid}/schedstat")
+    spent, used = [], []
     with socket.create_connection(("127.0.0.1", int(port)), timeout=30) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        pods = [
-            {"metadata": {"name": f"p{k}", "namespace": "default"}, "spec": {"containers": []}}
-            for k in range(WARM_CYCLES + CYCLES)
-        ]
-        found = []
-        for pod in pods:
-            left = NAMES
-            if found:  # what the first, unmeasured filter left
-                left = found[0]
+        left: list[str] = json.loads(_ask(connection, _request("/filter", 0, NAMES)))["NodeNames"]
+        for pod in range(WARM_CYCLES + CYCLES):
             requests = [_request("/filter", pod, NAMES), _request("/prioritize", pod, left)]
-            before, begin = int(used.read_text().split()[0]), time.perf_counter()
-            answers = [_ask(connection, request) for request in requests]
-            end, after = time.perf_counter(), int(used.read_text().split()[0])
-            found.append(json.loads(answers[0])["NodeNames"] if not found else (end - begin, after - before))
+            before, begin = int(schedstat.read_text().split()[0]), time.perf_counter()
+            for request in requests:
+                _ask(connection, request)
+            spent.append(time.perf_counter() - begin)
+            used.append((int(schedstat.read_text().split()[0]) - before) / 1e9)
             time.sleep(0.01)
-    measured = found[WARM_CYCLES:]
-    return [seconds for seconds, _ in measured], [nanoseconds / 1e9 for _, nanoseconds in measured]
+    return spent[WARM_CYCLES:], used[WARM_CYCLES:]
 
 
-def _request(path: str, pod: object, names: list[str]) -> bytes:
+def _request(path: str, number: int, names: list[str]) -> bytes:
+    pod = {"metadata": {"name": f"p{number}", "namespace": "default"}, "spec": {"containers": []}}
     body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
