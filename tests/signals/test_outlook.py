@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from prontosched.decision import Evidence
-from prontosched.signals.heads import HORIZONS
+from prontosched.signals.arithmetic import One
+from prontosched.signals.heads import HORIZONS, Heads
 from prontosched.signals.learned import LearnedSignal
 
 from .streams import lasting
@@ -71,3 +72,22 @@ def test_a_restored_outlook_goes_on_bit_for_bit(rng):
     twin.restore(signal.state())
 
     assert np.array_equal(outlooks(signal, ready[900:]), outlooks(twin, ready[900:]))
+
+
+@pytest.mark.parametrize(("batch", "size"), [(4, 21), (32, 14)])
+def test_a_batch_of_labels_adds_its_information_to_what_is_left_of_the_past(rng, batch, size):
+    heads = Heads(One(), np.zeros((1, size)), batch=batch)
+    X, errors, curvatures = (
+        rng.normal(size=(batch, size)),
+        rng.normal(size=batch),
+        rng.uniform(0.02, 1.0, batch),
+    )
+
+    for x, error, curvature in zip(X, errors.tolist(), curvatures.tolist(), strict=True):
+        heads.learn(x, [error], [curvature], True)
+
+    information = heads.fade * heads.ridge * np.eye(size) + (X.T * curvatures) @ X
+    np.testing.assert_allclose(heads.inverse[0], np.linalg.inv(information), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        heads.weights[0], np.linalg.solve(information, X.T @ errors), rtol=0, atol=1e-12
+    )

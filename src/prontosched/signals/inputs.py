@@ -72,24 +72,25 @@ class History(Component):
         """Take in one step: v, whether it is contention, and utilisation (NaN: unknown)."""
         ops = self.ops
         recent = self.recent
-        first = self.steps == 0.0
-        if ops.any(first):
-            self.recent = recent = [ops.where(first, v, old) for old in recent]
-        self.steps = self.steps + 1.0
-        plain = 1.0 / self.steps
+        self.steps = steps = self.steps + 1.0
+        plain = 1.0 / steps
+        level_weights, rate_weights, restless_weights = WEIGHTS
+        if ops.any(plain > LEVEL_WEIGHTS[-1]):
+            # Until an average is as long as its memory it is a plain mean.
+            level_weights, rate_weights, restless_weights = (
+                [ops.maximum(k, plain) for k in group] for group in WEIGHTS
+            )
+            first = steps == 1.0
+            if ops.any(first):
+                self.recent = recent = [ops.where(first, v, old) for old in recent]
         size = abs(v - recent[0])
         recent.insert(0, v)
         recent.pop()
-        # Until an average is as long as its memory it is a plain mean.
-        weights = WEIGHTS
-        if ops.any(plain > LEVEL_WEIGHTS[-1]):
-            weights = tuple(tuple(ops.maximum(k, plain) for k in group) for group in WEIGHTS)
-        level_weights, rate_weights, restless_weights = weights
         hit = spike * 1.0
         self.levels = _followed(self.levels, level_weights, v)
         self.rates = _followed(self.rates, rate_weights, hit)
         self.restless = _followed(self.restless, restless_weights, size)
-        self.since = ops.where(spike, 0.0, self.since + 1.0)
+        self.since = (self.since + 1.0) * (1.0 - hit)
         self._learn_utilisation(utilisation)
 
     def _learn_utilisation(self, utilisation: Value) -> None:

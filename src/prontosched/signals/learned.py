@@ -22,7 +22,7 @@ from prontosched.signals.inputs import OFFSET
 from prontosched.signals.learner import ContentionLearner, StepInput
 from prontosched.signals.policy import DEFAULTS, Policy
 from prontosched.signals.record import SignalFigures
-from prontosched.subspace import Array
+from prontosched.subspace import Array, Subspace
 
 # A time, a CPU Ready or a utilisation from here on is no number: what is computed from it would not be one.
 LARGEST = 1e12
@@ -114,6 +114,10 @@ class LearnedSignal(_LearnedForm):
             tolerance, horizon, likelihood, reopen, calm, hold, budget, hourly_limit, quota, explore, seed
         )
         super().__init__(One(), policy, enforcing=enforcing)
+        # What brings projections to units of their usual size, of the subspace and samples that it was made for.
+        self._subspace: Subspace | None = None
+        self._samples = 0.0
+        self._scales: list[float] = []
 
     def decide(self, evidence: Evidence) -> Decision:
         """Answer for one timestep."""
@@ -156,9 +160,12 @@ class LearnedSignal(_LearnedForm):
         embedded = subspace is not None and samples > 0
         directions, t_squared, spe = NO_DIRECTIONS, 0.0, 0.0
         if subspace is not None and embedded:
-            root, inside, directions = math.sqrt(samples), 0.0, []
-            for p, strength in zip(evidence.projections, subspace.singular_values.tolist(), strict=False):
-                unit = p * root / strength if strength > 0.0 else 0.0
+            if subspace is not self._subspace or samples != self._samples:
+                self._subspace, self._samples, root = subspace, samples, math.sqrt(samples)
+                self._scales = [root / s if s > 0.0 else 0.0 for s in subspace.singular_values.tolist()]
+            inside, directions = 0.0, []
+            for p, scale in zip(evidence.projections, self._scales, strict=False):
+                unit = p * scale
                 t_squared += unit * unit
                 inside += p * p
                 directions.append(unit if -FARTHEST < unit < FARTHEST else math.copysign(FARTHEST, unit))
