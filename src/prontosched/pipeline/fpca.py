@@ -63,8 +63,8 @@ class FPCAEdge:
 
     Notes
     -----
-    Memory: `d * (3 * rank + 2 * spare + 2 * block_size)` floats between updates, and less than
-    three times that during one, however long the stream.
+    Memory: `d * (2 * (rank + spare) + block_size)` floats between updates, `d * block_size` more where the
+    rank adapts, and less than three times that during an update, however long the stream.
     Cost: one `(rank + block_size)`-sized symmetric eigenproblem per block.
 
     Examples
@@ -171,8 +171,8 @@ class FPCAEdge:
         y = np.asarray(y, dtype=np.float64)
         if self._slab.size or y.ndim != 1:
             raise ValueError(other_metrics(self._slab.shape[1], y.shape))
-        # The rank may grow to the block size, with the spare directions.
-        most = self.block_size + self._spare + 2
+        # A rank that adapts may grow to the block size.
+        most = self._spare + (self.rank if self.energy_bounds is None else self.block_size + 2)
         self._slab = np.zeros((most + self.block_size, y.shape[0]))
         self._slots = list(self._slab)
         self._stale = np.zeros(most)

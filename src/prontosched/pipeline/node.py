@@ -58,7 +58,7 @@ class Node:
 
     Notes
     -----
-    Memory: about `d * (3 * rank + 2 * block_size + lag + 43)` floats, and what the signal holds.
+    Memory: about `d * (4 * rank + block_size + lag + 41)` floats, and what the signal holds.
 
     Examples
     --------

@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from operator import itemgetter, mul
 from typing import Any, ClassVar
 
 import numpy as np
 
 from prontosched.codec import pack_symmetric, unpack_symmetric
+from prontosched.errors import StateError
 from prontosched.signals.arithmetic import Component, One, Operations, Value, ring
 from prontosched.signals.inputs import BINS_OF, HISTORY_INPUTS, Profiles, StepClock
 from prontosched.subspace import Array
@@ -63,7 +65,7 @@ class Heads(Component):
     taken from a fleet.
     """
 
-    SETTINGS: ClassVar[tuple[str, ...]] = ("prior", "overlap", "ridge", "batch", "fade", "cap", "identity")
+    SETTINGS: ClassVar[tuple[str, ...]] = ("prior", "overlap", "ridge", "batch", "fade", "cap")
     SAVED_AS: ClassVar[Mapping[str, str]] = {"fleet_prior": "borrowed", "fleet_labels": "credit"}
 
     def __init__(
@@ -92,15 +94,19 @@ class Heads(Component):
         self.waiting_errors = np.zeros((*lead, heads, batch))
         self.waiting_curvatures = np.ones((*lead, heads, batch))
         if isinstance(ops, One):
-            # What a fleet had learned: upper triangles of information, and information times weights.
-            self.fleet_prior = np.zeros((heads, size * (size + 3) // 2))
+            # What a fleet had learned, if anything: upper triangles of information, and information times weights.
+            self.fleet_prior = np.zeros((heads, 0))
             # How many of the labels, and of the positive ones, are the fleet's.
             self.fleet_labels = np.zeros(2, np.int64)
         self.cap = size / ridge
-        self.identity = np.eye(size)
         # Labels not yet written to the arrays above: one write a batch costs a tenth of one a label.
         self._late: list[Array] = []
         self._late_numbers: list[float] = []
+
+    @property
+    def identity(self) -> Array:
+        """The identity matrix `(k, k)`."""
+        return _identity(self.prior.shape[-1])
 
     def predict(self, x: Array) -> list[Value]:
         """Return one number per head for the inputs `(k,)`."""
@@ -152,8 +158,11 @@ class Heads(Component):
         self._late.clear()
         self._late_numbers.clear()
         # Earlier releases did not keep what they had taken from a fleet.
-        none = {"borrowed": np.zeros_like(self.fleet_prior), "credit": np.zeros_like(self.fleet_labels)}
-        super().restore({**none, **state})
+        heads, size = self.prior.shape
+        taken = {"borrowed": np.zeros((heads, 0)), "credit": np.zeros_like(self.fleet_labels), **state}
+        if np.shape(taken["borrowed"]) not in ((heads, 0), (heads, size * (size + 3) // 2)):
+            raise StateError(f"saved 'borrowed' must be of {size} inputs, got {np.shape(taken['borrowed'])}")
+        super().restore(taken)
 
     def _newton(self, at: Any) -> None:
         """Take one Newton step on the labels that wait, for the nodes `at`."""
@@ -161,10 +170,10 @@ class Heads(Component):
         across = np.swapaxes(inputs, -1, -2)
         inverse = self.inverse[at] * (1.0 / self.fade)
         curvatures = self.waiting_curvatures[at]
-        if 2 * self.batch < len(self.identity):
+        if 2 * self.batch < self.prior.shape[-1]:
             # A few labels X of curvatures C: (P⁻¹ + X'CX)⁻¹ = P - PX' (C⁻¹ + XPX')⁻¹ XP.
             part = np.matmul(inputs, inverse)
-            small = np.matmul(part, across) + (1.0 / curvatures)[..., None] * np.eye(self.batch)
+            small = np.matmul(part, across) + (1.0 / curvatures)[..., None] * _identity(self.batch)
             inverse = inverse - np.matmul(np.swapaxes(part, -1, -2), np.linalg.solve(small, part))
         else:
             # (P⁻¹ + G)⁻¹ = (1 + P G)⁻¹ P, for the information G that the labels add.
@@ -202,16 +211,23 @@ class Heads(Component):
         self._write()
         own, own_weighted = self.share()
         self.prior_left[:] = 1.0
-        self.fleet_prior[:] = np.concatenate([scale * pack_symmetric(information), scale * weighted], axis=-1)
+        self.fleet_prior = np.concatenate([scale * pack_symmetric(information), scale * weighted], axis=-1)
         fleet, fleet_weighted = self._fleet_prior()
         inverse = np.linalg.inv(own + self.ridge * self.identity + fleet)
         self.inverse[:] = 0.5 * (inverse + np.swapaxes(inverse, -1, -2))
         right = own_weighted + self.ridge * self.prior + fleet_weighted
         self.weights = np.matmul(self.inverse, right[..., None])[..., 0]
 
-    def _fleet_prior(self) -> tuple[Array, Array]:
+    def _fleet_prior(self) -> tuple[Array, Array] | tuple[float, float]:
         size = self.prior.shape[-1]
+        if not self.fleet_prior.size:
+            return 0.0, 0.0
         return unpack_symmetric(self.fleet_prior[:, :-size], size), self.fleet_prior[:, -size:]
+
+
+@lru_cache(maxsize=16)
+def _identity(size: int) -> Array:
+    return np.eye(size)
 
 
 DIRECTIONS = 4
