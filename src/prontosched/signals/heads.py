@@ -99,9 +99,6 @@ class Heads(Component):
             # How many of the labels, and of the positive ones, are the fleet's.
             self.fleet_labels = np.zeros(2, np.int64)
         self.cap = size / ridge
-        # Labels not yet written to the arrays above: one write a batch costs a tenth of one a label.
-        self._late: list[Array] = []
-        self._late_numbers: list[float] = []
 
     @property
     def identity(self) -> Array:
@@ -114,16 +111,16 @@ class Heads(Component):
 
     def learn(self, x: Array, errors: list[Value], curvatures: list[Value], learns: Value) -> None:
         """Learn from one label: how far each head was off, and how curved its loss is there."""
-        ops = self.ops
-        if isinstance(ops, One):
-            if not learns:
-                return
-            self._late.append(x)
-            self._late_numbers += errors + curvatures
-            self.labels += 1
-            if self.labels % self.batch == 0:
-                self._write()
-                self._newton(...)
+        if isinstance(self.ops, One):
+            if learns:
+                place = self.labels % self.batch
+                self.labels += 1
+                self.waiting[place] = x
+                for head, error in enumerate(errors):
+                    self.waiting_errors[head, place] = error
+                    self.waiting_curvatures[head, place] = curvatures[head]
+                if place + 1 == self.batch:
+                    self._newton(...)
             return
         rows = np.flatnonzero(learns)
         place = self.labels[rows] % self.batch
@@ -136,27 +133,8 @@ class Heads(Component):
         if full.size:
             self._newton(full)
 
-    def _write(self) -> None:
-        """Write to the arrays the labels that have come since the last time."""
-        count = len(self._late)
-        if count:
-            end = (self.labels - 1) % self.batch + 1
-            places = slice(end - count, end)
-            numbers = np.array(self._late_numbers).reshape(count, 2, -1).transpose(1, 2, 0)
-            self.waiting[places] = self._late
-            self.waiting_errors[:, places], self.waiting_curvatures[:, places] = numbers
-            self._late.clear()
-            self._late_numbers.clear()
-
-    def state(self) -> dict[str, Any]:
-        """Return everything held, by name: plain numbers and arrays."""
-        self._write()
-        return super().state()
-
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
-        self._late.clear()
-        self._late_numbers.clear()
         # Earlier releases did not keep what they had taken from a fleet.
         heads, size = self.prior.shape
         taken = {"borrowed": np.zeros((heads, 0)), "credit": np.zeros_like(self.fleet_labels), **state}
@@ -208,7 +186,6 @@ class Heads(Component):
 
         What was taken from a fleet before is replaced.
         """
-        self._write()
         own, own_weighted = self.share()
         self.prior_left[:] = 1.0
         self.fleet_prior = np.concatenate([scale * pack_symmetric(information), scale * weighted], axis=-1)
