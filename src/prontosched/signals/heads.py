@@ -37,6 +37,8 @@ RIDGE = 10.0
 FORGETTING = 0.9998
 # Labels overlap over a horizon, so learning from a few of them at a time loses nothing, and costs a tenth.
 BATCH = 32
+# Nodes of a fleet that take a Newton step together: their matrices then stay in the cache.
+CHUNK = 32
 USUAL_HORIZON = 5
 # Where a logistic head is nearly certain its loss is flat: a label then counts as if curved this much.
 CURVATURE_FLOOR = 0.02
@@ -130,8 +132,8 @@ class Heads(Component):
             self.waiting_errors[rows, head, place] = error[rows]
             self.waiting_curvatures[rows, head, place] = curvature[rows]
         full = rows[place + 1 == self.batch]
-        if full.size:
-            self._newton(full)
+        for start in range(0, full.size, CHUNK):
+            self._newton(full[start : start + CHUNK])
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""

@@ -1,7 +1,4 @@
-"""Reject-Job, the paper's signal: spikes of the projections, weighted and summed.
-
-Covers: one node (`RejectJob`) and many at once (`RejectJobFleet`).
-"""
+"""Reject-Job, the paper's signal: spikes of the projections, weighted and summed, for one node and for many."""
 
 from __future__ import annotations
 
@@ -104,7 +101,7 @@ class RejectJob(_Options):
         timestep, score = evidence.timestep, 0.0
         subspace = evidence.subspace
         if subspace is not self._subspace and subspace is not None:
-            self._weigh(subspace)
+            self._subspace, self._weights = subspace, weigh(subspace.singular_values, self.weights).tolist()
         for spike, weight in zip(spikes, self._weights, strict=False):
             if spike:
                 score += weight if self.absolute or spike > 0 else -weight
@@ -118,15 +115,6 @@ class RejectJob(_Options):
             reason = f"refusing: held after the last raise, {self._holding} timesteps to go"
             return Decision(True, score, self.threshold, reason, timestep, contended=True)
         return Decision(False, score, self.threshold, SOME if any(spikes) else CALM, timestep)
-
-    def _weigh(self, subspace: Subspace) -> None:
-        """Do what `weigh` does, in floats."""
-        strengths = subspace.singular_values.tolist()
-        if self.weights == "normalised":
-            strengths = [strength / strengths[0] for strength in strengths]
-        elif self.weights == "harmonic":
-            strengths = [1.0 / (i + 1) for i in range(len(strengths))]
-        self._subspace, self._weights = subspace, strengths
 
     def __repr__(self) -> str:
         return one_line(self, self.settings(), f"held for {self._holding} timesteps")
