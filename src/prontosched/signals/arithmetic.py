@@ -11,8 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from array import array
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -170,10 +169,10 @@ class Many:
 Operations = One | Many
 
 
-def ring(values: Iterable[Any]) -> deque[Any]:
-    """Return a list of fixed length: what is put in front of it pushes the last one out."""
-    kept = list(values)
-    return deque(kept, maxlen=len(kept))
+def push(values: list[Any], newest: Any) -> None:
+    """Put the newest in front of a list and drop its last one; for a few values a deque takes five times the memory."""
+    values.insert(0, newest)
+    values.pop()
 
 
 class Component:
@@ -206,7 +205,7 @@ class Component:
             key = self.SAVED_AS.get(name, name)
             if isinstance(value, Component):
                 found.update({f"{key}.{k}": v for k, v in value.state().items()})
-            elif isinstance(value, (list, deque, array, np.ndarray)):
+            elif isinstance(value, (list, array, np.ndarray)):
                 found[key] = np.array(value)
             else:
                 found[key] = value
@@ -235,9 +234,8 @@ class Component:
         for name, value in self._parts():
             if isinstance(value, Component):
                 setattr(part, name, value.take(nodes))
-            elif isinstance(value, (list, deque)):
-                some = [v[nodes] for v in value]
-                setattr(part, name, some if isinstance(value, list) else ring(some))
+            elif isinstance(value, list):
+                setattr(part, name, [v[nodes] for v in value])
             else:
                 setattr(part, name, value[nodes])
         return part
@@ -248,7 +246,7 @@ class Component:
             changed = getattr(part, name)
             if isinstance(value, Component):
                 value.put(nodes, changed)
-            elif isinstance(value, (list, deque)):
+            elif isinstance(value, list):
                 # A list shifts by replacing its members, so members may be shared: copy before writing.
                 for i, (old, new) in enumerate(zip(value, changed, strict=True)):
                     value[i] = old.copy()
@@ -259,7 +257,7 @@ class Component:
 
 def _like(name: str, old: Any, new: Any) -> Any:
     """Return a saved value as the kind of thing that is held under its name."""
-    if isinstance(old, (list, deque)):
+    if isinstance(old, list):
         if len(new) != len(old):
             raise StateError(
                 f"saved state must hold {len(old)} of {name!r}, got {len(new)}: it was made with other options"
@@ -268,8 +266,7 @@ def _like(name: str, old: Any, new: Any) -> Any:
             raise StateError(
                 f"saved {name!r} must have members of shape {np.shape(old[0])}: it was made otherwise"
             )
-        kept = [np.array(n) for n in new] if isinstance(old[0], np.ndarray) else np.asarray(new).tolist()
-        return kept if isinstance(old, list) else ring(kept)
+        return [np.array(n) for n in new] if isinstance(old[0], np.ndarray) else np.asarray(new).tolist()
     if isinstance(old, array):
         if np.shape(new) != (len(old),):
             raise StateError(f"saved {name!r} must have {len(old)} numbers, got {np.shape(new)}")

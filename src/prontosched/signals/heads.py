@@ -27,7 +27,7 @@ import numpy as np
 
 from prontosched.codec import pack_symmetric, unpack_symmetric
 from prontosched.errors import StateError
-from prontosched.signals.arithmetic import Component, One, Operations, Value, ring
+from prontosched.signals.arithmetic import Component, One, Operations, Value, push
 from prontosched.signals.inputs import BINS_OF, HISTORY_INPUTS, Profiles, StepClock
 from prontosched.subspace import Array
 from prontosched.telemetry.scaling import weight_of
@@ -397,10 +397,10 @@ class OutlookHead(Component):
         # Highest contention and known steps since the last label was taken, and of the parts before.
         self.block = -1.0
         self.known = 0
-        self.blocks = ring([-1.0] * PARTS)
-        self.knowns = ring([0] * PARTS)
-        self.inputs = ring([np.zeros(size)] * PARTS)
-        self.learns = ring([False] * PARTS)
+        self.blocks = [-1.0] * PARTS
+        self.knowns = [0] * PARTS
+        self.inputs = [np.zeros(size)] * PARTS
+        self.learns = [False] * PARTS
         # The head's weights as floats, until it learns again.
         self._weights: list[float] = []
 
@@ -417,16 +417,16 @@ class OutlookHead(Component):
         self.steps += 1
         if self.steps % self.stride:
             return
-        self.blocks.appendleft(self.block)
-        self.knowns.appendleft(self.known)
+        push(self.blocks, self.block)
+        push(self.knowns, self.known)
         hit = max(self.blocks) >= 1.0
         if self.learns[-1] and (hit or sum(self.knowns) >= KNOWN_SHARE * self.horizon):
             past = self.inputs[-1]
             p = self.chance(past.tolist())
             self.heads.learn(past, [hit - p], [max(p * (1.0 - p), CURVATURE_FLOOR)], True)
             self._weights = []
-        self.inputs.appendleft(np.array(x))
-        self.learns.appendleft(counts > 0.0)
+        push(self.inputs, np.array(x))
+        push(self.learns, counts > 0.0)
         self.block, self.known = -1.0, 0
 
     def restore(self, state: Mapping[str, Any]) -> None:

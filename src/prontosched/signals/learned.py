@@ -82,7 +82,7 @@ class LearnedSignal(_LearnedForm):
 
     Notes
     -----
-    Memory: about 93 kB and `8 d (horizon + 1)` bytes, 66 kB more for a percentile
+    Memory: about 112 kB and `8 d (horizon + 1)` bytes, 66 kB more for a percentile
     tolerance, however long the stream.
 
     Examples

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from prontosched.errors import StateError
-from prontosched.signals.arithmetic import Component, One, Operations, Value, ring
+from prontosched.signals.arithmetic import Component, One, Operations, Value, push
 from prontosched.signals.heads import (
     BATCH,
     CORRECTION_INPUTS,
@@ -79,7 +79,7 @@ class StepInput(NamedTuple):
 class ContentionLearner(Component):
     """Everything the learned signal holds of one node or of many.
 
-    Memory: about 11,600 floats and `d * (horizon + 1)` per node; 8,200 more for a
+    Memory: about 14,000 floats and `d * (horizon + 1)` of one node, 10,000 of each of many; 8,200 more for a
     percentile tolerance.
     """
 
@@ -111,18 +111,18 @@ class ContentionLearner(Component):
         self.error = ops.full(0.25)
         self.positives = ops.full(0)
         # What was so at each of the last `horizon` steps, newest first. Contention below 0 is unknown.
-        self.contention = ring(ops.full(-1.0) for _ in range(horizon))
-        self.inputs = ring(np.zeros((*ops.lead, len(INPUTS))) for _ in range(horizon))
-        self.correction_inputs = ring(np.zeros((*ops.lead, len(CORRECTION_INPUTS))) for _ in range(horizon))
-        self.vectors = ring(np.zeros((*ops.lead, 0)) for _ in range(horizon))
-        self.logits = ring(ops.full(0.0) for _ in range(horizon))
-        self.decided_logits = ring(ops.full(0.0) for _ in range(horizon))
+        self.contention = [ops.full(-1.0) for _ in range(horizon)]
+        self.inputs = [np.zeros((*ops.lead, len(INPUTS))) for _ in range(horizon)]
+        self.correction_inputs = [np.zeros((*ops.lead, len(CORRECTION_INPUTS))) for _ in range(horizon)]
+        self.vectors = [np.zeros((*ops.lead, 0)) for _ in range(horizon)]
+        self.logits = [ops.full(0.0) for _ in range(horizon)]
+        self.decided_logits = [ops.full(0.0) for _ in range(horizon)]
         self.offsets = [ops.full(0.0), ops.full(0.0)]
         self.offset_known = [ops.full(OFFSET_PRIOR), ops.full(OFFSET_PRIOR)]
-        self.during = ring(ops.full(0.0) for _ in range(horizon))
-        self.wanted = ring(ops.full(False) for _ in range(horizon))
-        self.early = ring(ops.full(False) for _ in range(horizon))
-        self.counts = ring(ops.full(0.0) for _ in range(horizon))  # how many steps its label stands for
+        self.during = [ops.full(0.0) for _ in range(horizon)]
+        self.wanted = [ops.full(False) for _ in range(horizon)]
+        self.early = [ops.full(False) for _ in range(horizon)]
+        self.counts = [ops.full(0.0) for _ in range(horizon)]  # how many steps its label stands for
         self.unknown = ops.full(0)
         # Of the last step: the score, the log odds of contention within the horizon, and the CPU Ready expected.
         self.level = ops.full(math.log(OFFSET))
@@ -135,7 +135,7 @@ class ContentionLearner(Component):
     def grow(self, features: int) -> None:
         """Make room for the metrics, whose number is known with the first vector."""
         self.correction.grow(features)
-        self.vectors = ring(np.zeros((*self.ops.lead, features)) for _ in self.vectors)
+        self.vectors = [np.zeros((*self.ops.lead, features)) for _ in self.vectors]
 
     def step(self, now: StepInput, *, known: bool, enforcing: bool) -> AdmissionResult:
         """Learn what has come due, and decide. CPU Ready is `known` of all nodes or of none."""
@@ -143,7 +143,7 @@ class ContentionLearner(Component):
         self.clock.advance(now.time)
         u = self._contention(now.ready) if known else ops.full(-1.0)
         spike = u >= 1.0
-        self.contention.appendleft(u)
+        push(self.contention, u)
         self._learn(spike)
         if known:
             self.unknown = ops.full(0)
@@ -160,13 +160,13 @@ class ContentionLearner(Component):
         result = self.admission.decide(
             self.learned, self.logit, u, self.clock, early, known=known, enforcing=enforcing
         )
-        self.decided_logits.appendleft(self.logit)
-        self.during.appendleft(spike * 1.0)
+        push(self.decided_logits, self.logit)
+        push(self.during, spike * 1.0)
         # A forecast that has given way is judged by what it would have decided.
         own = self.forecast >= self.admission.close_at
-        self.wanted.appendleft(ops.where(self.record.demoted, own, result.wanted))
-        self.early.appendleft(result.early)
-        self.counts.appendleft(result.counts if known else ops.full(0.0))
+        push(self.wanted, ops.where(self.record.demoted, own, result.wanted))
+        push(self.early, result.early)
+        push(self.counts, result.counts if known else ops.full(0.0))
         return result
 
     def chance(self) -> Value:
@@ -220,7 +220,7 @@ class ContentionLearner(Component):
 
     def _learn_onset(self, spike: Value) -> None:
         ops = self.ops
-        before = ops.largest(list(self.contention)[1:] or [ops.full(0.0)])
+        before = ops.largest(self.contention[1:] or [ops.full(0.0)])
         onset = spike & (before < 1.0)
         if not ops.any(onset):
             return
@@ -282,11 +282,11 @@ class ContentionLearner(Component):
         return ops.clip((labels - FIRST_LABELS) / (ENOUGH_LABELS - FIRST_LABELS), 0.0, 1.0)
 
     def _remember(self, x: Array, seen: Array, logit: Value, vector: Array) -> None:
-        self.inputs.appendleft(x)
-        self.correction_inputs.appendleft(seen)
-        self.logits.appendleft(logit)
+        push(self.inputs, x)
+        push(self.correction_inputs, seen)
+        push(self.logits, logit)
         # Copied: a source may reuse its buffer.
-        self.vectors.appendleft(vector.copy())
+        push(self.vectors, vector.copy())
 
     def share(self) -> dict[str, Array]:
         """Return what one node adds to a fleet's heads.
