@@ -53,6 +53,10 @@ class UnknownSchemaError(FederationError):
         self.schema = schema
 
 
+def _wrong(what: str, must: str, got: object) -> FederationError:
+    return FederationError(f"{what} must {must}, got {got}: discard it")
+
+
 Read = TypeVar("Read")
 Parameters = ParamSpec("Parameters")
 
@@ -67,9 +71,7 @@ def boundary(read: Callable[Parameters, Read]) -> Callable[Parameters, Read]:
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             if isinstance(error, FederationError):
                 raise
-            raise FederationError(
-                f"a message must be what its kind says, got {error!r:.80}: discard it"
-            ) from error
+            raise _wrong("a message", "be what its kind says", f"{error!r:.80}") from error
 
     return checked
 
@@ -133,9 +135,7 @@ class Summary(Estimate):
         own: dict[str, Any] = {name: read_count(found, name) for name in _COUNTERS}
         own["merged"] = found.get("merged") is True
         if not own["merged"] and found.get("nodes") != 1:
-            raise FederationError(
-                f"the summary of node {node!r} must stand for one node, got {found.get('nodes')!r:.20}: discard it"
-            )
+            raise _wrong(f"the summary of node {node!r}", "stand for one node", f"{found.get('nodes')!r:.20}")
         return cls(node=node, **own, **_unpacked(found, schemas, f"summary of {node!r}"))
 
 
@@ -196,7 +196,7 @@ class DecisionMessage:
         split(node)
         accept = found.get("accept")
         if not isinstance(accept, bool):
-            raise FederationError(f"accept must be true or false, got {accept!r:.40}: discard it")
+            raise _wrong("accept", "be true or false", f"{accept!r:.40}")
         numbers = ("score", "issued", "valid_until", "threshold", "probability")
         return cls(
             node=node,
@@ -210,8 +210,8 @@ def check_roles(summary: Summary, roles: frozenset[str]) -> None:
     """Refuse what is signed by one who may speak, but not as that; nothing where it is not signed."""
     role = "aggregator" if summary.merged else "node"
     if roles and role not in roles:
-        raise FederationError(
-            f"the key of {summary.node!r} must be that of {role}, got one of {', '.join(sorted(roles))}: discard it"
+        raise _wrong(
+            f"the key of {summary.node!r}", f"be that of {role}", f"one of {', '.join(sorted(roles))}"
         )
 
 
@@ -247,9 +247,7 @@ def read_text(found: dict[str, Any], name: str, longest: int) -> str:
     """Return a text field of at most `longest` characters."""
     value = found.get(name)
     if not isinstance(value, str) or len(value) > longest or not _encodable(value):
-        raise FederationError(
-            f"{name} must be a text of at most {longest} characters, got {value!a:.40}: discard it"
-        )
+        raise _wrong(name, f"be a text of at most {longest} characters", f"{value!a:.40}")
     return value
 
 
@@ -266,7 +264,7 @@ def read_count(found: dict[str, Any], name: str) -> int:
     """Return a whole number from 0."""
     value = found.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
-        raise FederationError(f"{name} must be a whole number from 0, got {value!r:.40}: discard it")
+        raise _wrong(name, "be a whole number from 0", f"{value!r:.40}")
     return value
 
 
@@ -307,16 +305,14 @@ def _unpacked(found: dict[str, Any], schemas: Schemas, what: str) -> dict[str, A
     samples = _number(found, "samples")
     nodes = read_count(found, "nodes")
     if not 0.0 <= samples <= 1e15 or nodes > MAX_NODES:
-        raise FederationError(
-            f"{what} must have plausible counts, got {samples} samples of {nodes} nodes: discard it"
-        )
+        raise _wrong(what, "have plausible counts", f"{samples} samples of {nodes} nodes")
     mean = _vector(found, "mean", None)
     features = len(mean)
     deviation = _vector(found, "deviation", features)
     spread = _vector(found, "spread", features) if "spread" in found else np.zeros(features)
     counts = _vector(found, "counts", features) if "counts" in found else np.full(features, samples)
     if min(deviation.min(), spread.min(), counts.min()) < 0.0:
-        raise FederationError(f"{what} must have deviations and counts from 0, got negative ones: discard it")
+        raise _wrong(what, "have deviations and counts from 0", "negative ones")
     checked = {
         "subspace": _subspace(found, features, samples, what) if "basis" in found else None,
         "statistics": _statistics(found, what),
@@ -326,9 +322,7 @@ def _unpacked(found: dict[str, Any], schemas: Schemas, what: str) -> dict[str, A
     if metrics is None:
         raise UnknownSchemaError(schema)
     if len(metrics) != features:
-        raise FederationError(
-            f"{what} must have {len(metrics)} metrics as its schema says, got {features}: discard it"
-        )
+        raise _wrong(what, f"have {len(metrics)} metrics as its schema says", features)
     scale = {"mean": mean, "deviation": deviation, "spread": spread, "counts": counts}
     return {"metrics": metrics, "samples": samples, "nodes": nodes, **scale, **checked}
 
@@ -337,21 +331,15 @@ def _subspace(found: dict[str, Any], features: int, samples: float, what: str) -
     raw = found["basis"]
     basis = np.asarray(raw if isinstance(raw, np.ndarray) else (), np.float64)
     if basis.ndim != 2 or basis.shape[0] != features or not 1 <= basis.shape[1] <= min(MAX_RANK, features):
-        raise FederationError(
-            f"{what} must have a basis of {features} rows, got shape {basis.shape}: discard it"
-        )
+        raise _wrong(what, f"have a basis of {features} rows", f"shape {basis.shape}")
     strengths = _vector(found, "strengths", basis.shape[1])
     if not np.isfinite(basis).all() or np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() > 1e-3:
-        raise FederationError(f"{what} must have an orthonormal basis, got another: discard it")
+        raise _wrong(what, "have an orthonormal basis", "another")
     if strengths[-1] <= 0.0 or (strengths[1:] - strengths[:-1] > 1e-5 * strengths[0]).any():
-        raise FederationError(
-            f"{what} must have falling singular values above 0, got {strengths[:4]}: discard it"
-        )
+        raise _wrong(what, "have falling singular values above 0", strengths[:4])
     if float(strengths @ strengths) > MAX_MOMENT * features * max(samples, 1.0):
-        raise FederationError(
-            f"{what} must have singular values that {samples:g} standardised samples can have, "
-            f"got {strengths[0]:g}: discard it"
-        )
+        can = f"have singular values that {samples:g} standardised samples can have"
+        raise _wrong(what, can, f"{strengths[0]:g}")
     return Subspace(basis, strengths)
 
 
@@ -364,12 +352,10 @@ def _statistics(found: dict[str, Any], what: str) -> dict[str, Array]:
             statistics[name] = _matrix(numbers, what) if kind == "symmetric" else numbers
     size = sum(value.size for value in statistics.values())
     if len(statistics) > MAX_STATISTICS or size > MAX_STATISTIC_NUMBERS:
-        raise FederationError(
-            f"{what} must have at most {MAX_STATISTICS} statistics of {MAX_STATISTIC_NUMBERS} numbers, "
-            f"got {len(statistics)} of {size}: discard it"
-        )
+        most = f"have at most {MAX_STATISTICS} statistics of {MAX_STATISTIC_NUMBERS} numbers"
+        raise _wrong(what, most, f"{len(statistics)} of {size}")
     if not all(map(_plausible, statistics.values())):
-        raise FederationError(f"{what} must have finite statistics up to {LARGEST:g}, got others: discard it")
+        raise _wrong(what, f"have finite statistics up to {LARGEST:g}", "others")
     return statistics
 
 
@@ -379,9 +365,7 @@ def _clashes(found: dict[str, Any], what: str) -> tuple[str, ...]:
     if not known or not all(
         isinstance(one, str) and len(one) <= MAX_NAME and _encodable(one) for one in names
     ):
-        raise FederationError(
-            f"{what} must have at most {MAX_CLASHES} names as clashes, got {names!a:.40}: discard it"
-        )
+        raise _wrong(what, f"have at most {MAX_CLASHES} names as clashes", f"{names!a:.40}")
     return tuple(names)
 
 
@@ -391,7 +375,7 @@ def _matrix(triangle: Array, what: str) -> Array:
     side = (math.isqrt(8 * length + 1) - 1) // 2
     fits = length > 0 and side * (side + 1) // 2 == length
     if not fits or triangle.size // length * side**2 > MAX_STATISTIC_NUMBERS:
-        raise FederationError(f"{what} must have upper triangles, got shape {triangle.shape}: discard it")
+        raise _wrong(what, "have upper triangles", f"shape {triangle.shape}")
     return unpack_symmetric(triangle, side)
 
 
@@ -399,7 +383,7 @@ def _number(found: dict[str, Any], name: str) -> float:
     """Return a number; NaN and infinity are left to the caller."""
     value = found.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise FederationError(f"{name} must be a number, got {value!r:.40}: discard it")
+        raise _wrong(name, "be a number", f"{value!r:.40}")
     try:
         return float(value)
     except OverflowError:
@@ -409,12 +393,10 @@ def _number(found: dict[str, Any], name: str) -> float:
 def _vector(found: dict[str, Any], name: str, length: int | None) -> Array:
     value = found.get(name)
     if not isinstance(value, np.ndarray) or value.ndim != 1 or value.size != (length or value.size or -1):
-        raise FederationError(
-            f"{name} must be {length or 'some'} numbers, got {getattr(value, 'shape', value)!r:.40}"
-        )
+        raise _wrong(name, f"be {length or 'some'} numbers", f"{getattr(value, 'shape', value)!r:.40}")
     numbers: Array = value.astype(np.float64)
     if not _plausible(numbers):
-        raise FederationError(f"{name} must be finite numbers up to {LARGEST:g}, got others: discard it")
+        raise _wrong(name, f"be finite numbers up to {LARGEST:g}", "others")
     return numbers
 
 
