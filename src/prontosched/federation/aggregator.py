@@ -87,7 +87,7 @@ class NameConflicts:
 
     def expire(self, now: float) -> bool:
         """End conflicts in which the older incarnation fell silent; True when there were any."""
-        over = [f for f in self._former.values() if f.times and not 0.0 <= now - f.when <= self.seconds]
+        over = [f for f in self._former.values() if f.times and abs(now - f.when) > self.seconds]
         ended = any(former.times >= CONFLICT_SUMMARIES for former in over)
         for former in over:
             former.times = 0
