@@ -33,6 +33,7 @@ from pathlib import Path
 import pytest
 
 from examples.slurm_cluster import SlurmCluster, running_cluster
+from prontosched.errors import IntegrationError
 from prontosched.federation.aggregator import Aggregator
 from prontosched.federation.link import LEASES, SUMMARIES, VIEWS, Entry, LinkDownError
 from prontosched.federation.message import GlobalView, Summary, UnknownSchemaError
@@ -430,9 +431,15 @@ class Federation:
         self.model.check(decisions >= ticks - 2, f"{name} decided {decisions} times in {ticks} ticks")
 
     def _look_at_slurm(self) -> None:
-        # Its own scontrol, which is never slow.
+        # Its own scontrol, which is not made slow; a machine that has no time for it is no fault of theirs.
+        try:
+            nodes = list(self.slurm.nodes())
+        except IntegrationError:
+            self.model.looks["Slurm did not answer"] += 1
+            return
         now = time.time()
-        for node in self.slurm.nodes():
+        self.model.looks["Slurm"] += 1
+        for node in nodes:
             if node.name == "n1":
                 kept = node.drained and node.reason.startswith(ADMIN_REASON)
                 self.model.check(kept, f"n1 was closed by an administrator, and is now {node.reason!r}")
@@ -577,4 +584,4 @@ def endure(folder: Path, capsys: pytest.CaptureFixture[str], seconds: float) -> 
               f"{took:.1f} s after the last heal; takeovers of the root: {times}")  # fmt: skip
 
     assert not model.broken, "\n".join([f"seed {seed}", *model.broken])
-    assert model.looks["ticks"] > 0
+    assert min(model.looks["ticks"], model.looks["Slurm"], model.looks["views"]) > 0
