@@ -61,7 +61,7 @@ def test_what_scontrol_prints_of_one_node_hides_and_moves_no_other():
         rng.shuffle(lines)
         gate = SlurmGate()
         gate.commands = Printed(b"\n".join(lines))
-        seen = gate._all()
+        seen = gate.observe_all()
         assert seen["ours"].ours
         assert seen["ours"].valid_until == 1.7e9
         assert seen["theirs"].state == "closed-by-other"
@@ -133,7 +133,7 @@ def test_what_kubernetes_lists_of_one_node_hides_and_moves_no_other():
         )
         held[part] = rng.choice([odd_value(rng), {"a": odd_value(rng)}, [odd_value(rng)]])
         gate = KubernetesGate(Listed([node("calm"), odd, node("theirs", unschedulable=True)]))
-        seen = gate._all()
+        seen = gate.observe_all()
         assert seen["calm"].state == "open"
         assert seen["theirs"].state == "closed-by-other"
 

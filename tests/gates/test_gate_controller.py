@@ -9,8 +9,8 @@ import pytest
 
 from examples.slurm_cluster import wait_for
 from prontosched.errors import IntegrationError
-from prontosched.gates.controller import Controller, GateStatus
-from prontosched.gates.gate import Verdict
+from prontosched.gates.controller import Controller, GateStatus, sweep
+from prontosched.gates.gate import Observed, Verdict
 from prontosched.gates.policy import Rules
 from tests.gates.memory_gate import MemoryGate
 from tests.gates.verdicts import busy_at, quiet_at
@@ -229,3 +229,39 @@ def test_node_closed_by_another_tool_just_before_our_call_is_not_counted_as_ours
     assert (status.state, status.refusals) == ("closed-by-other", 0)
     seen = gate.observe("n1")
     assert (seen.state, seen.detail) == ("closed-by-other", "disk is failing")
+
+
+class ListingMemoryGate(MemoryGate):
+    """The same, for a scheduler that tells of all nodes in one call."""
+
+    def observe_all(self) -> dict[str, Observed]:
+        self._call("list", "")
+        return {node: self._observed(node) for node in self.reasons}
+
+
+def test_a_sweep_looks_again_only_at_what_is_over() -> None:
+    gate = ListingMemoryGate(*(f"n{number}" for number in range(1000)))
+    for number in range(1000):
+        until = 90.0 if number % 500 == 7 else 200.0
+        gate.refuse(f"n{number}", Verdict(True, 0.9, "busy", valid_until=until))
+    gate.calls.clear()
+    swept = sweep(gate, now=100.0)
+
+    assert sorted(swept.opened) == ["n507", "n7"]
+    assert len(swept.kept) == 998
+    assert [call for call in gate.calls if call[0] == "list"] == [("list", "")]
+    assert sorted(node for what, node in gate.calls if what == "observe") == ["n507", "n7"]
+
+
+def test_a_mark_renewed_since_the_list_was_made_stays() -> None:
+    class Renewed(ListingMemoryGate):
+        def observe_all(self) -> dict[str, Observed]:
+            found = super().observe_all()
+            self.refuse("n1", Verdict(True, 0.9, "busy", valid_until=200.0))
+            return found
+
+    gate = Renewed("n1")
+    gate.refuse("n1", Verdict(True, 0.9, "busy", valid_until=90.0))
+    swept = sweep(gate, now=100.0)
+
+    assert (swept.opened, swept.kept) == ([], ["n1"])

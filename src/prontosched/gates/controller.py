@@ -17,6 +17,7 @@ from prontosched.errors import IntegrationError
 from prontosched.gates.gate import (
     Gate,
     LeaseTable,
+    ListingGate,
     Observed,
     PreferringGate,
     QueueGate,
@@ -422,11 +423,23 @@ def release(gate: Gate) -> SweepResult:
 
 
 def sweep(gate: Gate, *, now: float, node: str | None = None) -> SweepResult:
-    """Undo what of ours is over at `now`, or cannot be read: on all nodes, or only on `node`."""
+    """Undo what of ours is over at `now`, or cannot be read: on all nodes, or only on `node`.
+
+    Where one call tells of all nodes, only those that are over are looked at again, closed ones
+    first: a call for each of a thousand would keep nodes closed past their time.
+    """
     swept = SweepResult()
-    for name in gate.owned() if node is None else [node]:
+    listed: dict[str, Observed] = {}
+    if node is None and isinstance(gate, ListingGate):
+        listed = {name: seen for name, seen in gate.observe_all().items() if seen.marked}
+        names = sorted(listed, key=lambda name: (not listed[name].lapsed(now), name))
+    else:
+        names = gate.owned() if node is None else [node]
+    for name in names:
         try:
-            seen = gate.observe(name)
+            seen = listed[name] if name in listed else gate.observe(name)
+            if name in listed and (seen.lapsed(now) or (seen.rank is not None and seen.rank.expired(now))):
+                seen = gate.observe(name)
             if seen.rank is not None and seen.rank.expired(now) and isinstance(gate, PreferringGate):
                 gate.restore(name)
                 swept.restored.append(name)

@@ -241,6 +241,15 @@ class PreferringGate(Protocol):
 
 
 @runtime_checkable
+class ListingGate(Protocol):
+    """A gate whose scheduler tells of all nodes in one call."""
+
+    def observe_all(self) -> dict[str, Observed]:
+        """Return what the scheduler says about every node that this gate reaches."""
+        ...
+
+
+@runtime_checkable
 class QueueGate(Protocol):
     """A gate whose scheduler can tell whether jobs wait that no open node can take."""
 

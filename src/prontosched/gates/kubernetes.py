@@ -146,13 +146,14 @@ class KubernetesGate:
 
     def owned(self) -> list[str]:
         """Return every node of the cluster that bears a taint or a rank of ours."""
-        return sorted(name for name, one in self._all().items() if one.marked)
+        return sorted(name for name, one in self.observe_all().items() if one.marked)
 
     def census(self) -> GateCensus:
         """Count the nodes in service and name those that bear our marks."""
-        return GateCensus.of(self._all())
+        return GateCensus.of(self.observe_all())
 
-    def _all(self) -> dict[str, Observed]:
+    def observe_all(self) -> dict[str, Observed]:
+        """Return what the scheduler says about every node, in one call."""
         found: dict[str, Observed] = {}
         odd: set[str] = set()
         for node in self.api.nodes():

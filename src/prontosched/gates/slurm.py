@@ -282,11 +282,11 @@ class SlurmWeights:
 
     def owned(self) -> list[str]:
         """Return all nodes of the cluster that bear a mark of ours."""
-        return sorted(name for name, one in self._all().items() if one.marked)
+        return sorted(name for name, one in self.observe_all().items() if one.marked)
 
     def census(self) -> GateCensus:
         """Count the nodes in service, in one call."""
-        return GateCensus.of(self._all())
+        return GateCensus.of(self.observe_all())
 
     def prefer(self, node: str, rank: Rank, verdict: Verdict) -> None:
         """Give the node the weight of its level, or renew the mark that stands for it."""
@@ -315,7 +315,8 @@ class SlurmWeights:
         changes = {} if found.weight == weight else {"weight": str(weight)}
         self.commands.update(found.name, comment=comment, **changes)
 
-    def _all(self) -> dict[str, Observed]:
+    def observe_all(self) -> dict[str, Observed]:
+        """Return what the scheduler says about every node, in one call."""
         return {n.name: replace(self._closure(n), rank=rank_of(n)) for n in self._reached()}
 
     def _reached(self) -> list[SlurmNode]:
