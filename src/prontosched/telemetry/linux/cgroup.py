@@ -6,6 +6,7 @@ in `run_delay`, although no CPU would help it; the time is in `throttled_usec` (
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
@@ -195,6 +196,7 @@ class Cgroups:
         return root + found[0] if len(found) == 1 else root
 
 
+@functools.lru_cache(CGROUPS_LIMIT)
 def _place(text: str) -> tuple[str, str]:
     """Return where a process is, as `1:PATH` or `2:PATH`, and what to call that."""
     unified, cpu, systemd = "/", None, "/"

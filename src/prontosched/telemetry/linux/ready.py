@@ -19,7 +19,6 @@ MATTERS_SHARE = 0.05
 LOOKUPS_PER_SCAN = 64
 # /proc/PID/task/TID/stat, after the name in brackets.
 NICE_FIELD, POLICY_FIELD = 16, 38
-SCHED_IDLE = b"5"
 # Consumers are smoothed over about this time, and the least of them forgotten.
 SMOOTHING_SECONDS = 5.0
 CONSUMERS_LIMIT = 128
@@ -72,6 +71,8 @@ class WaitingSorter:
 
     def __init__(self, files: Files) -> None:
         self.cgroups = Cgroups(files)
+        # Whether threads have the same numbers to us as in this /proc, so that the kernel can be asked by them.
+        self._numbered_alike = _own_number(files) == os.getpid()
         self._now = 0.0
         self._consumers: dict[str, list[float]] = {}
 
@@ -125,13 +126,23 @@ class WaitingSorter:
             if one.waited > 0 and thread.checked < due:
                 left -= 1
                 thread.checked = self._now
-                thread.background = _of_low_priority(thread)
+                thread.background = self._of_low_priority(thread)
 
     def _identify(self, process: Process, seconds: float, cpus: int) -> None:
         process.cgroup = self.cgroups.of_process(process.folder, seconds, cpus)
         process.name = "" if process.cgroup is None else process.cgroup.name
         if not process.name:
             process.name = plain_name(os.fsdecode(read_small(f"{process.folder}/comm") or b"").strip())
+
+    def _of_low_priority(self, thread: Thread) -> bool:
+        try:
+            if self._numbered_alike:
+                nice = os.getpriority(os.PRIO_PROCESS, thread.number)
+                return nice > 0 or os.sched_getscheduler(thread.number) == os.SCHED_IDLE
+            words = (read_small(f"{thread.folder}/stat") or b"").rpartition(b")")[2].split()
+            return int(words[NICE_FIELD]) > 0 or int(words[POLICY_FIELD]) == os.SCHED_IDLE
+        except (OSError, IndexError, ValueError):
+            return False
 
     def _held_back(self, active: list[Active], cpus: int) -> dict[int, float]:
         """Return by thread the seconds for which a quota held it back."""
@@ -179,12 +190,11 @@ def _share_out(cgroup: Cgroup, threads: Iterable[Active], cpus: int) -> dict[int
     return {key: share * seconds for key, (_, seconds) in most.items()}
 
 
-def _of_low_priority(thread: Thread) -> bool:
-    words = (read_small(f"{thread.folder}/stat") or b"").rpartition(b")")[2].split()
+def _own_number(files: Files) -> int:
     try:
-        return int(words[NICE_FIELD]) > 0 or words[POLICY_FIELD] == SCHED_IDLE
-    except (IndexError, ValueError):
-        return False
+        return int(os.readlink(files.path("proc/self")))
+    except (OSError, ValueError):
+        return -1
 
 
 class CpuTimes(NamedTuple):
