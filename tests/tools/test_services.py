@@ -17,16 +17,16 @@ from tests.requirements import find_program, require_root, skip
 from tools import services
 from tools.services import Server, command
 
-PACKAGES = "apt-get install postgresql nginx wrk xz-utils"
+PACKAGES = "apt-get install postgresql nginx xz-utils"
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     require_root()
-    if not all(find_program(name) for name in ("nginx", "wrk", "xz")) or not list(
+    if not all(find_program(name) for name in ("nginx", "xz")) or not list(
         Path("/usr/lib/postgresql").glob("*/bin")
     ):
-        skip("PostgreSQL, nginx, wrk and xz", PACKAGES)
+        skip("PostgreSQL, nginx and xz", PACKAGES)
     monkeypatch.setattr(services, "ROWS", 20_000)
     monkeypatch.setattr(services, "SCALE", 1)
     # A folder of the test's own would be closed to the database's user.
