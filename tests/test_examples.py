@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 
 from prontosched.cli import COMMANDS, cli
 from prontosched.extras import EXTRAS, extra_of, install_command
+from tests.processes import wait_for
 
 ROOT = Path(__file__).parent.parent
 # Options that make an example end soon; the last one counts. None: too long to run here, parsed only.
@@ -37,16 +38,10 @@ SHORTER: dict[str, str | None] = {
     "simulate": "--seeds 1 --nodes 4 --steps 120 --placers random --rules nothing,ready",
     "check": "--no-compare",
 }
-# These need a bus, an agent or a scheduler: one line that says so is right where there is none.
-NEEDS_OTHERS = {
-    "agent",
-    "explain",
-    "gate release",
-    "gate status",
-    "report",
-    "federation",
-    "status",
-}
+# These need a bus, another agent or a scheduler: one line that says so is right where there is none.
+NEEDS_OTHERS = {"agent", "gate release", "gate status", "federation"}
+# These ask the agent of this machine; the exit code of `status` is the node's state.
+ASKS = {"status", "explain", "report"}
 # A line as `pronto federation keys` prints it.
 KEYS = (
     "node rack/n1 ed25519:p3qdI7uM/+PND31nC+m1W8kJo59Ba7gb7i9RHab3+uc= "
@@ -155,12 +150,31 @@ def place(tmp_path: Path) -> Path:
     return folder
 
 
-def run(line: str, programs: Path, place: Path) -> tuple[int | None, str]:
+@pytest.fixture(scope="module")
+def state(
+    programs: Callable[[tuple[str, ...]], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """The folder for state of an agent that runs, with what the README's line installs."""
+    folder, pronto = tmp_path_factory.mktemp("state"), programs(("agent",)) / "pronto"
+    agent = subprocess.Popen(
+        [pronto, "up", "--source", "generated", "--interval", "0.05s", "--listen", "127.0.0.1:0"],
+        env={"PATH": os.environ["PATH"], "HOME": str(folder), "XDG_STATE_HOME": str(folder)},
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_for((folder / "pronto" / "address.json").exists, what="an agent that answers")
+    yield folder
+    agent.terminate()
+    agent.wait(60)
+
+
+def run(line: str, programs: Path, place: Path, state: Path | None = None) -> tuple[int | None, str]:
     """Run a line in a shell; a service is ended once it has said something, and has no exit code."""
     settings = {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "HOME": str(place / "home"),
         "OPENBLAS_NUM_THREADS": "1",
+        **({} if state is None else {"XDG_STATE_HOME": str(state)}),
     }
     process = subprocess.Popen(
         ["sh", "-c", f"exec {line}" if "|" not in line else line],
@@ -193,7 +207,7 @@ def test_documented_example_is_understood(line: str, place: Path, monkeypatch: p
     "line", [line for line in documented() if SHORTER.get(part_of(line), "") is not None]
 )
 def test_documented_example_runs_with_what_the_readme_installs(
-    line: str, programs: Callable[[tuple[str, ...]], Path], place: Path
+    line: str, programs: Callable[[tuple[str, ...]], Path], place: Path, state: Path
 ) -> None:
     part = part_of(line)
     if part == "record":
@@ -201,11 +215,14 @@ def test_documented_example_runs_with_what_the_readme_installs(
     head, pipe, tail = line.partition("|")
     options = SHORTER.get(line, SHORTER.get(part, ""))
     shorter = f"{head} {options} {pipe} {tail}".strip()
-    code, said = run(shorter, programs(extras_of(part)), place)
+    code, said = run(shorter, programs(extras_of(part)), place, state if part in ASKS else None)
 
     assert "Traceback" not in said
     assert "needs the extra" not in said
-    assert code in (0, None) or part in NEEDS_OTHERS or "--scheduler" in line, said
+    if part in NEEDS_OTHERS or "--scheduler" in line or "http://n1" in line or "--at" in line:
+        assert code is not None, said
+    else:
+        assert code in ((0, 1, 3) if part == "status" else (0, None)), said
 
 
 @pytest.mark.parametrize(
