@@ -6,10 +6,11 @@ takes its place.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
-ASKED = "https://unpkg.com/iframe-worker/shim"
+ASKED = re.compile(r"https://[^\"]+/iframe-worker/shim")
 PLACE = "assets/javascripts/worker.js"
 # A worker in a hidden frame: the same messages, in the page's own thread.
 WORKER = """class FrameWorker extends EventTarget {
@@ -45,7 +46,7 @@ if (location.protocol === "file:") window.Worker = FrameWorker;
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
     """Point a page to our stand-in."""
     up = "../" * page.url.count("/")
-    return output.replace(ASKED, up + PLACE)
+    return ASKED.sub(up + PLACE, output)
 
 
 def on_post_build(*, config: Any) -> None:
@@ -53,4 +54,4 @@ def on_post_build(*, config: Any) -> None:
     site = Path(config["site_dir"])
     (site / PLACE).write_text(WORKER)
     missing = site / "404.html"
-    missing.write_text(missing.read_text().replace(ASKED, f"/{PLACE}"))
+    missing.write_text(ASKED.sub(f"/{PLACE}", missing.read_text()))
