@@ -121,11 +121,13 @@ def imported_modules() -> dict[str, set[str]]:
     for module, tree in trees.items():
         found = set()
         for item in ast.walk(tree):
-            if isinstance(item, ast.ImportFrom) and (item.module or "").startswith("prontosched."):
-                source = (item.module or "").removeprefix("prontosched.")
-                inner = {f"{source}.{alias.name}" for alias in item.names} & set(trees)
+            if isinstance(item, ast.Import):
+                found |= {alias.name.removeprefix("prontosched.") for alias in item.names}
+            elif isinstance(item, ast.ImportFrom) and (item.module or "").split(".")[0] == "prontosched":
+                source = (item.module or "").removeprefix("prontosched").removeprefix(".")
+                inner = {f"{source}.{alias.name}".removeprefix(".") for alias in item.names} & set(trees)
                 found |= inner or {source}
-        graph[module] = found - {module}
+        graph[module] = found & set(trees) - {module}
     return graph
 
 
@@ -144,15 +146,17 @@ def test_no_module_reaches_itself_through_its_imports() -> None:
     assert sorted(module for module, others in reached.items() if module in others) == []
 
 
-def test_public_classes_have_names_of_their_own() -> None:
-    names = Counter(
+def public_classes() -> Counter[str]:
+    return Counter(
         item.name
         for _, tree in modules()
         for item in tree.body
         if isinstance(item, ast.ClassDef) and not item.name.startswith("_")
     )
 
-    assert sorted(name for name, count in names.items() if count > 1) == []
+
+def test_public_classes_have_names_of_their_own() -> None:
+    assert sorted(name for name, count in public_classes().items() if count > 1) == []
 
 
 def exists(dotted: str) -> bool:
@@ -199,6 +203,28 @@ def test_what_is_written_of_modules_exists() -> None:
         for name in re.findall(r"`prontosched\.([a-z_]+(?:\.\w+)*)", path.read_text()):
             if not exists(name):
                 wrong.append(f"{path.relative_to(ROOT)}: prontosched.{name}")
+
+    assert wrong == []
+
+
+def test_files_and_names_that_are_written_of_exist() -> None:
+    written = [
+        path for folder in ("src", "docs", "tools", "benchmarks") for path in (ROOT / folder).rglob("*.*")
+    ]
+    named = re.compile(r"(?<![\w./-])((?:[a-z_]+/)+[\w-]+\.(?:py|md|sh|toml|yaml))\b")
+    wrong = []
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *written]:
+        if path.suffix not in (".py", ".md"):
+            continue
+        text = path.read_text()
+        for name in named.findall(text):
+            # Below the package, as the pages name modules, below docs/, or beside the page.
+            if not any((base / name).exists() for base in (ROOT, PACKAGE, ROOT / "docs", path.parent)):
+                wrong.append(f"{path.relative_to(ROOT)}: {name}")
+        for name in re.findall(r"[Ss]ee `(\w+)`", text) if path.suffix == ".py" else ():
+            code = re.search(rf"(?<!`)\b{name}\b(?!`)", text)
+            if not code and name not in public_classes() and not path.with_name(f"{name}.py").exists():
+                wrong.append(f"{path.relative_to(ROOT)}: see {name}")
 
     assert wrong == []
 
