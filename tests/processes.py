@@ -1,18 +1,20 @@
-"""Free ports, waiting for a condition, and `pronto` as a real process: for the tests of any folder."""
+"""Free ports, waiting for a condition, and `pronto` as a real process or called: for the tests of any folder."""
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import pytest
 
 from examples.slurm_cluster import free_port as free_port
+from prontosched.cli import main
 
 
 def wait_for(condition: Callable[[], Any], *, seconds: float = 60.0, what: str = "") -> Any:
@@ -54,3 +56,14 @@ def started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[by
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def called(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a `pronto` command in this process, which is ten times as fast as in one of its own."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        main(arguments)
+    code = ended.value.code
+    return subprocess.CompletedProcess(
+        arguments, code if isinstance(code, int) else 0, out.getvalue(), err.getvalue()
+    )

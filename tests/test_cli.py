@@ -15,6 +15,7 @@ import pytest
 
 from prontosched import __version__
 from prontosched.cli import COMMANDS, cli
+from tests.processes import called
 
 
 def pronto(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -45,7 +46,7 @@ def test_the_version_is_the_packages() -> None:
 
 
 def test_a_generated_stream_is_replayed_without_any_argument() -> None:
-    ran = pronto("replay", "--steps", "120", "--json", "--nodes", "2")
+    ran = called("replay", "--steps", "120", "--json", "--nodes", "2")
     rows = [json.loads(line) for line in ran.stdout.splitlines()]
 
     assert ran.returncode == 0
@@ -55,14 +56,14 @@ def test_a_generated_stream_is_replayed_without_any_argument() -> None:
 
 
 def test_the_same_seed_gives_the_same_decisions() -> None:
-    one, other = (pronto("replay", "--steps", "80", "--json", "--signal", "paper").stdout for _ in range(2))
+    one, other = (called("replay", "--steps", "80", "--json", "--signal", "paper").stdout for _ in range(2))
 
     assert one == other
 
 
 def test_embeddings_ranks_and_weights_change_what_a_replay_decides() -> None:
     def raised(*options: str) -> list[float]:
-        ran = pronto("replay", "--steps", "400", "--json", "--signal", "paper", *options)
+        ran = called("replay", "--steps", "400", "--json", "--signal", "paper", *options)
         return [json.loads(line)["score"] for line in ran.stdout.splitlines()]
 
     variants = [
@@ -77,7 +78,7 @@ def test_embeddings_ranks_and_weights_change_what_a_replay_decides() -> None:
 
 def test_a_csv_with_a_node_column_is_replayed(tmp_path: Path) -> None:
     rows = ["node,ready,a,b", *(f"{n},{t % 7},{t * 1.5},{t % 3}" for t in range(30) for n in ("x", "y"))]
-    ran = pronto("replay", write(tmp_path / "trace.csv", rows), "--json", "--signal", "paper")
+    ran = called("replay", write(tmp_path / "trace.csv", rows), "--json", "--signal", "paper")
     found = [json.loads(line) for line in ran.stdout.splitlines()]
 
     assert ran.returncode == 0, ran.stderr
@@ -102,7 +103,8 @@ def test_a_csv_with_a_node_column_is_replayed(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_input_gets_one_clear_line(arguments: list[str], code: int, says: str) -> None:
-    ran = pronto(*arguments)
+    # An agent sets up the log of its process.
+    ran = (pronto if arguments[0] == "up" else called)(*arguments)
 
     assert ran.returncode == code
     assert says in ran.stderr
@@ -112,7 +114,7 @@ def test_wrong_input_gets_one_clear_line(arguments: list[str], code: int, says: 
 
 
 def test_a_trace_without_the_ready_column_says_what_there_is(tmp_path: Path) -> None:
-    ran = pronto("replay", write(tmp_path / "t.csv", ["a,b", "1,2", "2,3"]), "--ready", "cpu_ready")
+    ran = called("replay", write(tmp_path / "t.csv", ["a,b", "1,2", "2,3"]), "--ready", "cpu_ready")
 
     assert ran.returncode == 1
     assert "cpu_ready" in ran.stderr
@@ -122,7 +124,7 @@ def test_a_trace_without_the_ready_column_says_what_there_is(tmp_path: Path) -> 
 def test_a_column_that_nearly_exists_is_named(tmp_path: Path) -> None:
     columns = [f"metric_{i}" for i in range(300)] + ["cpu_ready_pct"]
     rows = [",".join(columns), ",".join(["1"] * 301), ",".join(["2"] * 301)]
-    ran = pronto("replay", write(tmp_path / "t.csv", rows), "--ready", "cpu_redy_pct")
+    ran = called("replay", write(tmp_path / "t.csv", rows), "--ready", "cpu_redy_pct")
 
     assert ran.returncode == 1
     assert "no column 'cpu_redy_pct' among 'metric_0', 'metric_1' and 299 more" in ran.stderr
@@ -131,7 +133,7 @@ def test_a_column_that_nearly_exists_is_named(tmp_path: Path) -> None:
 
 def test_a_replay_without_cpu_ready_says_that_nothing_can_be_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", ["memory,steal_percent,load_1", "1,2,1", "2,3,1"])
-    learned, paper = pronto("replay", path), pronto("replay", path, "--signal", "paper")
+    learned, paper = called("replay", path), called("replay", path, "--signal", "paper")
 
     assert "no column of CPU Ready: nothing can be refused without it" in learned.stderr
     assert "--ready COLUMN ('steal_percent', 'load_1' look right)" in learned.stderr
@@ -140,7 +142,7 @@ def test_a_replay_without_cpu_ready_says_that_nothing_can_be_refused(tmp_path: P
 
 
 def test_an_evaluation_without_cpu_ready_names_the_columns_that_look_right(tmp_path: Path) -> None:
-    ran = pronto("evaluate", write(tmp_path / "t.csv", ["memory,cpu.ready.avg", "1,2", "2,3"]))
+    ran = called("evaluate", write(tmp_path / "t.csv", ["memory,cpu.ready.avg", "1,2", "2,3"]))
 
     assert ran.returncode == 1
     assert "name it with --ready COLUMN ('cpu.ready.avg' looks right)" in ran.stderr

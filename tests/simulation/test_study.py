@@ -23,7 +23,7 @@ from prontosched.simulation.study import (
     run_cells,
     whole_grid,
 )
-from tests.test_cli import pronto
+from tests.processes import called
 
 # The short form of the goals: enough steps for the signal to have learned, few nodes and seeds.
 SHORT = Scenario(nodes=40, steps=2000)
@@ -111,7 +111,7 @@ def test_tables_and_words_say_every_rule_that_was_run() -> None:
 def test_the_command_prints_tables_goals_words_and_a_figure(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figure = tmp_path / "slowdown.png"
-    ran = pronto(
+    ran = called(
         "simulate", "--nodes", "8", "--steps", "200", "--seeds", "2", "--placers", "least-allocated",
         "--rules", "nothing,ready,pronto-prefer,pronto", "--workers", "1", "--figure", str(figure),
     )  # fmt: skip
@@ -125,7 +125,7 @@ def test_the_command_prints_tables_goals_words_and_a_figure(tmp_path: Path) -> N
 
 def test_a_figure_without_the_placer_alone_is_refused_in_words(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    ran = pronto("simulate", "--rules", "ready", "--figure", str(tmp_path / "slowdown.png"))
+    ran = called("simulate", "--rules", "ready", "--figure", str(tmp_path / "slowdown.png"))
 
     assert ran.returncode == 2
     assert "--rules must have nothing among them, got ready" in " ".join(ran.stderr.split())
@@ -134,7 +134,7 @@ def test_a_figure_without_the_placer_alone_is_refused_in_words(tmp_path: Path) -
 
 @pytest.mark.parametrize("equal", [[], ["--equal-downtime"]])
 def test_all_rules_are_those_of_the_kind_that_was_asked_for(equal: list[str]) -> None:
-    ran = pronto(
+    ran = called(
         "simulate", "--nodes", "4", "--steps", "100", "--seeds", "1", "--placers", "random", "--workers", "1",
         "--rules", "all", "--json", *equal,
     )  # fmt: skip
@@ -145,7 +145,7 @@ def test_all_rules_are_those_of_the_kind_that_was_asked_for(equal: list[str]) ->
 
 
 def test_the_command_compares_at_equal_downtime_and_in_json() -> None:
-    ran = pronto(
+    ran = called(
         "simulate", "--nodes", "8", "--steps", "400", "--seeds", "2", "--placers", "random", "--workers", "1",
         "--equal-downtime", "--rules", "nothing,coin,ready", "--json",
     )  # fmt: skip
@@ -169,14 +169,14 @@ def test_the_command_compares_at_equal_downtime_and_in_json() -> None:
     ],
 )
 def test_wrong_names_are_refused_with_those_known(arguments: list[str], says: str) -> None:
-    ran = pronto("simulate", *arguments)
+    ran = called("simulate", *arguments)
 
     assert ran.returncode == 2
     assert says in ran.stderr
 
 
 def test_rules_without_a_score_are_refused_at_equal_downtime() -> None:
-    ran = pronto("simulate", "--equal-downtime", "--rules", "paper")
+    ran = called("simulate", "--equal-downtime", "--rules", "paper")
 
     assert ran.returncode != 0
     assert "at equal downtime must be among nothing, coin" in ran.stderr
