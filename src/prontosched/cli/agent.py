@@ -14,8 +14,8 @@ from prontosched.cli.options import SectionedCommand, agent_options
 def command(**options: Any) -> None:
     """Watch this machine and decide every second whether it can take another job.
 
-    Answers on HTTP (port 7077 of the loopback unless told otherwise) and keeps what it
-    learned across restarts. See `pronto up` for the same with a page to look at.
+    It answers over HTTP, on port 7077 of the loopback by default, and keeps what it has learned
+    across restarts. `pronto up` serves the dashboard too.
 
     \b
     Example:

@@ -34,9 +34,9 @@ def command(
 ) -> None:
     """Say what happened on nodes over some days, and what to do about it.
 
-    For each node: hours contended, refused, preferred away and closed, what probes saw in each state, what the forecast
-    was worth against a coin. Then who offends chronically, nodes and units, and what to do. It reads the decision
-    log of the agents that it asks; without any, that of this machine's folder.
+    For each node: hours contended, refused, preferred away and closed, the slowdown of probes in each state, and
+    the forecast against a coin. Then which nodes and units are contended again and again, and what to do. It reads
+    the decision logs of the agents that it asks, or the one in this machine's state folder.
 
     \b
     Example:

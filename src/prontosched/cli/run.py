@@ -51,9 +51,9 @@ REMIND_SECONDS = 30.0
     "--length",
     type=Duration(above=True),
     metavar="TIME",
-    help="How long the command takes alone: then it waits only while that pays for itself.",
+    help="How long the command takes alone: it then waits only while it finishes sooner by waiting.",
 )
-@click.option("--considerate", is_flag=True, help="With --length: wait for the sake of others too.")
+@click.option("--considerate", is_flag=True, help="With --length: wait also where only other jobs gain.")
 @click.option(
     "--ttl",
     type=Duration(above=True),
@@ -63,7 +63,7 @@ REMIND_SECONDS = 30.0
 )
 @node_option
 @asking_options
-@click.option("--quiet", is_flag=True, help="Say nothing about the waiting.")
+@click.option("--quiet", is_flag=True, help="Print nothing about the waiting.")
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
 def command(
     patience: float | None,
@@ -77,13 +77,13 @@ def command(
     words: tuple[str, ...],
     **asked: Any,
 ) -> None:
-    """Wait while contention is expected here, announce COMMAND, and become it.
+    """Wait while contention is expected here, announce COMMAND, and run it in place of this process.
 
-    Its exit code and signals are its own. It waits until the node accepts and has the CPUs free,
-    whatever a budget or a gate says, and several start one after another. Waiting always spares
-    those already running. The command itself gains only if contention ends soon: with --length it
-    starts as soon as waiting no longer pays for itself. Asks the agent where one runs, and
-    otherwise watches this machine for a few seconds.
+    So its exit code and signals are its own. It waits until the node accepts and has the CPUs
+    free, even where a budget or a gate holds the node open; several start one after another.
+    Waiting always helps the jobs that already run. The command itself finishes sooner only if
+    contention ends soon: with --length it starts once waiting would make it finish later. It asks
+    the agent where one runs, and otherwise watches this machine for a few seconds.
 
     \b
     Examples:

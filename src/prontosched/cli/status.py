@@ -27,14 +27,14 @@ NO_ANSWER = 4
     "--horizon",
     type=click.IntRange(1, 100_000),
     metavar="STEPS",
-    help="Also say the chance of contention within this many timesteps.",
+    help="Also print the chance of contention within this many timesteps.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(node: str | None, horizon: int | None, as_json: bool, **asked: Any) -> None:
     """Say whether this node accepts another job, and why.
 
-    Asks the agent where one runs, and otherwise watches this machine for a few seconds.
-    A node that expects contention and is held open all the same is contended.
+    It asks the agent where one runs, and otherwise watches this machine for a few seconds. A node
+    is contended where contention is expected and an option or a gate holds it open.
 
     \b
     Exit code:

@@ -1,4 +1,4 @@
-"""`pronto up`: everything on one machine, nothing to set up."""
+"""`pronto up`: agent, API and dashboard on this machine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from prontosched.cli.options import SectionedCommand, agent_options
 def command(**options: Any) -> None:
     """Watch this machine now: agent, API and dashboard in one, no root and no configuration.
 
-    Takes the next free port where 7077 is taken, and says where to look. On a terminal one
-    line shows where it stands; every change of mind is printed with its reason. Stops on
-    Ctrl-C or after `--for`, with a summary. Where this machine cannot be read it says so and
-    replays a generated trace.
+    It prints the address of the page, on the next free port where 7077 is taken. On a terminal
+    a status line shows the present state; every change of state is printed with its reason. It
+    ends on Ctrl-C or after `--for`, with a summary. Where this machine cannot be read it says so
+    and replays a generated trace.
 
     \b
     Example:
