@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import shlex
 import sys
@@ -44,6 +43,8 @@ def missing_extra(what: str, extra: str) -> str:
 
 def install_command(extra: str) -> str:
     """Return the command that adds an extra's packages beside this Python, however Pronto was installed."""
+    import importlib.metadata  # here, since it is slow to import and rarely needed
+
     try:
         requirements = importlib.metadata.requires("prontosched") or []
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
