@@ -100,13 +100,43 @@ def test_every_word_of_the_glossarys_code_column_exists() -> None:
     missing = []
     for line in (ROOT / "docs" / "glossary.md").read_text().splitlines():
         cells = line.split("|")
-        if len(cells) == 6 and cells[1].strip() not in ("Word", "---"):
+        if len(cells) in (5, 6) and cells[1].strip() not in ("Word", "Noun", "---"):
             for word in re.findall(r"`([^`]+)`", cells[3]):
                 wanted = word.removeprefix("--").split(".")[-1].split()[-1]
                 if not re.search(rf"\b{re.escape(wanted)}\b", text):
                     missing.append(word)
 
     assert missing == []
+
+
+def singular(word: str) -> str:
+    if word.endswith("ies"):
+        return f"{word[:-3]}y"
+    if word.endswith("sses"):
+        return word[:-2]
+    return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
+
+
+def noun(name: str) -> str:
+    """Return the noun that a name ends in: `SpikeDetector` is a detector, `decision_log` a log."""
+    return singular(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)[-1].lower())
+
+
+def test_the_glossary_has_every_noun_that_names_a_class_or_a_module() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("|")]
+    known = {singular(word) for row in rows for word in re.findall(r"[a-z]+", row[1].lower())}
+    known |= {noun(name) for row in rows for name in re.findall(r"`(?:[\w.]*\.)?(\w+)`", row[3])}
+    products = set(re.findall(r"`(\w+)`", page.rpartition("\n\n")[2]))
+    modules = {path.stem for path in SOURCE.rglob("*.py") if path.stem.strip("_") not in ("init", "main")}
+    found = {noun(name): name for name in modules - products - {name.replace("-", "_") for name in COMMANDS}}
+    for path in SOURCE.rglob("*.py"):
+        for name in re.findall(r"(?m)^class ([A-Z]\w*)", path.read_text()):
+            found[noun(name)] = name
+
+    assert {name for word, name in found.items() if word not in known} == set(), (
+        "give each noun a row in the glossary"
+    )
 
 
 def test_every_test_that_the_paper_page_names_exists() -> None:

@@ -19,7 +19,7 @@ from prontosched.extras import extra_of, missing_extra
 from prontosched.settings import INHERITS, default_map, find_file, read_file, unknown_variables
 from prontosched.threads import use_one_thread
 
-# In the order of the story that `pronto --help` tells.
+# Chapter and summary of each command, in the order of `pronto --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("On this machine", "Watch this machine now: agent, API and dashboard in one."),
     "status": ("On this machine", "Say whether this node accepts, and why."),
@@ -42,11 +42,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class Story(click.Group):
-    """A group that imports a command only when it is called."""
+class CommandGroup(click.Group):
+    """A group that imports a command only when it is called, and lists commands by chapter."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order of the story."""
+        """Return the commands in the order of `COMMANDS`."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -67,7 +67,7 @@ class Story(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Tell the story in one screen, importing nothing."""
+        """List the commands by chapter, importing none."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for name, (chapter, line) in COMMANDS.items():
             groups.setdefault(chapter, []).append((name, line))
@@ -77,7 +77,7 @@ class Story(click.Group):
 
 
 @click.command(
-    cls=Story,
+    cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100},
 )
 @click.version_option(package_name="prontosched", prog_name="pronto")
