@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 DAEMONS ?= 1
+JOBS ?= 4
 
 .PHONY: run demo test install uninstall deb rpm sbom daemons bench load lint soak docs demo-slurm clean
 .DEFAULT_GOAL := run
@@ -16,11 +17,11 @@ run: $(VENV)/.run
 demo: $(VENV)/.run
 	@exec $(BIN)/python -m examples.demo $(ARGS)
 
-# Installs the programs that tests start, where it may; DAEMONS=0 runs what can run without. Three files at a time,
-# since many tests wait for something to happen.
+# Installs the programs that tests start, where it may; DAEMONS=0 runs what can run without. Four files at a time, also on
+# two cores, since many tests wait for something to happen; JOBS sets another number.
 test: $(VENV)/.dev
 	@[ "$(DAEMONS)" = 0 ] || sh .ci/daemons || true
-	@$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak" -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Into /opt/pronto, with the command in /usr/local/bin and a systemd unit; deploy/install.sh says what can be set.
 install uninstall:
