@@ -113,6 +113,73 @@ def test_wrong_input_gets_one_clear_line(arguments: list[str], code: int, says: 
     assert ran.stdout == ""
 
 
+FILES = {
+    "empty.csv": b"",
+    "words.csv": b"hello world\n\x00\x01 and more\n",
+    "half.parquet": b"PAR1 and no more",
+    "typo.toml": b"[agent]\nbudgte = 0.1\n",
+    "broken.toml": b"[agent\nbudget = 0.1\n",
+    "value.toml": b'[agent]\nbudget = "many"\n',
+    "keys": b"[agent]\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        (
+            "replay empty.csv",
+            1,
+            "empty.csv: a trace must start with a line of column names, got an empty file",
+        ),
+        ("replay words.csv", 1, "words.csv: a trace must have at least one column of numbers"),
+        ("replay half.parquet", 1, "half.parquet: not a whole Parquet file"),
+        (
+            "evaluate empty.csv",
+            1,
+            "empty.csv: a trace must start with a line of column names, got an empty file",
+        ),
+        ("evaluate missing.csv", 1, "missing.csv: no such file"),
+        ("evaluate --truth lots words.csv", 2, "a spike must be defined as p95"),
+        (
+            "--config typo.toml status",
+            1,
+            "typo.toml: [agent] has no setting 'budgte': did you mean 'budget'?",
+        ),
+        ("--config broken.toml status", 1, "broken.toml: must be TOML"),
+        ("--config value.toml agent", 2, "Invalid value for '--budget': 'many' is not a valid float"),
+        ("--config missing.toml agent", 2, "File 'missing.toml' does not exist"),
+        (
+            "status --agent nonsense",
+            4,
+            "an agent's address must look like http://127.0.0.1:7077, got 'nonsense'",
+        ),
+        ("status --agent http://127.0.0.1:1", 4, "an agent must answer at http://127.0.0.1:1"),
+        ("explain --at yesterday", 2, "a time must be past and like 14:03"),
+        ("run -- nosuchcommand", 127, "nosuchcommand: No such file or directory"),
+        ("report --state nothing", 1, "nothing has no decision log: name an agent, or its folder"),
+        ("record host.txt --for 1s", 1, "host.txt: a recording must end in .parquet or .csv"),
+        ("check --root .", 1, "a Linux machine must have proc/stat under its root"),
+        ("federation users --keys keys", 1, "a key must be ed25519: and 32 bytes as base64"),
+        ("aggregate", 2, "Missing option '--nats'"),
+        ("simulate --busy 7", 2, "7.0 is not in the range 0<x<=2"),
+    ],
+)
+def test_wrong_files_and_addresses_get_one_clear_line(
+    line: str, code: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    ran = called(*line.split())
+
+    assert says in ran.stderr
+    assert ran.returncode == code
+    assert ran.stderr.count("\n") == 1
+    assert ran.stdout == ""
+
+
 def test_a_trace_without_the_ready_column_says_what_there_is(tmp_path: Path) -> None:
     ran = called("replay", write(tmp_path / "t.csv", ["a,b", "1,2", "2,3"]), "--ready", "cpu_ready")
 
