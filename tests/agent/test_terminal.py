@@ -113,6 +113,12 @@ def trace(tmp_path):
     return str(path)
 
 
+def status_lines(text):
+    """The status lines that were drawn, without colours."""
+    draws = re.sub(r"\x1b\[\d+m", "", text).split("\r\x1b[K")
+    return [draw for draw in draws if STATUS.match(draw)]
+
+
 def replaying(trace):
     return ("--trace", trace, "--interval", "0.05s", "--listen", "127.0.0.1:0", "--no-keep")
 
@@ -121,10 +127,9 @@ def test_on_a_terminal_one_line_moves_and_changes_of_mind_are_printed_with_their
     shown = terminal("up", *replaying(trace))
 
     assert shown.ended() == 0
-    draws = [draw for draw in shown.text.split("\r\x1b[K") if draw]
-    plain = [re.sub(r"\x1b\[\d+m", "", draw) for draw in draws]
-    lines = [draw for draw in plain if STATUS.match(draw)]
-    changes = re.findall(r"\d\d:\d\d:\d\d \S+: (\w+) -> (\w+): (.+?)\r\n", "".join(plain))
+    lines = status_lines(shown.text)
+    plain = re.sub(r"\x1b\[(\d+m|K)", "", shown.text)
+    changes = re.findall(r"\d\d:\d\d:\d\d \S+: (\w+) -> (\w+): (.+?)\r\n", plain)
 
     assert len({line for line in lines}) >= 20
     assert any("by " in line for line in lines)
@@ -140,7 +145,7 @@ def test_ctrl_c_on_a_terminal_ends_with_the_summary(terminal):
     shown = terminal(
         "up", "--source", "generated", "--interval", "0.05s", "--listen", "127.0.0.1:0", "--no-keep"
     )
-    shown.until(lambda text: len(STATUS.findall(re.sub(r"\x1b\[\d+m", "", text))) > 3)
+    shown.until(lambda text: len(status_lines(text)) > 3)
     shown.press(b"\x03")
 
     assert shown.ended() == 0

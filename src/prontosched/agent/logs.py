@@ -184,6 +184,7 @@ class StreamThread(logging.Handler):
     def __init__(self, stream: TextIO | TextIOBase) -> None:
         super().__init__()
         self.dropped = 0
+        self._hangs = False
         self._stream = stream
         self._descriptor: int | None = None
         with contextlib.suppress(OSError, ValueError):  # a stream in memory has none
@@ -202,10 +203,11 @@ class StreamThread(logging.Handler):
             self.handleError(record)
 
     def flush(self) -> None:
-        """Wait until all is written, for a second at most."""
-        end = time.monotonic() + 1.0
+        """Wait until all is written, for a second at most; not again for a stream that took nothing in that time."""
+        end = time.monotonic() + (0.0 if self._hangs else 1.0)
         while self._lines.unfinished_tasks and self._thread.is_alive() and time.monotonic() < end:
             time.sleep(0.001)
+        self._hangs = bool(self._lines.unfinished_tasks)
 
     def close(self) -> None:
         """Write what waits and end the thread, unless the stream hangs."""
