@@ -120,7 +120,7 @@ def status_lines(text):
 
 
 def replaying(trace):
-    return ("--trace", trace, "--interval", "0.05s", "--listen", "127.0.0.1:0", "--no-keep")
+    return ("--trace", trace, "--interval", "0.02s", "--listen", "127.0.0.1:0", "--no-keep")
 
 
 def test_on_a_terminal_one_line_moves_and_changes_of_mind_are_printed_with_their_reason(terminal, trace):
