@@ -160,7 +160,7 @@ FILES = {
         ("report --state nothing", 1, "nothing has no decision log: name an agent, or its folder"),
         ("record host.txt --for 1s", 1, "host.txt: a recording must end in .parquet or .csv"),
         ("check --root .", 1, "a Linux machine must have proc/stat under its root"),
-        ("federation users --keys keys", 1, "a key must be ed25519: and 32 bytes as base64"),
+        ("federation users --keys keys", 1, "line 1 of keys: a line has node, aggregator or viewer"),
         ("aggregate", 2, "Missing option '--nats'"),
         ("simulate --busy 7", 2, "7.0 is not in the range 0<x<=2"),
     ],
