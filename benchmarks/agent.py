@@ -1,21 +1,25 @@
-"""The agent under load, next to an empty endpoint of the same server.
+"""What an agent costs, and how it answers under load, next to an empty endpoint and a node_exporter.
 
-Covers: 200 keep-alive connections, open loop at half the rate that the empty endpoint
-reaches: requests are due at fixed times whether or not the last one was answered, and
-latency counts from when a request was due. The endpoints take turns in short stretches
-and the middle one of their 99th percentiles counts, so that a busy moment of the machine
-decides nothing.
+Covers: one agent of this machine (start, memory, processor time beside a node_exporter that is asked each
+second), its answers on 200 keep-alive connections, and one agent for a thousand made-up nodes. Load is an open
+loop at half the rate that the empty endpoint reaches: requests are due at fixed times whether or not the last one
+was answered, and latency counts from when a request was due. The endpoints take turns in short stretches and the
+middle one of their 99th percentiles counts, so that a busy moment of the machine decides nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,79 +35,166 @@ from prontosched.errors import ProntoError
 CONNECTIONS = 200
 STRETCHES = 9
 STRETCH_SECONDS = 1.5
+THREADS, QUIET_SECONDS = 200, 60.0
 MANY, MANY_SECONDS = 1000, 20.0
 EMPTY, DECISION = "/v1/ping", "/v1/decision"
+EXPORTERS = ("prometheus-node-exporter", "node_exporter")
+SLEEPERS = """
+import sys, threading, time
+for _ in range(int(sys.argv[1])):
+    threading.Thread(target=lambda: [time.sleep(1.0) for _ in iter(int, 1)], daemon=True).start()
+sys.stdin.read()
+"""
 
 
 def agent_rows() -> Iterator[Row]:
-    """Measure a real agent on this machine, in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "prontosched", "agent", "--listen", "127.0.0.1:0", "--state", folder],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            url = _address(process, folder)
-            rate, begin, latencies = asyncio.run(_measure(int(url.rpartition(":")[2])))
-            lag = max(event["loop"]["lag_seconds"] for event in _events(url) if event["time"] >= begin)
-            resident = _resident_bytes(process.pid)
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+    """Measure real agents, each in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder, running_agent(folder) as (process, url):
+        yield from quiet_rows(process.pid, url)
+        yield from load_rows(url)
+    yield from many_rows()
+
+
+@contextlib.contextmanager
+def running_agent(folder: str, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run an agent; yield its process and address once it answers."""
+    note = Path(folder) / "address.json"
+    note.unlink(missing_ok=True)
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "prontosched",
+            "agent",
+            "--listen",
+            "127.0.0.1:0",
+            "--state",
+            folder,
+            *options,
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(3000):
+            if note.exists() or process.poll() is not None:
+                break
+            time.sleep(0.01)
+        if not note.exists():
+            raise ProntoError("an agent must start to be measured, got none: try `pronto agent`")
+        yield process, str(json.loads(note.read_text())["url"])
+    finally:
+        process.terminate()
+        process.wait(timeout=120)
+
+
+def quiet_rows(pid: int, url: str) -> Iterator[Row]:
+    """Measure start, processor time beside a node_exporter that is asked each second, and memory."""
+    while _ask(url, DECISION)["timestep"] < 0:
+        time.sleep(0.01)
+    first = time.time() - _started_at(pid)
+    with _threads_of_machine(THREADS) as threads, _exporter() as exporter:
+        time.sleep(5.0)  # what a start costs is another matter
+        pids = [pid] if exporter is None else [pid, exporter[0]]
+        spent, begin = [_cpu_seconds(one) for one in pids], time.monotonic()
+        while (passed := time.monotonic() - begin) < QUIET_SECONDS:
+            if exporter is not None:
+                with urllib.request.urlopen(exporter[1], timeout=10) as page:
+                    page.read()
+            time.sleep(1.0 - passed % 1.0)
+        shares = [(_cpu_seconds(one) - before) / passed for one, before in zip(pids, spent, strict=True)]
+    yield Row("one node at 1 s: from start to the first decision", first, "s", 2.0)
+    yield Row(f"one node at 1 s, {threads} threads: share of a core", 100 * shares[0], "%", 0.6)
+    if exporter is not None:
+        name = "one node at 1 s: processor time / that of a node_exporter asked each second"
+        yield Row(name, shares[0] / shares[1], "ratio", 1.0)
+    yield Row("one node at 1 s: memory of the agent (RSS)", _resident_bytes(pid) / 2**20, "MB", 62.0)
+
+
+def load_rows(url: str) -> Iterator[Row]:
+    """Measure answers under load beside those of the empty endpoint."""
+    rate, begin, latencies = asyncio.run(_load(int(url.rpartition(":")[2])))
+    lag = max(
+        event["loop"]["lag_seconds"] for event in _ask(url, "/v1/recent")["events"] if event["time"] >= begin
+    )
     empty, decision = (float(np.median(latencies[path])) for path in (EMPTY, DECISION))
     yield Row("requests per second, empty endpoint, closed loop", rate, "1/s", better="more")
     yield Row("p99 of the empty endpoint at half that rate", empty * 1000, "ms")
     yield Row(f"p99 of {DECISION} / p99 of the empty endpoint", decision / empty, "ratio", 2.0)
     yield Row("latest tick of the loop meanwhile", lag * 1000, "ms", 200.0)
-    yield Row("memory of the agent (RSS)", resident / 2**20, "MB", 70.0)
-    yield from many_rows()
 
 
 def many_rows() -> Iterator[Row]:
     """Measure one agent for a thousand made-up nodes at a second each: ticks, answers meanwhile, a restart."""
+    with tempfile.TemporaryDirectory() as folder, running_agent(folder, "--synthetic", "1") as (process, url):
+        _until_decided(url, 1)
+        alone = _resident_bytes(process.pid)
     with tempfile.TemporaryDirectory() as folder:
-        process, url, _ = _start_many(folder)
-        try:
+        with running_agent(folder, "--synthetic", str(MANY)) as (process, url):
+            _until_decided(url, MANY)
             node = quote(_ask(url, "/v1/nodes")["nodes"][MANY // 2]["node"], safe="")
-            before, cpu = _ask(url, "/v1/status")["loop"], _cpu_seconds(process.pid)
-            spent, end = [], time.monotonic() + MANY_SECONDS
-            while time.monotonic() < end:
-                begin = time.perf_counter()
+            cpu, begin = _cpu_seconds(process.pid), time.monotonic()
+            spent = []
+            while time.monotonic() < begin + MANY_SECONDS:
+                asked = time.perf_counter()
                 _ask(url, f"{DECISION}?node={node}")
-                spent.append(time.perf_counter() - begin)
-                time.sleep(0.005)
-            after = _ask(url, "/v1/status")["loop"]
-            ticks = after["ticks"] - before["ticks"]
-            cpu = _cpu_seconds(process.pid) - cpu
+                spent.append(time.perf_counter() - asked)
+                time.sleep(0.05)
+            share = (_cpu_seconds(process.pid) - cpu) / (time.monotonic() - begin)
             resident = _resident_bytes(process.pid)
-        finally:
-            process.terminate()
-            process.wait(timeout=120)
-        process, _, warm = _start_many(folder)
-        process.terminate()
-        process.wait(timeout=120)
+        restarted = time.monotonic()
+        with running_agent(folder, "--synthetic", str(MANY)) as (process, url):
+            _until_decided(url, MANY)
+            warm = time.monotonic() - restarted
     name = f"{MANY} nodes at 1 s"
-    yield Row(f"{name}: processor time of a tick", cpu / max(ticks, 1) * 1000, "ms", 1000.0)
+    yield Row(f"{name}: share of a core", 100 * share, "%", 12.0)
+    yield Row(f"{name}: memory a node", (resident - alone) / MANY / 1000, "kB", 220.0)
     yield Row(f"{name}: p99 of {DECISION} meanwhile", float(np.percentile(spent, 99)) * 1000, "ms", 50.0)
     yield Row(f"{name}: a restart until all are warm", warm, "s", 5.0)
-    yield Row(f"{name}: memory of the agent (RSS)", resident / 2**20, "MB", 400.0)
 
 
-def _start_many(folder: str) -> tuple[subprocess.Popen[bytes], str, float]:
-    """Start an agent for many nodes; return it once all have decided, where it answers, and how long that took."""
-    begin = time.monotonic()
-    (Path(folder) / "address.json").unlink(missing_ok=True)
-    options = ("--listen", "127.0.0.1:0", "--state", folder, "--synthetic", str(MANY))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "prontosched", "agent", *options],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    url = _address(process, folder)
-    while _ask(url, "/v1/status")["tally"]["decisions"] < MANY:
+def _until_decided(url: str, nodes: int) -> None:
+    while _ask(url, "/v1/status")["tally"]["decisions"] < nodes:
         time.sleep(0.02)
-    return process, url, time.monotonic() - begin
+
+
+@contextlib.contextmanager
+def _threads_of_machine(least: int) -> Iterator[int]:
+    """Yield how many threads this machine has; some that sleep are added where there are fewer than `least`."""
+    here = len(list(Path("/proc").glob("[0-9]*/task/[0-9]*")))
+    if here >= least:
+        yield here
+        return
+    command = [sys.executable, "-c", SLEEPERS, str(least - here)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as sleepers:
+        yield least
+        assert sleepers.stdin is not None
+        sleepers.stdin.close()
+
+
+@contextlib.contextmanager
+def _exporter() -> Iterator[tuple[int, str] | None]:
+    """Run a node_exporter on loopback; yield its process and page, None where none is installed."""
+    program = next((found for name in EXPORTERS if (found := shutil.which(name))), None)
+    if program is None:
+        yield None
+        return
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    process = subprocess.Popen(
+        [program, f"--web.listen-address={address}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    page = f"http://{address}/metrics"
+    try:
+        for _ in range(100):
+            with contextlib.suppress(urllib.error.URLError, ConnectionError):
+                urllib.request.urlopen(page, timeout=10).close()
+                break
+            time.sleep(0.1)
+        yield process.pid, page
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
 
 
 def _ask(url: str, path: str) -> dict[str, Any]:
@@ -112,12 +203,21 @@ def _ask(url: str, path: str) -> dict[str, Any]:
     return found
 
 
+def _fields(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, _fields(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
-async def _measure(port: int) -> tuple[float, float, dict[str, list[float]]]:
+def _started_at(pid: int) -> float:
+    """Return when a process started, in seconds since 1970."""
+    up = float(Path("/proc/uptime").read_text().split()[0])
+    return time.time() - up + int(_fields(pid)[19]) / os.sysconf("SC_CLK_TCK")
+
+
+async def _load(port: int) -> tuple[float, float, dict[str, list[float]]]:
     latencies: dict[str, list[float]] = {EMPTY: [], DECISION: []}
     async with Connections(port, CONNECTIONS) as connections:
         for path in latencies:
@@ -129,23 +229,6 @@ async def _measure(port: int) -> tuple[float, float, dict[str, list[float]]]:
                 spent = await open_loop(connections, path, rate=rate / 2, seconds=STRETCH_SECONDS)
                 seen.append(float(np.percentile(spent, 99)))
     return rate, begin, latencies
-
-
-def _address(process: subprocess.Popen[bytes], folder: str) -> str:
-    """Wait until the agent has noted where it answers."""
-    note = Path(folder) / "address.json"
-    for _ in range(600):
-        if note.exists():
-            return str(json.loads(note.read_text())["url"])
-        if process.poll() is not None:
-            break
-        time.sleep(0.05)
-    raise ProntoError("an agent must start to be measured, got none: try `pronto agent`")
-
-
-def _events(url: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = _ask(url, "/v1/recent")["events"]
-    return found
 
 
 def _resident_bytes(pid: int) -> int:

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from prontosched.agent.config import make_nodes
-from prontosched.agent.loop import Agent, Pace
-from prontosched.agent.probe import ProbeFollower, probe_view
-from prontosched.agent.reader import Reader
+from prontosched.agent.followers import ProbeFollower, probe_view
+from prontosched.agent.loop import Agent, Reader
+from prontosched.agent.pace import Pace
 from prontosched.settings import AgentSettings
 from prontosched.telemetry.linux import LinuxSource
 from prontosched.telemetry.probe import Probe

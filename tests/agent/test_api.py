@@ -368,7 +368,7 @@ def test_every_metric_of_the_page_parses_and_agrees_with_the_status():
     assert found["pronto_rank"] == status["rank"]
     assert found["pronto_late_ticks_total"] == status["loop"]["late"]
     assert {
-        "pronto_score", "pronto_downtime_ratio", "pronto_cpu_ready_percent", "pronto_singular_value",
+        "pronto_score", "pronto_downtime_ratio", "pronto_cpu_ready_ratio", "pronto_singular_value",
         "pronto_loop_lag_seconds", "pronto_faults_total", "pronto_contentions_total",
         "process_resident_memory_bytes",
     } <= set(found)  # fmt: skip

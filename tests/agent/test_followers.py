@@ -13,11 +13,10 @@ import pytest
 from prontosched.agent.config import closes_nodes, make_followers, make_nodes
 from prontosched.agent.config import make_agent as assemble
 from prontosched.agent.federation import FederationFollower
-from prontosched.agent.gate import GateFollower
-from prontosched.agent.status import status
+from prontosched.agent.followers import GateFollower, ServiceManager
 from prontosched.agent.store.decision_log import DecisionLog
 from prontosched.agent.store.state import Disk
-from prontosched.agent.systemd import ServiceManager
+from prontosched.agent.views import status
 from prontosched.errors import SettingsError
 from prontosched.gates.gate import Verdict, label
 from prontosched.gates.policy import Rules
@@ -76,7 +75,7 @@ def test_nodes_for_which_the_system_has_no_thread_are_said_and_counted(monkeypat
     def refused(self, verdict, now):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("prontosched.agent.gate.Controller.apply", refused)
+    monkeypatch.setattr("prontosched.agent.followers.Controller.apply", refused)
     agent, follower = gated(MemoryGate("n1"), enforce=True, ticks=5)
     asyncio.run(agent.abandon())
 

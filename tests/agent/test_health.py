@@ -11,11 +11,11 @@ import urllib.request
 import numpy as np
 import pytest
 
+from prontosched.agent.followers import ServiceManager
 from prontosched.agent.http.auth import Access
 from prontosched.agent.http.client import find_agent
 from prontosched.agent.http.server import Server
-from prontosched.agent.status import status
-from prontosched.agent.systemd import ServiceManager
+from prontosched.agent.views import status
 from prontosched.errors import IntegrationError
 from prontosched.gates.gate import Observed
 from prontosched.telemetry.prometheus import PrometheusSource

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from prontosched.agent.gate import GateFollower
+from prontosched.agent.followers import GateFollower
 from prontosched.agent.http.client import Client, NotAllowedError
 from prontosched.agent.jobs import USER_JOBS, USER_TTL_SECONDS, Announced
 from prontosched.agent.store import socket_folders, socket_name

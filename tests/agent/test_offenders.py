@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from prontosched.agent.answer import Answer
-from prontosched.agent.explain import explanation
 from prontosched.agent.loop import Agent
 from prontosched.agent.offenders import SHOWN, Offenders
+from prontosched.agent.views import explanation
 from prontosched.gates.gate import read_decision
 from prontosched.telemetry.linux.ready import Consumer
 from tests.agent.machine import Machine, make_agent, sample

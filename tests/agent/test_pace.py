@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prontosched.agent.loop import Pace
+from prontosched.agent.pace import Pace
 from tests.agent.machine import Clock
 
 

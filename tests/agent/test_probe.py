@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from prontosched.agent.followers import ProbeFollower, make_probe, probe_view
 from prontosched.agent.http.metrics import exposition
-from prontosched.agent.probe import ProbeFollower, make_probe, probe_view
 from prontosched.agent.record import ProbeRecord
-from prontosched.agent.status import status
+from prontosched.agent.views import status
 from prontosched.telemetry.linux import LinuxSource
 from prontosched.telemetry.probe import Probed
 from tests.agent.machine import Machine, make_agent

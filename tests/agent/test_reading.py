@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from prontosched.agent.reader import Background, Reader
+from prontosched.agent.background import Background
+from prontosched.agent.loop import Reader
 from tests.agent.machine import Machine, sample
 
 

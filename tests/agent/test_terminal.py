@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from prontosched.agent.followers import ChangeLog
 from prontosched.agent.http.auth import Access
 from prontosched.agent.http.server import summary
-from prontosched.agent.logs import ChangeLog
 from prontosched.cli.live import Screen, fitting
 from tests.agent.machine import Clock, Machine, make_agent, sample
 from tests.agent.test_api import asking

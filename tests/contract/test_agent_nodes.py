@@ -11,13 +11,13 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from prontosched.agent.answer import Silence
-from prontosched.agent.explain import explanation
 from prontosched.agent.federation import FederationFollower
-from prontosched.agent.gate import GateFollower
+from prontosched.agent.followers import GateFollower
 from prontosched.agent.http.api import build_app
 from prontosched.agent.http.auth import Access
 from prontosched.agent.store.decision_log import CLOSED_LEVEL, DecisionLog
 from prontosched.agent.store.state import Disk, restore
+from prontosched.agent.views import explanation
 from prontosched.federation.link import DECISIONS, SUMMARIES, LocalBus, LocalLink
 from prontosched.gates.policy import Rules
 from prontosched.telemetry.source import Sample

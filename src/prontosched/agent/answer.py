@@ -19,14 +19,9 @@ OPTION = "a setting of its signal"
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """How long a decision counts, and what is answered once it does not.
+    """For how many seconds a decision counts, and what is answered once it does not.
 
-    Attributes
-    ----------
-    valid_seconds
-        Age from which a decision no longer counts.
-    answer
-        What a node without telemetry answers. `accept` keeps a broken agent from closing a cluster.
+    `accept` keeps a broken agent from closing a cluster.
     """
 
     valid_seconds: float = 10.0
@@ -39,8 +34,6 @@ class Answer:
 
     Attributes
     ----------
-    accept
-        The answer: false while the state is `refusing`.
     state
         `accepting`, `refusing`, or `contended`: contention is expected and the node is held open.
     held_by
@@ -49,16 +42,10 @@ class Answer:
         Whether a gate carries refusals out. Where none does, it is up to who asks.
     raised
         What the signal alone said; None before the first decision.
-    reason
-        One sentence an operator can read aloud.
-    since
-        Clock time from which this has been the answer.
-    valid_until
-        Clock time until which the decision behind it counts.
-    age_seconds
-        Age of the telemetry behind it.
+    since, valid_until
+        Clock times from which this has been the answer, and until which the decision behind it counts.
     stale
-        True when that age is beyond what counts, so that a stated policy answers.
+        True when the telemetry is too old to count, so that a stated policy answers.
     outlook
         Chance of contention within further horizons: pairs of timesteps ahead and chance.
     offenders
@@ -139,22 +126,12 @@ def answer(
 
     Parameters
     ----------
-    now
-        The agent's own clock, on which `known` carries its times.
-    clock
-        Seconds since 1970 at the same moment. Only shown, never compared: it may jump.
-    cpus
-        CPUs of the job asked for, 0 for a general answer.
-    among_users
-        Whether jobs that ordinary users announced are weighed too.
-    held_by
-        Why the node's scheduler takes jobs for it even while it refuses, empty where it does not.
-    trouble
-        Why there is no newer decision, where that is known.
-    enforced
-        Whether a gate carries refusals out.
-    offenders
-        Who waits for CPUs and who uses them at this moment.
+    now, clock
+        The agent's own clock, on which `known` has its times, and seconds since 1970, only shown: it may jump.
+    cpus, among_users
+        CPUs of the job asked for, 0 for a general answer; whether jobs that ordinary users announced are weighed.
+    held_by, trouble
+        Why the node's scheduler takes jobs for it even while it refuses; why there is no newer decision.
     """
     age = max(0.0, now - known.seen_at)
     decision = known.decision
@@ -214,10 +191,7 @@ def _silent(decision: Decision | None, age: float, trouble: str) -> str:
 def chance_within(found: Answer, asked: int, own: int | None) -> dict[str, Any]:
     """Return the chance of contention within `asked` timesteps, or the nearest horizon offered.
 
-    Parameters
-    ----------
-    own
-        The horizon of the signal, for which `found.probability` holds; None where it has none.
+    `own` is the horizon of the signal, for which `found.probability` holds.
 
     Examples
     --------
@@ -243,16 +217,8 @@ def chance_within(found: Answer, asked: int, own: int | None) -> dict[str, Any]:
 def slowdown(*, busy: float, waiting: float, ahead: float, asked: float, capacity: float) -> float:
     """Return how many times as long as alone a job would take: all who want to run share the CPUs.
 
-    Parameters
-    ----------
-    busy
-        CPUs in use by normal work.
-    waiting
-        Threads that wait for one: CPU Ready times the CPUs.
-    ahead
-        CPUs of jobs announced and not yet seen.
-    asked
-        CPUs the job itself will use.
+    CPUs are `busy` with normal work, wanted by those `waiting` (CPU Ready times the CPUs), by jobs announced
+    and not yet seen (`ahead`), and by the job itself (`asked`).
 
     Examples
     --------

@@ -1,8 +1,4 @@
-"""Put an agent together from its settings.
-
-Covers: opening the source, making nodes, restoring what they knew, and finding what follows
-the decisions. Nothing here runs longer than a moment.
-"""
+"""Put an agent together from its settings: the source, nodes with what they knew, and what follows them."""
 
 from __future__ import annotations
 
@@ -14,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from prontosched.agent.answer import Silence
+from prontosched.agent.followers import GateFollower, ServiceManager, make_probe
 from prontosched.agent.http.auth import Access, read_token, split_address, tls_context
-from prontosched.agent.loop import Agent, Follower, Pace
+from prontosched.agent.loop import Agent, Follower, Reader
 from prontosched.agent.nodes import LiveNode, NodeTable
-from prontosched.agent.reader import Reader
+from prontosched.agent.pace import Pace
 from prontosched.agent.store import default_folder
 from prontosched.agent.store.state import Disk, restore
-from prontosched.agent.systemd import ServiceManager
 from prontosched.errors import IntegrationError, SettingsError, TelemetryError, suggestion
 from prontosched.gates.gate import Gate
 from prontosched.gates.policy import Rules
@@ -69,13 +65,7 @@ def closes_nodes(settings: AgentSettings) -> bool:
 
 
 def signal_options(settings: AgentSettings) -> dict[str, Any]:
-    """Return the options of the signal that were given, once the signal itself has taken them.
-
-    Raises
-    ------
-    SettingsError
-        The signal has no such option, or does not take the value.
-    """
+    """Return the options of the signal that were given, once the signal itself has taken them."""
     preset = preset_name(settings.preset, settings.signal)
     if preset not in PRESETS:
         raise SettingsError(f"no preset is called {preset!r}{suggestion(preset, PRESETS)}")
@@ -123,13 +113,7 @@ def make_access(settings: AgentSettings) -> Access:
 
 
 def make_agent(settings: AgentSettings, source: Source, *, embed: bool = False) -> Agent:
-    """Return an agent that is ready to run; with `embed`, with a federation of its own.
-
-    Raises
-    ------
-    StateError
-        Another agent uses the same state, or it is from a newer version.
-    """
+    """Return an agent that is ready to run; with `embed`, with a federation of its own."""
     # What cannot work is refused before anything is opened.
     check(settings)
     # A trace of an hour apart is still to be looked at today.
@@ -162,8 +146,6 @@ def make_agent(settings: AgentSettings, source: Source, *, embed: bool = False) 
 
 
 def _probe(settings: AgentSettings, source: Source) -> list[Follower]:
-    from prontosched.agent.probe import make_probe
-
     found = make_probe(source) if settings.probe else None
     return [] if found is None else [found]
 
@@ -219,7 +201,6 @@ def place_of(settings: AgentSettings, node: str) -> str:
 
 
 def _gate(settings: AgentSettings, link: Any) -> Follower:
-    from prontosched.agent.gate import GateFollower
     from prontosched.gates.policy import closed_nodes
 
     at_scheduler = pairs(settings.gate_option, "--gate-option").get("node")

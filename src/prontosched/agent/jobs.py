@@ -1,9 +1,4 @@
-"""Jobs just admitted count before telemetry shows them.
-
-Covers: the list of announced jobs of one node, the rule by which it is full, and what an
-ordinary user may announce.
-Time arrives as a number on a clock that never jumps.
-"""
+"""Jobs just admitted count before telemetry shows them. Time arrives as a number on a clock that never jumps."""
 
 from __future__ import annotations
 
@@ -29,12 +24,6 @@ class Job:
 
     Attributes
     ----------
-    id
-        The scheduler's own name for it. Announcing it again replaces it.
-    cpus
-        CPUs it will keep busy.
-    until
-        When the announcement ends by itself, on the agent's clock.
     visible_at
         The busy CPUs from which telemetry is taken to show it; NaN while unknown.
     samples
@@ -60,17 +49,6 @@ class Announced:
     A node is full for a job when busy, announced and asked CPUs exceed capacity times a
     factor. Without a job to weigh and with nothing announced the signal alone decides. Jobs of
     ordinary users keep only each other waiting: see `full`.
-
-    Parameters
-    ----------
-    capacity
-        CPUs of the node.
-    factor
-        How far beyond its capacity a node may be filled.
-
-    Notes
-    -----
-    Memory: at most `MAX_JOBS` jobs of schedulers and `USERS_JOBS` of users.
 
     Examples
     --------
@@ -137,15 +115,10 @@ class Announced:
         pid: int | None = None,
         uid: int | None = None,
     ) -> None:
-        """Count a job of `cpus` from now on, for at most `ttl` seconds.
+        """Count a job of `cpus` from now on, for at most `ttl` seconds; `OverflowError` where there are too many.
 
         With `pid`, the announcement ends with that process, where this machine knows it. With
         `uid` it is an ordinary user's: together those take no more than the node's CPUs.
-
-        Raises
-        ------
-        OverflowError
-            So many are announced already.
         """
         self.remove(name, uid)
         alike = [job for job in self._jobs.values() if (job.uid is None) == (uid is None)]

@@ -1,7 +1,4 @@
-"""What the agent logs: every change of a node's state with its reason, and the form of a line.
-
-Covers: lines for people (`pronto: …`) and for collectors, one JSON object each.
-"""
+"""How lines are logged: for people (`pronto: …`) or collectors (JSON), bounded, and never waited for."""
 
 from __future__ import annotations
 
@@ -16,92 +13,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from io import TextIOBase
-from typing import Any, Literal, NamedTuple, TextIO
-
-from prontosched.agent.loop import Agent
-from prontosched.agent.record import plain
-
-LOG = logging.getLogger("prontosched.agent")
-EVERY_STATE = 16
-MOST_LINES = 20
+from typing import Any, Literal, TextIO
 
 LogFormat = Literal["text", "json"]
-
-
-class StateChange(NamedTuple):
-    """A node's state became another one.
-
-    Attributes
-    ----------
-    previous_state
-        The state before; None at the first decision.
-    probability, cpu_ready_percent
-        Chance of contention and CPU Ready then; None where unknown.
-    """
-
-    node: str
-    state: str
-    previous_state: str | None
-    probability: float | None
-    cpu_ready_percent: float | None
-    reason: str
-
-    def __str__(self) -> str:
-        """Say it in one line."""
-        came = self.state if self.previous_state is None else f"{self.previous_state} -> {self.state}"
-        return f"{self.node}: {came}: {self.reason}"
-
-
-class ChangeLog:
-    """Follow the agent and log every change of mind, with its reason.
-
-    Of more than 16 nodes those whose signal was raised or lowered are looked at, and at most
-    20 lines are written per timestep.
-
-    Notes
-    -----
-    Memory: one word per node.
-    """
-
-    name = "changes"
-
-    def __init__(self) -> None:
-        self._states: dict[str, str] = {}
-        self.logged = 0
-
-    def follow(self, agent: Agent) -> None:
-        """Log the changes of the timestep just made."""
-        nodes = agent.nodes if len(agent.nodes) <= EVERY_STATE else agent.nodes.changed
-        found = [change for node in nodes if (change := self._change(agent, node.name))]
-        for change in found[:MOST_LINES]:
-            LOG.info("%s", change, extra={"change": change})
-        if len(found) > MOST_LINES:
-            LOG.info("%d more nodes changed their state", len(found) - MOST_LINES)
-        self.logged += len(found)
-        if len(self._states) > 2 * len(agent.nodes) + EVERY_STATE:
-            self._states = {name: state for name, state in self._states.items() if name in agent.nodes}
-
-    def status(self) -> dict[str, Any]:
-        """Return how many changes were seen."""
-        return {"logged": self.logged}
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to let go."""
-
-    def _change(self, agent: Agent, name: str) -> StateChange | None:
-        answer = agent.answer(name)
-        before = self._states.get(name)
-        if answer.state == before:
-            return None
-        self._states[name] = answer.state
-        return StateChange(
-            name,
-            answer.state,
-            before,
-            plain(answer.probability),
-            plain(answer.cpu_ready_percent),
-            answer.reason,
-        )
 
 
 class JsonFormatter(logging.Formatter):
@@ -130,12 +44,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class LineBudget(logging.Filter):
-    """Let a burst of lines through and then so many a second; say how many were left out.
-
-    Parameters
-    ----------
-    burst, per_second
-        Lines at once, and in the long run.
+    """Let a `burst` of lines through and then so many `per_second`; say how many were left out.
 
     Examples
     --------
@@ -174,8 +83,6 @@ LIBRARIES = ("aiohttp", "asyncio")
 class StreamThread(logging.Handler):
     """Write lines in a thread of its own: a pipe that nobody reads must not stop the loop.
 
-    Notes
-    -----
     Memory: at most `MOST_WAITING` lines; further ones are dropped, and counted in `dropped`.
     """
 
@@ -236,13 +143,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 def log_to_stderr(
     *, verbose: bool, form: LogFormat = "text", stream: TextIO | TextIOBase | None = None
 ) -> None:
-    """Send what the agent has to say to standard error, one line each.
-
-    Parameters
-    ----------
-    stream
-        A terminal to write to instead; its lines begin with the time.
-    """
+    """Send what the agent has to say to standard error, or to a terminal with the time, one line each."""
     text = logging.Formatter("pronto: %(message)s")
     if stream is not None:
         text = logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")

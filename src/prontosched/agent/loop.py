@@ -1,31 +1,30 @@
 """The loop: read, step, answer, tell; on time, whatever happens to its surroundings.
 
-Covers: the cadence of ticks, one tick and what it may not be stopped by, and whether the agent
-decides. The one place that catches broadly: a fault in a source, a node or a follower is
-counted and named, and the next tick comes.
+The one place that catches broadly: a fault in a source, a node or a follower is counted and
+named, and the next tick comes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from prontosched.agent.answer import Answer, Silence, answer
+from prontosched.agent.background import Background
 from prontosched.agent.http.events import Events
 from prontosched.agent.jobs import Announced
 from prontosched.agent.nodes import NAN, LiveNode, NodeTable, expects
 from prontosched.agent.offenders import Naming, Offenders
-from prontosched.agent.reader import Reader, unanswered
+from prontosched.agent.pace import NO_TELEMETRY, Health, Pace
 from prontosched.agent.record import plain
 from prontosched.agent.store.decision_log import DecisionRow, Lineages, pack
 from prontosched.agent.store.state import Disk
 from prontosched.decision import Evidence, State
-from prontosched.telemetry.source import Sample
+from prontosched.telemetry.source import Sample, Source
 
 LOG = logging.getLogger("prontosched.agent")
 QUIET_SECONDS = 60.0
@@ -33,13 +32,79 @@ LOGGED_NODES = 16
 SHOWN_TARGETS = 3
 MAPPED_NODES = 5000
 STATES: tuple[State, ...] = ("accepting", "contended", "refusing")
-NO_TELEMETRY = "the source gives no telemetry"
 # So long may a tick work without letting requests be answered.
-SLICE_SECONDS = 0.003
+SLICE_SECONDS = 0.008
 # Turns of the event loop that a request takes from its connection to its answer.
 TURNS = 3
 # Who obeys a node's refusals says so with every question; it counts for so many times the validity of an answer.
 ENFORCING_TIMES = 3.0
+
+
+class Reader:
+    """Read a source once per tick, on a thread, and wait for it no longer than `timeout` seconds.
+
+    A read that takes longer goes on in its thread; the ticks meanwhile get None,
+    and the first tick after it returned gets what it read. At no time are two
+    reads under way. `hanging` counts the ticks in a row that got None.
+    """
+
+    def __init__(
+        self, source: Source, *, timeout: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.source = source
+        self.timeout = timeout
+        self.hanging = 0
+        self.last_seconds = 0.0
+        self._clock = clock
+        self._thread = Background("pronto-source")
+        self._pending: asyncio.Future[list[Sample]] | None = None
+
+    async def read(self) -> list[Sample] | None:
+        """Return the samples of this tick, or None while the source has not answered.
+
+        Raises
+        ------
+        EOFError
+            When a trace has ended; and whatever else the source raises.
+        """
+        if self._pending is None:
+            self._pending = self._thread.submit(self._timed_read)
+        done, _ = await asyncio.wait((self._pending,), timeout=self.timeout)
+        if not done:
+            self.hanging += 1
+            return None
+        finished, self._pending = self._pending, None
+        self.hanging = 0
+        return finished.result()
+
+    def unanswered(self) -> Mapping[str, str]:
+        """Return why nodes gave nothing at the last reading, by name; sources that know have a method for it."""
+        ask: Callable[[], Mapping[str, str]] | None = getattr(self.source, "unanswered", None)
+        return {} if ask is None else ask()
+
+    async def close(self) -> None:
+        """Close the source in its thread; one that still hangs is left behind."""
+        if self._pending is not None:
+            self._pending.add_done_callback(_retrieve)
+        closing = self._thread.submit(self.source.close)
+        done, _ = await asyncio.wait((closing,), timeout=min(self.timeout, 2.0))
+        if done:
+            self._thread.stop(1.0)
+            closing.result()
+        else:
+            closing.add_done_callback(_retrieve)
+
+    def _timed_read(self) -> list[Sample]:
+        begin = self._clock()
+        samples = self.source.read()
+        self.last_seconds = self._clock() - begin
+        return samples
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    # An exception nobody asked for any more would be reported when it is collected.
+    if not future.cancelled():
+        future.exception()
 
 
 class Agent:
@@ -47,24 +112,12 @@ class Agent:
 
     Parameters
     ----------
-    reader
-        Where telemetry comes from.
-    nodes
-        What it is for, and what decides.
-    pace
-        When.
-    silence
-        How long a decision counts without new telemetry.
     capacity, capacity_factor
         CPUs of a node, and how far announced jobs may fill it.
     cpus_known
         Whether `capacity` is that of the nodes; False where it is only assumed, of other machines.
-    disk
-        Where state and decisions are kept; None keeps nothing.
     followers
         Told of every timestep, in this order.
-    offenders
-        How who waits and who runs is named: `names`, `hashed` or `off`.
     wall
         Seconds since 1970. Shown to people and never compared, for it may jump.
 
@@ -179,11 +232,11 @@ class Agent:
         lacking: list[str] = []
         for sample in samples:
             try:
-                self.nodes.step(sample, now)
-                node = self.nodes.get(sample.node)
+                if (node := self.nodes.step(sample, now)) is None:
+                    continue
                 if lack := _lack(node, now):
                     lacking.append(f"{sample.node}: {lack}")
-                if node is not None and node.raised and node.seen_at == now:
+                if node.raised and node.seen_at == now:
                     node.note_rejection(clock, self.offenders.words)
             except Exception as error:
                 self.fault("node", error)
@@ -238,7 +291,7 @@ class Agent:
 
     def _trouble(self, known: LiveNode) -> str:
         """Say why a node has no decision: its own target's silence, else what went wrong since it last had one."""
-        if own := unanswered(self.reader.source).get(known.name, ""):
+        if own := self.reader.unanswered().get(known.name, ""):
             return own
         nothing = NO_TELEMETRY if known.decision is None and self.health.trouble else ""
         return self.health.fault_since(known.seen_at) or nothing
@@ -344,7 +397,7 @@ class Agent:
 
     def _note_unanswered(self, *, anyone: bool) -> None:
         """Count that targets gave nothing; where none gave anything the tick has failed."""
-        silent = unanswered(self.reader.source)
+        silent = self.reader.unanswered()
         if silent:
             named = _first([f"{name}: {why}" for name, why in silent.items()])
             self.fault("source", f"no telemetry from {named}", in_tick=not anyone)
@@ -397,12 +450,7 @@ class Agent:
     def _event(self, clock: float, evidence: Evidence | None, begun: Sequence[int]) -> dict[str, Any]:
         """Return the last timestep as one event: all of a single node, a map of many.
 
-        Parameters
-        ----------
-        clock
-            When it was, as the decision log has it.
-        evidence, begun
-            What a single node decided from, None without new telemetry; and which directions begin anew.
+        A single node's comes with what it decided from, None without new telemetry, and which directions begin anew.
         """
         loop = {"lag_seconds": plain(self.pace.lag_seconds), "late": self.pace.late}
         if (only := self.nodes.only) is not None:
@@ -476,9 +524,9 @@ def _first(words: Sequence[str]) -> str:
     return "; ".join(words[:SHOWN_TARGETS]) + more
 
 
-def _lack(node: LiveNode | None, now: float) -> str:
+def _lack(node: LiveNode, now: float) -> str:
     """Say what of a node's telemetry is missing, where that is most of it; nothing otherwise."""
-    if node is None or node.schema is None:
+    if node.schema is None:
         return ""
     if node.seen_at != now:
         return "not a single number"
@@ -519,147 +567,6 @@ def _signal_row(node: LiveNode, time: float, level: int) -> DecisionRow:
 
 def _no_node(metrics: tuple[str, ...]) -> Any:
     raise AssertionError("a node that stands for none is never built")
-
-
-LATE_SECONDS = 0.2
-"""A tick this late is late, whatever the interval; shorter intervals allow half of themselves."""
-
-
-class Pace:
-    """Say when the next tick is due, on a clock that only goes forward.
-
-    Tick n is due at `start + n * interval`, so that one late tick does not move
-    the next. Ticks missed by a whole interval (a stopped or sleeping machine) are
-    skipped and counted, never run in a burst.
-
-    Parameters
-    ----------
-    interval_seconds
-        Time between two ticks.
-    clock
-        Seconds on a clock that never jumps.
-
-    Attributes
-    ----------
-    ticks, late, skipped
-        How many were given, given late, and left out.
-    lag_seconds, worst_lag_seconds
-        How late the last tick was, and the latest of all.
-
-    Examples
-    --------
-    >>> now = [100.0]
-    >>> pace = Pace(1.0, clock=lambda: now[0])
-    >>> pace.begin()
-    >>> now[0] = 101.25
-    >>> pace.begin()
-    >>> pace.late, pace.remaining()
-    (1, 0.75)
-    """
-
-    def __init__(self, interval_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        if not interval_seconds > 0:
-            raise ValueError(f"interval_seconds must be above 0, got {interval_seconds}")
-        self.interval_seconds = interval_seconds
-        self.clock = clock
-        self.ticks = 0
-        self.late = 0
-        self.skipped = 0
-        self.lag_seconds = 0.0
-        self.worst_lag_seconds = 0.0
-        self._due: float | None = None
-
-    @property
-    def late_after_seconds(self) -> float:
-        """The lag from which a tick counts as late."""
-        return min(LATE_SECONDS, self.interval_seconds / 2)
-
-    def remaining(self) -> float:
-        """Seconds until the next tick is due; 0 when it is overdue."""
-        return 0.0 if self._due is None else max(0.0, self._due - self.clock())
-
-    @property
-    def overdue_seconds(self) -> float:
-        """How long the next tick has been due without having been taken; 0 when it is not."""
-        return 0.0 if self._due is None else max(0.0, self.clock() - self._due)
-
-    def begin(self) -> None:
-        """Take the tick that is due now, and set when the next one is."""
-        now = self.clock()
-        due = now if self._due is None else self._due
-        self.ticks += 1
-        self.lag_seconds = max(0.0, now - due)
-        self.worst_lag_seconds = max(self.worst_lag_seconds, self.lag_seconds)
-        if self.lag_seconds > self.late_after_seconds:
-            self.late += 1
-        missed = int(self.lag_seconds / self.interval_seconds)
-        self.skipped += missed
-        self._due = due + (missed + 1) * self.interval_seconds
-
-    async def wait(self) -> None:
-        """Sleep until the next tick is due, then take it."""
-        await asyncio.sleep(self.remaining())
-        self.begin()
-
-
-TICKS = 3
-"""Intervals without a decision, and ticks in a row with a fault, from which an agent is not healthy."""
-LEAST_SECONDS = 3.0
-
-
-class Health:
-    """Watch the loop from within.
-
-    Healthy is an agent that has decided for some node within three intervals, at least
-    three seconds, and whose last three ticks did not all meet a fault.
-
-    Parameters
-    ----------
-    pace
-        The loop's cadence.
-
-    Attributes
-    ----------
-    decided_at
-        When a node last decided, on the loop's clock; the start before that.
-    """
-
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
-        self.decided_at = pace.clock()
-        self._words = ""
-        self._fault_at = -math.inf
-        self._faulted = False
-        self._faulty_ticks = 0
-
-    def note_fault(self, words: str) -> None:
-        """Take note of what went wrong in the tick under way."""
-        self._words, self._fault_at, self._faulted = words, self._pace.clock(), True
-
-    def note_tick(self, *, decided: bool) -> None:
-        """Take note that a tick has ended, and whether any node decided in it."""
-        if decided:
-            self.decided_at = self._pace.clock()
-        self._faulty_ticks = self._faulty_ticks + 1 if self._faulted else 0
-        self._faulted = False
-
-    def fault_since(self, moment: float) -> str:
-        """Return the last fault where it came at `moment` or later, empty otherwise."""
-        return self._words if self._fault_at >= moment else ""
-
-    @property
-    def trouble(self) -> str:
-        """What is wrong, in one line; empty while the agent is healthy."""
-        silent = self._pace.clock() - self.decided_at
-        longest = max(LEAST_SECONDS, TICKS * self._pace.interval_seconds)
-        if (overdue := self._pace.overdue_seconds) >= longest:
-            return f"no tick for {overdue:.0f} s: the loop hangs"
-        if silent >= longest:
-            why = self.fault_since(self.decided_at) or "the source gives no telemetry"
-            return f"no decision for {silent:.0f} s: {why}"
-        if self._faulty_ticks >= TICKS:
-            return f"every tick faults: {self._words}"
-        return ""
 
 
 class Follower(Protocol):

@@ -1,8 +1,7 @@
 """The nodes that an agent decides for: one or thousands, each a `prontosched.pipeline.node.Node`.
 
 Covers: putting samples in the order of a node's metrics, giving a node other metrics without
-losing what it knew, stepping it, what is known of it afterwards, and which nodes there are.
-Files on disk are `prontosched.agent.store.state`.
+losing what it knew, stepping it, and what is known of it afterwards. Files are `prontosched.agent.store.state`.
 """
 
 from __future__ import annotations
@@ -71,19 +70,12 @@ COUNTS = ("embedding.features", "signal.features")
 
 
 class Schema:
-    """The metrics of one node, by name.
+    """The metrics of one node, by name and in its order.
 
     Metrics that a sample lacks become NaN, which a node takes as unknown; metrics it
     has beyond the schema are left out. Only when another set of metrics has come
-    `patience` times in a row is it taken to be there for good: a network card that
+    `patience` times in a row is it `settled`, there for good: a network card that
     flaps must not cost the node its memory.
-
-    Parameters
-    ----------
-    metrics
-        The names the node was built for, in its order.
-    patience
-        Samples in a row with one other set of metrics before it is `settled`.
 
     Examples
     --------
@@ -101,25 +93,31 @@ class Schema:
         self.missing: tuple[str, ...] = ()
         self.extra: tuple[str, ...] = ()
         self.settled: tuple[str, ...] | None = None
-        self._position = {name: i for i, name in enumerate(metrics)}
         self._seen: tuple[str, ...] = metrics
-        self._same = True
-        self._target: NDArray[np.intp] = np.arange(len(metrics))
-        self._origin: NDArray[np.intp] = np.arange(len(metrics))
+        # Where the shared metrics of a sample go to, and come from; None while they are all and in order.
+        self._places: tuple[NDArray[np.intp], NDArray[np.intp]] | None = None
         self._streak = 0
+        self._nice_at = _place(NICE, metrics)
+
+    def background(self, sample: Sample) -> float:
+        """Return the share of all CPUs in percent that low priority uses, 0 where that is not measured."""
+        if sample.metrics is not self._seen:
+            self._look(sample.metrics)
+        return 0.0 if self._nice_at is None else max(0.0, float(sample.vector[self._nice_at]))
 
     def align(self, sample: Sample) -> Array:
         """Return the sample's metrics in this schema's order, NaN where it has none."""
         if sample.metrics is not self._seen:
             self._look(sample.metrics)
-        if self._same:
+        if self._places is None:
             return sample.vector
         if self.missing or self.extra:  # another order of the same metrics needs no other node
             self._streak += 1
             if self._streak >= self.patience:
                 self.settled = self._seen[:MAX_METRICS]
+        target, origin = self._places
         y = np.full(len(self.metrics), np.nan)
-        y[self._target] = sample.vector[self._origin]
+        y[target] = sample.vector[origin]
         return y
 
     def _look(self, metrics: tuple[str, ...]) -> None:
@@ -129,13 +127,22 @@ class Schema:
         self._seen = metrics
         self._streak = 0
         self.settled = None
-        self._same = metrics == self.metrics
-        shared = [(self._position[name], i) for i, name in enumerate(metrics) if name in self._position]
-        self._target = np.array([to for to, _ in shared], dtype=np.intp)
-        self._origin = np.array([i for _, i in shared], dtype=np.intp)
-        present = set(metrics)
+        self._nice_at = _place(NICE, metrics)
+        position, present = {name: i for i, name in enumerate(self.metrics)}, set(metrics)
+        shared = [(position[name], i) for i, name in enumerate(metrics) if name in position]
+        target, origin = np.array(shared, dtype=np.intp).reshape(-1, 2).T
+        self._places = None if metrics == self.metrics else (target, origin)
         self.missing = tuple(name for name in self.metrics if name not in present)
-        self.extra = tuple(name for name in metrics if name not in self._position)
+        self.extra = tuple(name for name in metrics if name not in position)
+
+
+def _any_number(vector: Array) -> bool:
+    # Nearly always the first is one: then the others need not be looked at.
+    return bool(vector.size and math.isfinite(vector.item(0))) or bool(np.isfinite(vector).any())
+
+
+def _place(name: str, metrics: tuple[str, ...]) -> int | None:
+    return metrics.index(name) if name in metrics else None
 
 
 def known_share(old: Sequence[str], new: Sequence[str]) -> float:
@@ -151,13 +158,7 @@ def known_share(old: Sequence[str], new: Sequence[str]) -> float:
 
 
 def with_metrics(node: Node, metrics: Sequence[str]) -> Node:
-    """Return a node like `node` for `metrics`, warm for those it had.
-
-    Raises
-    ------
-    StateError
-        The node has no names for its metrics, or holds something that cannot be mapped.
-    """
+    """Return a node like `node` for `metrics`, warm for those it had; `StateError` where it cannot be mapped."""
     if node.metrics is None:
         raise StateError("a node must know the names of its metrics to change them, got none: start cold")
     old = list(node.metrics)
@@ -196,25 +197,10 @@ def expects(decision: Decision) -> bool:
     return bool(decision.contended or decision.probability >= LIKELY)
 
 
-def background(sample: Sample) -> float:
-    """Return the share of all CPUs in percent that low priority uses, 0 where that is not measured."""
-    if NICE not in sample.metrics:
-        return 0.0
-    found = float(sample.vector[sample.metrics.index(NICE)])
-    return found if found > 0.0 else 0.0
-
-
 class Rejection(NamedTuple):
-    """The last time a node's signal was raised.
+    """The last time a node's signal was raised, for so many `steps`; `time` is that of the last one.
 
-    Attributes
-    ----------
-    time
-        Clock time of its last timestep.
-    steps
-        Timesteps it has lasted.
-    evidence, vector
-        What the last of them was decided from, and the mean of their vectors, in which chance evens out.
+    `evidence` is what the last step was decided from, `vector` the mean over all steps, in which chance evens out.
     """
 
     time: float
@@ -229,14 +215,12 @@ class Rejection(NamedTuple):
 class LiveNode:
     """One node, built when its first sample tells the metrics, and the newest that is known of it.
 
+    Memory: that of `Node`, two more subspaces and the last rejection's vector.
+
     Parameters
     ----------
     build
         Makes a cold node for a list of metrics.
-    name
-        The node's name.
-    now
-        The agent's clock; the time of the last vector until there is one.
     tolerance, horizon
         What counts as contention in the signal's own record.
     patience
@@ -244,8 +228,6 @@ class LiveNode:
 
     Attributes
     ----------
-    decision
-        What the node decided last, or None before the first vector.
     seen_at, changed_at
         When its last vector came, and when its state last became another one, on the agent's clock.
     turned
@@ -258,10 +240,6 @@ class LiveNode:
         The node's place in the files.
     obeyed_until
         Until when someone has declared to obey its refusals, on the agent's clock.
-
-    Notes
-    -----
-    Memory: that of `Node`, two more subspaces and the last rejection's vector.
     """
 
     def __init__(
@@ -329,7 +307,7 @@ class LiveNode:
         `enforcing` tells the signal whether its refusals are obeyed, and what follows them is their effect.
         """
         self.turned = False
-        if not np.isfinite(sample.vector).any():
+        if not _any_number(sample.vector):
             return False
         if self.decision is None:
             self._begin(sample.metrics)
@@ -360,7 +338,7 @@ class LiveNode:
                 self.changed_at = now
         self.decision, self.seen_at = decision, now
         self.ready, self.utilisation = sample.ready, sample.utilisation
-        self.background = background(sample)
+        self.background = self.schema.background(sample)
         self.timestamp, self.notes = sample.timestamp, sample.notes
         self.record.note(raised, sample.ready)
         assert self.node.evidence is not None
@@ -413,13 +391,7 @@ class LiveNode:
         return fields
 
     def restore(self, fields: Mapping[str, Any]) -> str:
-        """Go on from what `state` returned; return a sentence on how far that goes.
-
-        Raises
-        ------
-        StateError
-            The fields are not of one node, or its bytes cannot be used.
-        """
+        """Go on from what `state` returned; return a sentence on how far that goes, or raise `StateError`."""
         if fields.get("form") != "one" or not isinstance(fields.get("node"), np.ndarray):
             raise StateError(f"expected the state of one node, got {fields.get('form')!r}: discard it")
         node = Node.from_bytes(fields["node"].tobytes())
@@ -495,19 +467,10 @@ class NodeTable:
     A node that sends nothing for a day, while others do, is forgotten. Restored nodes that
     have not been seen again are waited for as long, and not listed meanwhile.
 
-    Parameters
-    ----------
-    make
-        Makes a node by its name and the agent's clock.
-    name
-        What the agent is called while it knows no node.
-    tolerance
-        CPU Ready from which there is contention, for the tally.
-    gone_seconds, most
-        How long a silent node is kept, and how many nodes there may be.
-
     Attributes
     ----------
+    fallback_name
+        What the agent is called while it knows no node.
     changed
         Nodes whose signal was raised or lowered at the last timestep.
     left_out
@@ -592,21 +555,22 @@ class NodeTable:
         if self._time - self._swept_at >= SWEEP_SECONDS:
             self._forget_gone({sample.node for sample in samples})
 
-    def step(self, sample: Sample, now: float) -> None:
-        """Carry a sample to its node's decision."""
+    def step(self, sample: Sample, now: float) -> LiveNode | None:
+        """Carry a sample to its node's decision; return the node, None while it has none."""
         name = sample.node
         one = self._nodes.get(name) or self._unseen.get(name) or self._new(name, now)
         if one is None:
             self.left_out += 1
-            return
+            return None
         if not one.step(sample, now, enforcing=self.enforcing):
-            return
+            return self._nodes.get(name)
         if name not in self._nodes:
             self._nodes[name] = self._unseen.pop(name)
         one.heard = self._time
         if one.turned:
             self.changed.append(one)
         self.tally.add(one.raised, one.turned, one.ready, self._tolerance)
+        return one
 
     @property
     def groups(self) -> int:

@@ -1,8 +1,7 @@
 """Who waits for CPUs and who uses them, for a refusal's reason and for explanations.
 
-Covers: ranking what the source of this machine saw, in words and as plain values. Names are data that users
-made: printable, bounded, and hashed or left out where they are private. They are in the node's own answers
-and never in what the federation and gates pass on.
+Names are data that users made: printable, bounded, and hashed or left out where they are private. They are in
+the node's own answers and never in what the federation and gates pass on.
 """
 
 from __future__ import annotations
@@ -23,19 +22,9 @@ LEAST_CPUS, LEAST_SHARE = 0.1, 0.1
 
 
 class Offenders:
-    """The consumers of CPUs on the machine that a source reads.
+    """The consumers of CPUs on the machine that a source reads, where it reads it thread by thread.
 
-    Parameters
-    ----------
-    source
-        Only one that reads this machine thread by thread knows them.
-    naming
-        `names`, `hashed` (eight digits, the same until the agent restarts) or `off`.
-
-    Attributes
-    ----------
-    words
-        The foremost in half a sentence, empty where nobody waits; made once a timestep.
+    `naming` is `names`, `hashed` (eight digits, the same until the agent restarts) or `off`.
     """
 
     def __init__(self, source: Source, naming: Naming = "names") -> None:

@@ -1,8 +1,6 @@
 """What decisions were worth so far: counts of an agent, the record of a signal, and of probes on its machine.
 
-Covers: streaming counts against CPU Ready as it turned out, how long contentions last, and
-the slowdown of probes by the state they started in. Scores of whole traces with intervals
-are in `prontosched.evaluation`.
+Scores of whole traces, with intervals, are in `prontosched.evaluation`.
 """
 
 from __future__ import annotations
@@ -49,19 +47,7 @@ def plain(value: Any) -> Any:
 
 @dataclass(slots=True)
 class DecisionCounts:
-    """Counts over all nodes since the agent started.
-
-    Attributes
-    ----------
-    decisions, raised
-        Decisions made, and those that raised the signal.
-    flips
-        Times a node went from accepting to rejecting or back.
-    ready_count, ready_sum, ready_max
-        CPU Ready where it was known.
-    contended
-        Timesteps with CPU Ready at the tolerance or above.
-    """
+    """Counts over all nodes since the agent started; `contended` is timesteps at the tolerance or above."""
 
     decisions: int = 0
     raised: int = 0
@@ -95,15 +81,8 @@ class DecisionCounts:
 
 
 class ContentionLengths:
-    """How long a node's contentions last, in timesteps.
+    """How long a node's contentions last, in timesteps; `calm` ones below the tolerance end one.
 
-    Parameters
-    ----------
-    calm
-        Timesteps below the tolerance that end a contention.
-
-    Notes
-    -----
     Memory: the last 64 lengths.
 
     Examples
@@ -152,22 +131,9 @@ class ContentionLengths:
 class Figures(NamedTuple):
     """The record in numbers; NaN where nothing has happened yet that could tell.
 
-    Attributes
-    ----------
-    timesteps
-        Decisions counted.
-    downtime
-        Share of timesteps with the signal raised.
-    contentions
-        Times CPU Ready rose to the tolerance or above.
-    preceded
-        Share of those with a raise in the horizon before them.
-    lead_timesteps
-        Mean distance from the first such raise to the contention.
-    precision
-        Share of raised timesteps with contention then or within the horizon.
-    coin_preceded, coin_precision
-        What a coin with the same downtime would reach.
+    `preceded` is the share of contentions with a raise in the horizon before them, `lead_timesteps` the mean
+    distance from the first such raise, `precision` the share of raised timesteps with contention then or within the
+    horizon. Beside them stands what a coin with the same downtime would reach.
     """
 
     timesteps: int
@@ -183,16 +149,8 @@ class Figures(NamedTuple):
 class TrackRecord:
     """Hold each decision until its horizon has passed, then count how it turned out.
 
-    Parameters
-    ----------
-    tolerance
-        CPU Ready from which there is contention, in percent per CPU.
-    horizon
-        Timesteps a raise may come before the contention it warns of.
-
-    Notes
-    -----
-    Memory: `horizon` booleans, the lengths of the last contentions and ten numbers.
+    `tolerance` is the CPU Ready from which there is contention, in percent per CPU; a raise may come `horizon`
+    timesteps before the contention that it warns of. Memory: `horizon` booleans and the last contentions.
 
     Examples
     --------
@@ -283,16 +241,8 @@ def record_shown(
 ) -> dict[str, Any]:
     """Return a record as people and programs see it: figures that so few events cannot carry are NaN.
 
-    Parameters
-    ----------
-    standing
-        What the signal itself keeps (`prontosched.signals.record.SignalFigures`), where it does.
-    record
-        What the agent counted, where it counts.
-
-    Returns
-    -------
-        The figures, the signal's own under `signal`, and under `words` what they say or what is missing.
+    What the agent counted is in `record`, what the signal itself keeps (`prontosched.signals.record.SignalFigures`)
+    in `standing`, which is shown under `signal`. `words` says what they come to, or what is missing.
     """
     found: dict[str, Any] = {"horizon": horizon}
     words = ""
@@ -351,16 +301,8 @@ def _ratio(part: int, whole: int) -> float:
 class StateProbes:
     """What probes found that started in one state.
 
-    Attributes
-    ----------
-    counts
-        Probes by slowdown, up to each of `BOUNDS` and above.
-    stretches
-        Runs of probes that followed one another in this state.
-
-    Notes
-    -----
-    Memory: 17 numbers.
+    `counts` has them by slowdown, up to each of `BOUNDS` and above; `stretches` are runs of probes that followed one
+    another in this state.
     """
 
     FIELDS = ("count", "total", "stretches", "squares", "crosses", "sizes", "open_count", "open_total")
@@ -423,10 +365,6 @@ class StateProbes:
 
 class ProbeRecord:
     """Slowdown of probes by the state that they started in.
-
-    Notes
-    -----
-    Memory: 17 numbers for each of three states.
 
     Examples
     --------

@@ -17,7 +17,7 @@ from pathlib import Path
 from prontosched.agent.answer import slowdown
 from prontosched.agent.config import TOLERANCE, local_source, make_nodes
 from prontosched.agent.jobs import Announced
-from prontosched.agent.nodes import NodeTable, background, expects
+from prontosched.agent.nodes import NodeTable, expects
 from prontosched.agent.store import make_private
 from prontosched.agent.store.state import read_state
 from prontosched.errors import ProntoError, StateError
@@ -86,7 +86,7 @@ def look(
                 ready.append(samples[0].ready)
             if samples and samples[0].utilisation == samples[0].utilisation:
                 used.append(samples[0].utilisation)
-                low.append(background(samples[0]))
+                low += [node.background for node in nodes]
             if time.monotonic() - begin >= seconds:
                 break
             time.sleep(every)

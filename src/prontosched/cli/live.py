@@ -15,11 +15,11 @@ from typing import Any, TextIO
 import click
 
 from prontosched.agent.config import local_source, make_access, make_agent, source_of
-from prontosched.agent.explain import drivers_now
+from prontosched.agent.followers import ChangeLog
 from prontosched.agent.http.server import run, summary
-from prontosched.agent.logs import ChangeLog, log_to_stderr
+from prontosched.agent.logs import log_to_stderr
 from prontosched.agent.loop import Agent
-from prontosched.agent.status import status
+from prontosched.agent.views import drivers_now, status
 from prontosched.cli.options import COLOURS, lasting, settings_of
 from prontosched.dashboard.app import routes
 

@@ -1,7 +1,6 @@
-"""HTTP: answers, announcements, and everything a page needs.
+"""HTTP: what a request may carry, routes and their answers. Who may ask is `prontosched.agent.http.auth`.
 
-Covers: what a request may carry, routes and their answers, and the OpenAPI description, which
-is the file `openapi.json`. Who may ask is `prontosched.agent.http.auth`. Pages are mounted from outside.
+The OpenAPI description is the file `openapi.json`. Pages are mounted from outside.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from prontosched.agent import status as views
+from prontosched.agent import views
 from prontosched.agent.answer import Answer
-from prontosched.agent.explain import explanation
 from prontosched.agent.http.auth import JOBS_PATH, Access, announcer, guard
 from prontosched.agent.http.connections import keep_while_answering
 from prontosched.agent.http.metrics import CONTENT_TYPE, exposition
@@ -50,6 +48,8 @@ NODE_CHARACTERS = 256
 JOB_FIELDS = frozenset(("id", "cpus", "ttl", "node", "if_accepted", "if_uncontended", "pid"))
 _ID = re.compile(ID_PATTERN)
 MOST_CACHED = 4096
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+JSON_HEADERS = {"Content-Type": "application/json", **HEADERS}
 MAX_NODES = 1000
 
 
@@ -179,21 +179,15 @@ def _refuse_constant(name: str) -> None:
 
 class _Encoded(NamedTuple):
     version: int
-    encoded_at: float
-    age: float
+    seen_at: float
     until: float
     head: bytes
-    tail: bytes
 
 
 class AnswerCache:
-    """The last answer of each node, ready to be sent again.
+    """The last answer of each of at most `MOST_CACHED` nodes, encoded.
 
     Between two timesteps an answer changes in nothing but its age, until it is too old to count.
-
-    Notes
-    -----
-    Memory: a few hundred bytes for each of at most `MOST_CACHED` nodes.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -205,27 +199,19 @@ class AnswerCache:
         now = self._agent.pace.clock()
         held = self._held.get(node)
         if held is None or held.version != self._agent.version or now > held.until:
-            held = self._encode(node)
-        return b"%s%.6f%s" % (held.head, held.age + now - held.encoded_at, held.tail)
+            held = self._encode(node, now)
+        return b"%s%.6f}" % (held.head, now - held.seen_at)
 
-    def _encode(self, node: str | None) -> _Encoded:
-        version, now = self._agent.version, self._agent.pace.clock()
-        found = self._agent.answer(node)
-        plain = found.as_json()
-        del plain["age_seconds"]
-        left = self._agent.silence.valid_seconds - found.age_seconds
-        held = _Encoded(
-            version,
-            now,
-            found.age_seconds,
-            # Once it is stale its reason counts the seconds, so that it is made anew each time.
-            now + left if left > 0 and not found.stale else now,
-            _JSON.encode(plain).encode()[:-1] + b',"age_seconds":',
-            b"}",
-        )
+    def _encode(self, node: str | None, now: float) -> _Encoded:
+        version, found = self._agent.version, self._agent.answer(node)
+        fields = found.as_json()
+        del fields["age_seconds"]
+        # Once it is stale its reason counts the seconds, so that it is made anew each time.
+        left = 0.0 if found.stale else self._agent.silence.valid_seconds - found.age_seconds
+        head = _encode(fields)[:-1] + b',"age_seconds":'
         if len(self._held) >= MOST_CACHED:
             self._held.clear()
-        self._held[node] = held
+        held = self._held[node] = _Encoded(version, now - found.age_seconds, now + left, head)
         return held
 
 
@@ -284,17 +270,17 @@ async def home(request: web.Request) -> web.Response:
 
 
 async def decision(request: web.Request) -> web.Response:
-    """Answer "may I send a job here?"."""
-    names = ("node", "horizon", "enforcing")
-    node = query_node(request, names) if request.query_string else None
-    if request.query_string and query_flag(query(request, names), "enforcing"):
-        agent = request.app[AGENT]
-        _of_node(lambda: agent.note_enforcing(agent.known(node).name))
-    if "horizon" not in request.query:
-        body = _of_node(lambda: request.app[ANSWERS].decision(node))
-        return web.Response(body=body, content_type="application/json")
-    steps = query_whole(query(request, names), "horizon", 1, least=1, most=MAX_HORIZON)
-    return answer_json(_of_node(lambda: views.decision_within(request.app[AGENT], node, steps)))
+    """Answer "may I send a job here?"; the plain question is asked more than any other, and parsed least."""
+    app, node = request.app, None
+    if request.query_string:
+        agent, names = app[AGENT], ("node", "horizon", "enforcing")
+        node, values = query_node(request, names), query(request, names)
+        if query_flag(values, "enforcing"):
+            _of_node(lambda: agent.note_enforcing(agent.known(node).name))
+        if "horizon" in values:
+            steps = query_whole(values, "horizon", 1, least=1, most=MAX_HORIZON)
+            return answer_json(_of_node(lambda: views.decision_within(agent, node, steps)))
+    return web.Response(body=_of_node(lambda: app[ANSWERS].decision(node)), headers=JSON_HEADERS)
 
 
 async def status(request: web.Request) -> web.Response:
@@ -330,7 +316,7 @@ async def explain(request: web.Request) -> web.Response:
     """Tell what a node's directions are made of and what drove its last rejection."""
     node = query_node(request)
     agent = request.app[AGENT]
-    return answer_json(_of_node(lambda: explanation(agent, node)))
+    return answer_json(_of_node(lambda: views.explanation(agent, node)))
 
 
 async def federation(request: web.Request) -> web.Response:
@@ -484,7 +470,7 @@ async def openapi(request: web.Request) -> web.Response:
 
 def answer_json(value: Mapping[str, Any], status: int = 200) -> web.Response:
     """Return one JSON object."""
-    return web.Response(body=_encode(value), status=status, content_type="application/json")
+    return web.Response(body=_encode(value), status=status, headers=JSON_HEADERS)
 
 
 @web.middleware
@@ -507,8 +493,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.setdefault("Cache-Control", "no-store")
-    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
 
 
 def _encode(value: Mapping[str, Any]) -> bytes:

@@ -1,8 +1,4 @@
-"""Who may ask: loopback freely, anyone else with a token over TLS; and who may announce jobs.
-
-Covers: what must hold before the agent listens, what is checked at every request, and who is at
-the other end of the socket for jobs.
-"""
+"""Who may ask: loopback freely, anyone else with a token over TLS; and who may announce jobs."""
 
 from __future__ import annotations
 
@@ -36,21 +32,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where to listen and what to ask of whoever comes.
+    """Where to listen and what to ask of whoever comes: beyond loopback, a token and TLS.
 
-    Attributes
-    ----------
-    host, port
-        Address to listen on; port 0 takes any free one.
-    token
-        Needed with every request, as a bearer or as the password of basic authentication.
-    tls
-        Certificate and key, ready for use.
-
-    Raises
-    ------
-    SettingsError
-        The address is beyond loopback and there is no token or no TLS.
+    The token is a bearer's or the password of basic authentication. Port 0 takes any free one.
 
     Examples
     --------

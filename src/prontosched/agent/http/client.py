@@ -1,7 +1,4 @@
-"""Ask an agent from the command line, without an event loop.
-
-Covers: finding the agent of this machine, its decision, and announcing a job.
-"""
+"""Ask an agent from the command line, without an event loop."""
 
 from __future__ import annotations
 
@@ -48,16 +45,8 @@ class _SocketConnection(http.client.HTTPConnection):
 class Client:
     """One agent, by its address.
 
-    Parameters
-    ----------
-    url
-        Where it answers.
-    token
-        Sent with every request, where the agent wants one.
-    certificate
-        File with the certificate authority that signed the agent's, where the system does not know it.
-    folders
-        Where its socket for jobs may lie. With one jobs are announced there, unless there is a token.
+    `certificate` is the authority that signed the agent's, where the system does not know it. Jobs are announced over
+    the socket in one of `folders`, unless there is a token.
     """
 
     def __init__(
@@ -104,10 +93,7 @@ class Client:
     ) -> tuple[bool, dict[str, Any]]:
         """Announce a job, on the only node or the one named; return whether it counts, and the answer it met.
 
-        Raises
-        ------
-        NotAllowedError
-            The agent has no socket that this user can reach, and there is no token.
+        `NotAllowedError` where the agent has no socket that this user can reach, and there is no token.
         """
         body: dict[str, Any] = {"id": job, "cpus": cpus, "ttl": ttl, "if_uncontended": if_uncontended}
         if pid is not None:
@@ -182,12 +168,7 @@ def find_agent(
 ) -> Client | None:
     """Return the agent at `url`, or the one of this machine, or None where none answers.
 
-    `none` for `url` asks nobody.
-
-    Raises
-    ------
-    UnreachableError
-        `url` was given and nobody answers there.
+    `none` for `url` asks nobody; where another is given and nobody answers, `UnreachableError`.
     """
     if url == "none":
         return None

@@ -1,8 +1,4 @@
-"""How many may be connected at once: idle connections make room for those who ask.
-
-Covers: the bound on connections, in all and of one peer, the longest that one may be idle, and the
-descriptors that stay free for the machine's own files.
-"""
+"""How many may be connected at once: idle connections make room for those who ask."""
 
 from __future__ import annotations
 
@@ -38,19 +34,10 @@ def raise_descriptors() -> int:
 
 
 class Connections:
-    """The open connections of one server, the longest idle first.
+    """The open connections of one server, the longest idle first, bounded in all and for one peer.
 
     A connection beyond the bound takes the place of the one that has been idle the longest, so that
     who asks is always answered, however many only hold a connection open.
-
-    Parameters
-    ----------
-    most, most_of_peer
-        In all, and of one peer.
-
-    Notes
-    -----
-    Memory: at most `most` connections.
     """
 
     def __init__(self, most: int = MOST_CONNECTIONS, most_of_peer: int = MOST_OF_PEER) -> None:
@@ -160,17 +147,7 @@ async def keep_while_answering(request: web.Request, handler: Handler) -> web.St
 
 
 class BoundedSite(web.BaseSite):
-    """A place to listen whose connections are bounded.
-
-    Parameters
-    ----------
-    runner
-        What answers.
-    connections
-        Counts them.
-    listen
-        Opens the port or the socket, given what makes a connection.
-    """
+    """A place to listen whose connections are bounded; `listen` opens it, given what makes a connection."""
 
     __slots__ = ("_connections", "_listen")
 

@@ -18,10 +18,6 @@ class Events:
 
     One who watches too slowly loses the oldest events, never anyone's time. Maps of all
     nodes are remembered of the newest event only: a thousand numbers each would add up.
-
-    Notes
-    -----
-    Memory: `REMEMBERED` events, and `WAITING` references for each of at most `MAX_WATCHERS`.
     """
 
     def __init__(self) -> None:
@@ -37,10 +33,7 @@ class Events:
     def watch(self) -> asyncio.Queue[Mapping[str, Any] | None]:
         """Return a queue of the events to come; None in it means that there will be no more.
 
-        Raises
-        ------
-        OverflowError
-            `MAX_WATCHERS` watch already.
+        `OverflowError` where `MAX_WATCHERS` watch already.
         """
         if len(self._watchers) >= MAX_WATCHERS:
             raise OverflowError(f"at most {MAX_WATCHERS} may watch at once: close another page first")

@@ -1,9 +1,7 @@
 """What Prometheus collects: `/metrics`.
 
-Covers: names, help and values. They are made at the moment of asking from what the
-agent knows, so that a metric can never disagree with `/v1/status`. Names follow the
-conventions of Prometheus: one unit per metric, base units, ratios from 0 to 1. Names of the
-release before are served once more, with a help text that starts with "Deprecated".
+Values are made at the moment of asking from what the agent knows, so that a metric can never disagree
+with `/v1/status`. Names follow the conventions of Prometheus: one unit per metric, base units, ratios from 0 to 1.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from prontosched.agent.answer import Answer
 from prontosched.agent.loop import STATES, Agent
 from prontosched.agent.nodes import LiveNode
 from prontosched.agent.record import BOUNDS
-from prontosched.agent.status import package_version, record_figures
+from prontosched.agent.views import package_version, record_figures
 from prontosched.telemetry.linux.ready import CpuReady
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -98,29 +96,10 @@ _PER_NODE: tuple[tuple[str, str, Callable[[Answer], float]], ...] = (
     ("pronto_announced_cpus", "CPUs announced and not yet seen.", lambda found: found.announced_cpus),
 )
 
-# Per node under their old names, of the release before.
-_OLD_PER_NODE: tuple[tuple[str, str, Callable[[Answer], float]], ...] = (
-    (
-        "pronto_cpu_ready_percent",
-        "Deprecated: use pronto_cpu_ready_ratio.",
-        lambda found: found.cpu_ready_percent,
-    ),
-    (
-        "pronto_expected_cpu_ready_percent",
-        "Deprecated: use pronto_expected_cpu_ready_ratio.",
-        lambda found: math.nan if found.stale else found.expected_ready,
-    ),
-    (
-        "pronto_cpu_utilisation_percent",
-        "Deprecated: use pronto_cpu_utilisation_ratio.",
-        lambda found: found.utilisation_percent,
-    ),
-)
-
 
 def _nodes(agent: Agent) -> Iterator[Metric]:
     answers = [agent.answer(name) for name in agent.nodes.names or [agent.nodes.fallback_name]]
-    for name, text, value_of in (*_PER_NODE, *_OLD_PER_NODE):
+    for name, text, value_of in _PER_NODE:
         family = GaugeMetricFamily(name, text, labels=["node"])
         for found in answers:
             if not math.isnan(value := float(value_of(found))):
@@ -149,13 +128,10 @@ def _waiting(agent: Agent) -> Iterator[Metric]:
     if isinstance(ready, CpuReady):
         text = "Waiting for CPUs, per CPU. CPU Ready is normal, unseen and steal."
         family = GaugeMetricFamily("pronto_waiting_ratio", text, labels=["part"])
-        text = "Deprecated: use pronto_waiting_ratio."
-        old = GaugeMetricFamily("pronto_waiting_percent", text, labels=["part"])
         for part, value in ready.parts().items():
             if not math.isnan(value):
                 family.add_metric([part], value / 100.0)
-                old.add_metric([part], value)
-        yield from (family, old)
+        yield family
 
 
 def _probes(node: LiveNode) -> Iterator[Metric]:
@@ -225,30 +201,26 @@ _SIGNAL = {
 }
 
 
+_RECORD = {
+    "preceded": ("preceded_ratio", "Share of contentions with a raise in the horizon before."),
+    "precision": ("precision_ratio", "Share of raises with contention within the horizon."),
+    "lead_timesteps": ("lead_timesteps", "Mean timesteps from raise to contention."),
+    "coin_preceded": ("coin_preceded_ratio", "What a coin of equal downtime would precede."),
+    "coin_precision": ("coin_precision_ratio", "What a coin would have for precision."),
+}
+
+
 def _record(node: LiveNode) -> Iterator[Metric]:
     figures = record_figures(node)
     yield CounterMetricFamily(
         "pronto_contentions", "Times CPU Ready rose to the tolerance.", value=figures["contentions"]
     )
-    for name, text, key in (
-        ("preceded_ratio", "Share of contentions with a raise in the horizon before.", "preceded"),
-        ("precision_ratio", "Share of raises with contention within the horizon.", "precision"),
-        ("lead_timesteps", "Mean timesteps from raise to contention.", "lead_timesteps"),
-        ("coin_preceded_ratio", "What a coin of equal downtime would precede.", "coin_preceded"),
-        ("coin_precision_ratio", "What a coin would have for precision.", "coin_precision"),
-    ):
-        if figures[key] is not None:
-            yield _gauge(f"pronto_record_{name}", text, figures[key])
-    if "signal" in figures:
-        text = "Deprecated: use pronto_signal_recall_ratio and the others of that beginning."
-        family = GaugeMetricFamily("pronto_signal_record", text, labels=["figure"])
-        for figure, value in figures["signal"].items():
-            if value is not None:
-                family.add_metric([figure], float(value))
-                if figure in _SIGNAL:
-                    name, text = _SIGNAL[figure]
-                    yield _gauge(f"pronto_signal_{name}", text, float(value))
-        yield family
+    for figure, (name, text) in _RECORD.items():
+        if figures[figure] is not None:
+            yield _gauge(f"pronto_record_{name}", text, figures[figure])
+    for figure, (name, text) in _SIGNAL.items():
+        if (value := figures.get("signal", {}).get(figure)) is not None:
+            yield _gauge(f"pronto_signal_{name}", text, float(value))
 
 
 def _disk(agent: Agent) -> Iterator[Metric]:
@@ -292,15 +264,9 @@ _FOLLOWERS: dict[tuple[str, str], tuple[str, str]] = {
 
 
 def _followers(agent: Agent) -> Iterator[Metric]:
-    text = "Deprecated: use the metrics that start with pronto_gate_, pronto_federation_ and pronto_probe."
-    old = GaugeMetricFamily("pronto_follower", text, labels=["follower", "name"])
     for follower in agent.followers:
         for name, value in follower.status().items():
-            if not isinstance(value, int | float) or not math.isfinite(value):
-                continue
-            old.add_metric([follower.name, name], float(value))
-            if (follower.name, name) in _FOLLOWERS:
-                metric, text = _FOLLOWERS[follower.name, name]
+            metric, text = _FOLLOWERS.get((follower.name, name), ("", ""))
+            if metric and isinstance(value, int | float) and math.isfinite(value):
                 kind = CounterMetricFamily if metric.endswith("_total") else GaugeMetricFamily
                 yield kind(f"pronto_{metric}", text, value=float(value))
-    yield old

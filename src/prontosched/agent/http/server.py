@@ -1,8 +1,4 @@
-"""Run an agent with its port until it is told to stop, and say how it went.
-
-Covers: opening and closing the port, signals, the order of starting and stopping, and the
-summary at the end.
-"""
+"""Run an agent with its port until it is told to stop, and say how it went."""
 
 from __future__ import annotations
 
@@ -33,7 +29,6 @@ from prontosched.agent.http.connections import (
 from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import LiveNode
 from prontosched.agent.record import DecisionCounts
-from prontosched.agent.status import record_figures
 from prontosched.agent.store import (
     default_folder,
     remove_address,
@@ -41,6 +36,7 @@ from prontosched.agent.store import (
     socket_name,
     write_address,
 )
+from prontosched.agent.views import record_figures
 from prontosched.errors import ProntoError
 
 LOG = logging.getLogger("prontosched.agent")
@@ -60,14 +56,8 @@ def run(
 ) -> None:
     """Run until a signal, the end of the source, or `seconds` have passed.
 
-    Parameters
-    ----------
-    next_free
-        Take the next free port where the wanted one is taken.
-    extra
-        Gives more routes, such as pages, for an agent.
-    started
-        Called with the address once it answers.
+    With `next_free`, take the next free port where the wanted one is taken. `extra` gives more routes, such as pages;
+    `started` is called with the address once it answers.
     """
     # A source's thread would otherwise keep the loop waiting for 5 ms at a time.
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -183,15 +173,7 @@ NEXT_PORTS = 50
 
 
 class Server:
-    """The agent's HTTP server.
-
-    Attributes
-    ----------
-    url
-        Where it answers, once started.
-    socket
-        Where users of this machine announce jobs, None where that cannot be.
-    """
+    """The agent's HTTP server, and the socket where users of this machine announce jobs, where there can be one."""
 
     def __init__(self, agent: Agent, access: Access, extra: Iterable[web.AbstractRouteDef] = ()) -> None:
         self.access = access
@@ -208,13 +190,7 @@ class Server:
         self._users = Connections(min(MOST_CONNECTIONS, half) // 4, MOST_OF_PEER // 4)
 
     async def start(self, *, next_free: bool = False) -> str:
-        """Listen; with `next_free`, on the next port that nobody has. Return the address.
-
-        Raises
-        ------
-        ProntoError
-            The port is taken, or may not be used.
-        """
+        """Listen; with `next_free`, on the next port that nobody has. Return the address."""
         await self._runner.setup()
         ports = [self.access.port]
         if next_free and self.access.port:

@@ -48,13 +48,7 @@ def _home() -> str:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only this user may enter; one that belongs to someone else is refused.
-
-    Raises
-    ------
-    PermissionError
-        The folder is a link, or another user's.
-    """
+    """Make a folder that only this user may enter; `PermissionError` for a link or another user's."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = os.lstat(folder)
     link = stat.S_ISLNK(found.st_mode)

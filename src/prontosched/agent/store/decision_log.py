@@ -1,9 +1,7 @@
 """Decisions of the last days, in SQLite, bounded by age and by size.
 
-Covers: single decisions, one downsampled table of minutes and ten minutes for longer ranges
-and for many nodes, and reading both back at any width. Calls block: the agent writes in one
-thread and reads in another, so that no question keeps anything from being written. A disk that
-is full costs the log some rows, never the agent a tick.
+Single decisions, and one downsampled table of minutes and ten minutes for longer ranges and for many nodes. Calls
+block: the agent writes in one thread and reads in another, so that no question keeps anything from being written.
 """
 
 from __future__ import annotations
@@ -88,18 +86,9 @@ CLOSED_LEVEL = 9
 class DecisionRow(NamedTuple):
     """One decision as it is kept; NaN is kept as null.
 
-    Attributes
-    ----------
-    raised
-        What the signal said.
-    accept
-        What the node answered, announced jobs and missing telemetry considered.
-    directions
-        Projections and their spikes, as `pack` makes them.
-    contended
-        Whether it was held open although contention was expected.
-    level
-        What the gate did: 0 nothing, 1 to 4 ranked the node after calm ones, `CLOSED_LEVEL` closed it.
+    `raised` is what the signal said, `accept` what the node answered, `contended` whether it was held open although
+    contention was expected. `directions` is what `pack` made of projections and spikes. `level` is what the gate did: 0 nothing,
+    1 to 4 ranked the node after calm ones, `CLOSED_LEVEL` closed it.
     """
 
     time: float
@@ -123,9 +112,6 @@ class Lineages:
     A direction begins anew when the node does, when the number of directions changes, when
     its sign turns, or when it lies more than 60 degrees from where it began. Through such a
     moment no line may be drawn. A node that was warm when first met goes on from before.
-
-    Notes
-    -----
     Memory: two subspaces for each of at most `MOST` nodes; of more the first met are met anew.
     """
 
@@ -305,18 +291,9 @@ class Bucket:
 class DecisionLog:
     """A bounded table of decisions, and of what they come to in each minute and each ten minutes.
 
-    Parameters
-    ----------
-    path
-        The SQLite file; a damaged one is set aside as `.corrupt` and begun anew.
-    max_age_seconds, max_bytes
-        Rows older than the first go, and the oldest tenth goes when the file nears the second;
-        its journal takes up to a megabyte beside it.
-
-    Notes
-    -----
-    Memory: at most `MAX_WAITING_ROWS` rows that a full disk kept from being written, and two
-    buckets per node.
+    Rows older than `max_age_seconds` go, and the oldest tenth when the file nears `max_bytes`; its journal takes up to
+    a megabyte beside it. A damaged file is set aside as `.corrupt` and begun anew. Memory: at most `MAX_WAITING_ROWS`
+    rows that a full disk kept from being written, and two buckets per node.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """What survives a restart, in a file for each group of nodes, and the thread that writes it.
 
-Covers: where files lie, the lock against a second agent, atomic replacement, what happens to a
-file that cannot be read, and when which group is saved. Bytes are those of `prontosched.codec`.
+Bytes are those of `prontosched.codec`.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from prontosched import codec
+from prontosched.agent.background import Background
 from prontosched.agent.nodes import NodeTable
-from prontosched.agent.reader import Background
 from prontosched.agent.store import make_private, write_whole
 from prontosched.agent.store.decision_log import DecisionLog, DecisionRow
 from prontosched.errors import NewerStateError, StateError
@@ -35,16 +34,8 @@ LOG = logging.getLogger("prontosched.agent")
 class StateFiles:
     """The state of an agent's nodes, a file for each group, that no two agents use at once.
 
-    Parameters
-    ----------
-    folder, name
-        The first group is `<name>.state`; beside it lie `.lock`, while in use, and `.corrupt`, when
-        one had to be set aside. The other groups are in the folder `<name>.nodes`.
-
-    Raises
-    ------
-    StateError
-        The folder cannot be made, or another agent holds the lock.
+    The first group is `<name>.state`; beside it lie `.lock`, while in use, and `.corrupt`, when one had to be set
+    aside. The other groups are in the folder `<name>.nodes`.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -94,12 +85,8 @@ class StateFiles:
     def load(self) -> tuple[list[dict[str, Any]], str]:
         """Return what was saved, file by file, the oldest first, and a sentence on what was found.
 
-        A file that is truncated, altered or not ours is set aside as `.corrupt`.
-
-        Raises
-        ------
-        NewerStateError
-            A file is from a newer version.
+        A file that is truncated, altered or not ours is set aside as `.corrupt`; one from a newer version is
+        left alone and raises `NewerStateError`.
         """
         found: list[dict[str, Any]] = []
         message = "starting cold: there is no saved state yet"
@@ -170,13 +157,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def set_aside(path: Path, error: Exception) -> str:
-    """Move a file that cannot be used out of the way, and say so; one from a newer version stays.
-
-    Raises
-    ------
-    NewerStateError
-        `error` says that the file is from a newer version.
-    """
+    """Move a file that cannot be used out of the way, and say so; raise again where it is from a newer version."""
     if isinstance(error, NewerStateError):
         raise NewerStateError(f"{path}: {error}") from error
     aside = _beside(path, ".corrupt")
@@ -210,24 +191,8 @@ class Disk:
 
     One write is under way at a time; what comes meanwhile waits in memory, the
     decisions in a bounded buffer, the state not at all (the next save has it). State is
-    saved in groups of nodes, about one group in ten seconds, in turn.
-
-    Parameters
-    ----------
-    folder
-        Made if need be. Holds `<name>.state` with the first nodes, its lock, `<name>.nodes` with
-        the others, and `<name>.decisions.sqlite`.
-    name
-        What the files are named after.
-    every_timesteps, every_seconds
-        A group is saved again after so many timesteps and seconds at the earliest.
-
-    Attributes
-    ----------
-    saves, save_errors
-        State saved, and failed to be.
-    last_error
-        The last failure in words; empty after the next success.
+    saved in groups of nodes, about one group in ten seconds, in turn; each again after so many
+    timesteps and seconds at the earliest.
     """
 
     def __init__(
@@ -274,15 +239,7 @@ class Disk:
             del self._many[: max(0, len(self._many) - MOST_WAITING_MANY)]
 
     async def save(self, nodes: NodeTable, wall: float, give_way: Callable[[], Awaitable[None]]) -> None:
-        """Write what it is time for: groups of nodes, and decisions that wait.
-
-        Parameters
-        ----------
-        wall
-            Seconds since 1970.
-        give_way
-            Awaited between two nodes, so that others can run.
-        """
+        """Write what it is time for: groups of nodes, and decisions that wait; `give_way` between two nodes."""
         if self._busy:
             return
         if due := self._due(nodes.groups):
@@ -313,10 +270,7 @@ class Disk:
     async def read(self, work: Callable[[DecisionLog], Any]) -> Any:
         """Ask the log in a thread for that, once what waits to be written is; saving never waits for it.
 
-        Raises
-        ------
-        OverflowError
-            `MOST_READS` are asking already.
+        `OverflowError` where `MOST_READS` are asking already.
         """
         if self._reads >= MOST_READS:
             raise OverflowError(f"at most {MOST_READS} may read the decision log at once, got one more: wait")

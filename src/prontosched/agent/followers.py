@@ -1,0 +1,309 @@
+"""What is told of every tick beside the federation: gate, probe, service manager, log of changes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from prontosched.agent.loop import Agent
+from prontosched.agent.record import plain
+from prontosched.agent.store.decision_log import CLOSED_LEVEL
+from prontosched.gates.controller import Controller, vetoes
+from prontosched.gates.gate import Gate, LeaseTable, Verdict, chance
+from prontosched.gates.policy import Rules
+from prontosched.gates.preference import CONTENDED
+from prontosched.telemetry.probe import Probe, Probed, runs_on
+from prontosched.telemetry.source import Source
+
+LOG = logging.getLogger("prontosched.agent")
+SUMS = ("refusals", "withheld", "rankings", "errors", "refused_seconds")
+# Of more nodes only those whose signal turned are looked at for the log, and so many lines written a timestep.
+EVERY_STATE, MOST_LINES = 16, 20
+
+
+class GateFollower:
+    """Hand every answer to a controller of its node, which calls the scheduler in a thread of its own.
+
+    `name_of` gives a node's name at the scheduler; `leases` is permission to refuse from the bus.
+    """
+
+    name = "gate"
+
+    def __init__(
+        self,
+        gate: Gate,
+        rules: Rules,
+        *,
+        name_of: Callable[[str], str] = lambda name: name.rpartition("/")[2],
+        leases: LeaseTable | None = None,
+    ) -> None:
+        self.gate = gate
+        self.rules = rules
+        self._name_of = name_of
+        self._leases = leases
+        self._controllers: dict[str, Controller] = {}
+        self._beyond = 0
+        # Sums over nodes that have left.
+        self._left = dict.fromkeys(SUMS, 0.0)
+
+    async def follow(self, agent: Agent) -> None:
+        """Hand over the answers of all nodes."""
+        now, beyond, why = agent.wall(), 0, ""
+        for node in list(agent.nodes):
+            name = node.name
+            found = agent.answer(name, own=True)
+            if name not in self._controllers:
+                self._controllers[name] = Controller(
+                    self.gate, self._name_of(name), rules=self.rules, leases=self._leases
+                )
+            # Old telemetry says nothing of the present: then only the stated policy counts.
+            score = chance(None if found.stale else found.probability, refuse=not found.accept)
+            if not found.accept and found.announced_cpus:
+                # What is only announced ranks the node as contended, and never closes it.
+                score = max(score, CONTENDED)
+                found = agent.answer(name, own=True, jobs=False)
+            verdict = Verdict(not found.accept, score, found.reason, now + self.rules.valid_seconds)
+            try:
+                self._controllers[name].apply(verdict, now)
+            except RuntimeError as error:  # each has a thread, and the system gives no more
+                beyond, why = beyond + 1, str(error)
+            await agent.give_way()
+        self._beyond = beyond
+        if len(self._controllers) > len(agent.nodes):
+            self._part(set(agent.nodes.names))
+        if beyond:
+            raise RuntimeError(f"{beyond} nodes go without a gate: {why}")
+
+    def _part(self, staying: set[str]) -> None:
+        """Open the nodes that have left, each in its controller's own time."""
+        for name in self._controllers.keys() - staying:
+            controller = self._controllers.pop(name)
+            controller.close(timeout=0.0)
+            for what in SUMS:
+                self._left[what] += getattr(controller.status, what)
+
+    @property
+    def enforcing(self) -> bool:
+        """Whether refusals are carried out; False in shadow mode."""
+        return self.rules.enforce
+
+    def held_open(self, node: str) -> str:
+        """Say why a node that refuses is left open at the scheduler; empty where it is not."""
+        controller = self._controllers.get(node)
+        return "" if controller is None else controller.status.held_open
+
+    def gate_level(self, node: str) -> int:
+        """Return what the gate has done with a node, as the decision log keeps it; 0 in shadow mode."""
+        if not self.rules.enforce or (controller := self._controllers.get(node)) is None:
+            return 0
+        status = controller.status
+        return CLOSED_LEVEL if status.state == "closed-by-us" else status.level or 0
+
+    @property
+    def errors(self) -> int:
+        """Calls to the scheduler that failed, over all nodes."""
+        return int(self._left["errors"]) + sum(
+            controller.status.errors for controller in self._controllers.values()
+        )
+
+    @property
+    def last_error(self) -> str:
+        """What the scheduler last answered to a node that cannot reach it."""
+        return next((k.status.last_error for k in self._controllers.values() if k.status.last_error), "")
+
+    def status(self) -> dict[str, Any]:
+        """Return where each node stands with the scheduler, and the sums over all."""
+        statuses = [controller.status for controller in self._controllers.values()]
+        found: dict[str, Any] = {
+            "gate": self.gate.name,
+            "mode": "enforce" if self.rules.enforce else "shadow",
+            "veto": vetoes(self.gate, self.rules),
+            "refusing": sum(status.state == "closed-by-us" for status in statuses),
+            "levels": dict(sorted(Counter(s.level for s in statuses if s.level is not None).items())),
+            "held_open": sum(bool(status.held_open) for status in statuses),
+            "nodes_beyond": self._beyond,
+        }
+        for what in SUMS:
+            total = self._left[what] + sum(getattr(status, what) for status in statuses)
+            found[what] = plain(total) if what == "refused_seconds" else int(total)
+        if len(statuses) <= 64:
+            found["nodes"] = [{k: plain(v) for k, v in asdict(s).items()} for s in statuses]
+        return found
+
+    def close(self) -> None:
+        """Open what is ours, and stop."""
+        if self._controllers:
+            # Side by side: a scheduler that hangs is waited for once, not once per node.
+            with ThreadPoolExecutor(min(32, len(self._controllers))) as hands:
+                list(hands.map(lambda controller: controller.close(timeout=5.0), self._controllers.values()))
+
+
+class ProbeFollower:
+    """Poll a probe at every timestep, which never waits, and count what it finds."""
+
+    name = "probe"
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+
+    def follow(self, agent: Agent) -> None:
+        """Take what the last probe found, and start the next when it is due."""
+        if (node := agent.nodes.only) is None:
+            return
+        found = agent.answer()
+        state = "" if found.stale else found.state
+        probed = self.probe.poll(agent.pace.clock(), ready=found.cpu_ready_percent, state=state)
+        if probed is not None:
+            node.probes.note(probed.state, probed.slowdown)
+
+    @property
+    def last(self) -> Probed:
+        """What the last probe found; a slowdown of NaN before the first."""
+        return self.probe.last
+
+    def status(self) -> dict[str, Any]:
+        """Return the last slowdown and how often it runs."""
+        return {
+            "slowdown": plain(self.last.slowdown),
+            "state": self.last.state,
+            "probes": self.probe.count,
+            "held_back": self.probe.held_back,
+            "every_seconds": self.probe.wait_seconds,
+            "note": self.probe.note,
+        }
+
+    def close(self) -> None:
+        """End the probe's thread."""
+        self.probe.close()
+
+
+def make_probe(source: Source) -> ProbeFollower | None:
+    """Return a probe of the machine that a source reads; None where that is not the agent's own."""
+    prepare, root = getattr(source, "exclude_thread", None), getattr(source, "root", None)
+    if prepare is None or root is None or not runs_on(root):
+        return None
+    return ProbeFollower(Probe(root, prepare=prepare))
+
+
+def probe_view(agent: Agent) -> dict[str, Any]:
+    """Return the probe's record and last result, or why there is none, as plain values."""
+    follower = next((one for one in agent.followers if isinstance(one, ProbeFollower)), None)
+    if follower is None:
+        own = hasattr(agent.reader.source, "exclude_thread")
+        note = (
+            "no probe runs: it is turned off, or the machine that is read is another one"
+            if own
+            else f"a probe tells of the machine that the agent runs on; source {agent.reader.source.name} has others"
+        )
+        return {"running": False, "note": note, "record": None, "last": None}
+    record = agent.nodes.only.probes.figures() if agent.nodes.only is not None else None
+    return {"running": True, "note": follower.probe.note, "record": record, "last": follower.status()}
+
+
+class ServiceManager:
+    """Tell a service manager how the agent does: ready, alive, stopping; nothing where none listens.
+
+    This is systemd's notification protocol: one datagram to the socket it names.
+    """
+
+    name = "service-manager"
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._address = environment.get("NOTIFY_SOCKET", "").replace("@", "\0", 1)
+        self._ready = False
+        self.sent = 0
+
+    def follow(self, agent: Agent) -> None:
+        """Say what the agent answers; one that is not healthy says why, and not that it lives, to be restarted."""
+        if not self._address:
+            return
+        found = None if len(agent.nodes) > 1 else agent.answer()
+        line = f"{len(agent.nodes)} nodes"
+        if found is not None:
+            line = f"{found.state}: {' '.join(found.full_reason.split())[:200]}"
+        trouble = agent.health.trouble
+        words = [] if self._ready else ["READY=1"]
+        words += [f"STATUS=not deciding: {trouble}"[:257]] if trouble else ["WATCHDOG=1", f"STATUS={line}"]
+        self._send("\n".join(words))
+        self._ready = True
+
+    def status(self) -> dict[str, Any]:
+        """Return how many notes were sent."""
+        return {"sent": self.sent}
+
+    def close(self) -> None:
+        """Say that the agent is stopping."""
+        if self._address:
+            self._send("STOPPING=1")
+
+    def _send(self, text: str) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            sender.setblocking(False)
+            sender.sendto(text.encode(), self._address)
+        self.sent += 1
+
+
+class StateChange(NamedTuple):
+    """A node's state became another one; `previous_state` is None at its first decision."""
+
+    node: str
+    state: str
+    previous_state: str | None
+    probability: float | None
+    cpu_ready_percent: float | None
+    reason: str
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        came = self.state if self.previous_state is None else f"{self.previous_state} -> {self.state}"
+        return f"{self.node}: {came}: {self.reason}"
+
+
+class ChangeLog:
+    """Log every change of a node's state, with its reason. Memory: one word per node."""
+
+    name = "changes"
+
+    def __init__(self) -> None:
+        self._states: dict[str, str] = {}
+        self.logged = 0
+
+    def follow(self, agent: Agent) -> None:
+        """Log the changes of the timestep just made."""
+        nodes = agent.nodes if len(agent.nodes) <= EVERY_STATE else agent.nodes.changed
+        found = [change for node in nodes if (change := self._change(agent, node.name))]
+        for change in found[:MOST_LINES]:
+            LOG.info("%s", change, extra={"change": change})
+        if len(found) > MOST_LINES:
+            LOG.info("%d more nodes changed their state", len(found) - MOST_LINES)
+        self.logged += len(found)
+        if len(self._states) > 2 * len(agent.nodes) + EVERY_STATE:
+            self._states = {name: state for name, state in self._states.items() if name in agent.nodes}
+
+    def status(self) -> dict[str, Any]:
+        """Return how many changes were seen."""
+        return {"logged": self.logged}
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to let go."""
+
+    def _change(self, agent: Agent, name: str) -> StateChange | None:
+        answer = agent.answer(name)
+        before = self._states.get(name)
+        if answer.state == before:
+            return None
+        self._states[name] = answer.state
+        return StateChange(
+            name,
+            answer.state,
+            before,
+            plain(answer.probability),
+            plain(answer.cpu_ready_percent),
+            answer.reason,
+        )
