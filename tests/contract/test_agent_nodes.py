@@ -1,4 +1,4 @@
-"""What every node of an agent has, however many there are: one suite for 1, 3, 200 and 1,000 nodes."""
+"""What every node of an agent has, however many there are: one suite for 1, 3, 200 and, in `make soak`, 5,000."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import time
 import numpy as np
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client.parser import text_string_to_metric_families
 
 from prontosched.agent.answer import Silence
 from prontosched.agent.federation import FederationFollower
-from prontosched.agent.followers import GateFollower
+from prontosched.agent.followers import EVERY_STATE, ChangeLog, GateFollower
 from prontosched.agent.http.api import build_app
 from prontosched.agent.http.auth import Access
+from prontosched.agent.http.metrics import exposition
 from prontosched.agent.store.decision_log import CLOSED_LEVEL, DecisionLog
 from prontosched.agent.store.state import Disk, restore
 from prontosched.agent.views import explanation
@@ -25,7 +27,7 @@ from tests.agent.machine import METRICS, Clock, Machine, make_agent
 from tests.gates.memory_gate import MemoryGate
 from tests.processes import wait_for
 
-SIZES = [1, 3, 200]
+SIZES = [1, 3, 200, pytest.param(5000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
 SURGE = 60
 
 
@@ -234,6 +236,65 @@ def test_every_node_is_recorded(nodes, tmp_path):
 
     assert [sum(point["timesteps"] for point in points) for points in found] == [40] * nodes
     assert all(point["ready_mean"] == 3.0 for points in found for point in points)
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_every_node_counts_the_jobs_announced_for_it(nodes):
+    agent = ticked(make_agent(machine(nodes)), 3, closed=False)
+    for name in names_of(nodes)[::2]:
+        counted, met = agent.announce("j", cpus=2.5, ttl=30.0, node=name)
+        assert (counted, met.node) == (True, name)
+    found = [agent.answer(name) for name in names_of(nodes)]
+    asyncio.run(agent.abandon())
+
+    assert [one.announced_cpus for one in found] == [2.5 * (k % 2 == 0) for k in range(nodes)]
+    assert [one.accept for one in found] == [k % 2 == 1 for k in range(nodes)]
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_every_node_goes_on_when_its_metrics_change(nodes):
+    def give(i):
+        found = machine(nodes)._give(i)
+        if i >= 30:
+            found = [
+                Sample(
+                    one.node, (*METRICS[1:], "snow"), np.append(one.vector[1:], 1.0), one.timestamp, 1.0, 10.0
+                )
+                for one in found
+            ]
+        return found
+
+    source = Machine(give)
+    source.node = "n0000"
+    agent = ticked(make_agent(source, patience=3), 40)
+
+    assert {node.metrics for node in agent.nodes} == {(*METRICS[1:], "snow")}
+    assert [(node.rebuilds, node.node.timestep) for node in agent.nodes] == [(1, 40)] * nodes
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_every_change_of_state_is_followed(nodes):
+    changes = ChangeLog()
+    ticked(make_agent(machine(nodes, surge=SURGE), followers=[changes]), SURGE + 1)
+    first = nodes if nodes <= EVERY_STATE else 0  # of many only those whose signal turns
+
+    assert changes.logged == first + nodes
+    assert set(changes._states.values()) == {"refusing"}
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_every_node_is_in_the_metrics(nodes):
+    agent = ticked(make_agent(machine(nodes, ready=3.0)), 3)
+    found = {
+        family.name: {one.labels["node"]: one.value for one in family.samples}
+        for family in text_string_to_metric_families(exposition(agent).decode())
+        if family.name in ("pronto_accepting", "pronto_cpu_ready_ratio")
+    }
+
+    assert found == {
+        "pronto_accepting": dict.fromkeys(names_of(nodes), 1.0),
+        "pronto_cpu_ready_ratio": dict.fromkeys(names_of(nodes), 0.03),
+    }
 
 
 @pytest.mark.parametrize("nodes", SIZES)

@@ -87,8 +87,8 @@ class DecisionRow(NamedTuple):
     """One decision as it is kept; NaN is kept as null.
 
     `raised` is what the signal said, `accept` what the node answered, `contended` whether it was held open although
-    contention was expected. `directions` is what `pack` made of projections and spikes. `level` is what the gate did: 0 nothing,
-    1 to 4 ranked the node after calm ones, `CLOSED_LEVEL` closed it.
+    contention was expected. `directions` is what `pack` made of projections and spikes. `level` is what the gate
+    did: 0 nothing, 1 to 4 ranked the node after calm ones, `CLOSED_LEVEL` closed it.
     """
 
     time: float
@@ -393,16 +393,6 @@ class DecisionLog:
         except (sqlite3.Error, OSError) as error:
             self._failed(error)
             return []
-
-    def last_rejections(self, node: str, limit: int = 20) -> list[dict[str, Any]]:
-        """Return the newest raised decisions, newest first."""
-        sql = "select time, score, ready, reason from decisions where node = ? and raised order by id desc limit ?"
-        try:
-            rows = self._open_reading().execute(sql, (node, limit)).fetchall()
-        except (sqlite3.Error, OSError) as error:
-            self._failed_reading(error)
-            return []
-        return [dict(zip(("time", "score", "ready", "reason"), row, strict=True)) for row in rows]
 
     def close(self) -> None:
         """Write what waits and close the file."""

@@ -176,7 +176,6 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-LOG = logging.getLogger("prontosched.agent")
 LONGEST_WAIT_SECONDS = 10.0
 MOST_WAITING_ROWS = 20_000
 MOST_WAITING_MANY = 200_000
@@ -215,7 +214,6 @@ class Disk:
         self.every_seconds = every_seconds
         self.saves = 0
         self.save_errors = 0
-        self.saved_bytes = 0
         self.last_error = ""
         self._clock = clock
         self._rows: list[DecisionRow] = []
