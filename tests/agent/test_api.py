@@ -313,7 +313,7 @@ def test_a_slow_watcher_loses_the_oldest_events_only():
         watcher = client.agent.events.watch()
         for _ in range(40):
             await client.agent.tick()
-        return watcher.qsize(), watcher.get_nowait()["timestep"], client.agent.events.dropped
+        return watcher.qsize(), json.loads(watcher.get_nowait())["timestep"], client.agent.events.dropped
 
     assert asking(ask, ticks=1) == (16, 25, 24)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import math
 import os
 import sqlite3
@@ -373,7 +374,7 @@ def test_an_agent_keeps_the_minutes_of_all_its_nodes(tmp_path, nodes):
 def test_what_is_published_live_is_what_the_log_keeps(tmp_path):
     agent = make_agent(Machine(), disk=Disk(tmp_path, "machine"))
     run(agent, 60)
-    events = [event for event in agent.events.recent if event.get("projections")]
+    events = [event for event in map(json.loads, agent.events.recent()) if event.get("projections")]
     log = DecisionLog(tmp_path / "machine.decisions.sqlite")
     begin = events[0]["time"]
     found = log.history("n1", begin, events[-1]["time"] + 1.0, 2000)
@@ -388,7 +389,7 @@ def test_what_is_published_live_is_what_the_log_keeps(tmp_path):
 def test_without_telemetry_no_projection_is_made_up():
     agent = make_agent(Machine(lambda i: [sample(i)] if i < 30 else []))
     run(agent, 40)
-    events = list(agent.events.recent)
+    events = [json.loads(event) for event in agent.events.recent()]
 
     assert events[29]["projections"]
     assert all("projections" not in event for event in events[30:])

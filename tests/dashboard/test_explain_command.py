@@ -165,7 +165,7 @@ def test_maps_are_remembered_of_the_newest_event_only() -> None:
     for time_ in range(3):
         events.publish({"time": time_, "state_map": "ar", "ready_map": [0.0, 1.0]})
 
-    assert [sorted(event) for event in events.recent] == [
+    assert [sorted(json.loads(event)) for event in events.recent()] == [
         ["time"],
         ["time"],
         ["ready_map", "state_map", "time"],

@@ -22,6 +22,7 @@ from prontosched.agent import views
 from prontosched.agent.answer import Answer
 from prontosched.agent.http.auth import JOBS_PATH, Access, announcer, guard
 from prontosched.agent.http.connections import keep_while_answering
+from prontosched.agent.http.events import JSON
 from prontosched.agent.http.metrics import CONTENT_TYPE, exposition
 from prontosched.agent.loop import STATES, Agent
 from prontosched.agent.record import plain
@@ -33,7 +34,6 @@ HOUR_SECONDS = 3600.0
 HEARTBEAT_SECONDS = 15.0
 LOOK_SECONDS = 4.5  # less than a client waits
 BREATH = 200
-_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MAX_BODY_BYTES = 16 * 1024
 BODY_SECONDS = 5.0
@@ -361,7 +361,8 @@ async def recent(request: web.Request) -> web.Response:
     """Return the last events, oldest first."""
     values = query(request, ("limit",))
     limit = query_whole(values, "limit", 600, least=1, most=600)
-    return answer_json({"events": list(request.app[AGENT].events.recent)[-limit:]})
+    events = request.app[AGENT].events.recent(limit)
+    return web.Response(body=b'{"events":[%s]}' % b",".join(events), headers=JSON_HEADERS)
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
@@ -386,7 +387,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
                 break
             if enforcing:
                 agent.note_enforcing()
-            await response.write(b"data: " + _encode(event) + b"\n\n")
+            await response.write(b"data: %s\n\n" % event)
     except ConnectionResetError:
         return response
     finally:
@@ -498,7 +499,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
 
 
 def _encode(value: Mapping[str, Any]) -> bytes:
-    return _JSON.encode(value).encode()
+    return JSON.encode(value).encode()
 
 
 def _of_node(ask: Callable[[], Any]) -> Any:
