@@ -55,12 +55,13 @@ def measured(agent: Agent, folder: Path, before: int) -> dict[str, Any]:
 async def run(folder: Path, ticks: int, seconds: float) -> None:
     past = read_points(folder)
     before = past[-1]["ticks"] if past else 0
-    now = [float(before)]
+    start = time.monotonic()
+    now = [start]
     settings = AgentSettings(source="generated", state=folder, interval=1.0, log_megabytes=1, probe=False)
     agent = make_agent(settings, source_of(settings))
     assert agent.disk is not None
     agent.disk._clock = agent.pace.clock = lambda: now[0]
-    agent.wall = lambda: EPOCH + now[0]
+    agent.wall = lambda: EPOCH + before + now[0] - start
     agent.disk.log.max_bytes = LOG_BYTES
     every, begin, told = min(5000, ticks // 20), time.monotonic(), time.monotonic()
     with (folder / "points.jsonl").open("a") as points:
