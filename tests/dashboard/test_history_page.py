@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prontosched.agent.store.decision_log import DecisionLog, DecisionRow, pack
+from prontosched.agent.store.decision_log import DecisionLog, DecisionRow
+from prontosched.agent.store.directions import pack
 from tests.dashboard.conftest import Start, Watched, fetch, planted, until
 
 DAY = 86400

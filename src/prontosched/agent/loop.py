@@ -21,7 +21,8 @@ from prontosched.agent.nodes import NAN, LiveNode, NodeTable, expects
 from prontosched.agent.offenders import Naming, Offenders
 from prontosched.agent.pace import NO_TELEMETRY, Health, Pace
 from prontosched.agent.record import plain
-from prontosched.agent.store.decision_log import DecisionRow, Lineages, pack
+from prontosched.agent.store.decision_log import DecisionRow
+from prontosched.agent.store.directions import Lineages, pack
 from prontosched.agent.store.state import Disk
 from prontosched.decision import Evidence, State
 from prontosched.telemetry.source import Sample, Source

@@ -1,4 +1,4 @@
-"""What is on disk: the state of nodes (`state`) and the decision log (`decision_log`).
+"""What is on disk: the state of nodes (`state`) and the decision log (`decision_log`, `directions`).
 
 Here: where files lie, replacing one whole, and the note and the socket by which `pronto run`
 finds an agent.
