@@ -15,15 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prontosched.agent.store.decision_log import (
-    Bands,
-    DecisionLog,
-    DecisionRow,
-    Lineages,
-    compress,
-    expanded,
-    pack,
-)
+from prontosched.agent.store.decision_log import DecisionLog, DecisionRow
+from prontosched.agent.store.directions import Bands, Lineages, compress, expanded, pack
 from prontosched.agent.store.state import Disk
 from prontosched.decision import Evidence
 from prontosched.subspace import Subspace
