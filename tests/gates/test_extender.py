@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +45,9 @@ N1_REFUSES = {"n1": BUSY.reason}
 
 
 def priorities(question: ExtenderRequest, chances: Iterable[float]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(prioritize_answer(question, suitabilities(list(chances))))
+    found: list[dict[str, Any]] = json.loads(
+        prioritize_answer(question, suitabilities(np.array(list(chances))))
+    )
     return found
 
 
@@ -178,7 +181,7 @@ def test_answer_never_holds_a_name_that_was_not_sent(
 
 @given(st.floats())
 def test_scores_are_whole_numbers_that_the_scheduler_allows(chance: float) -> None:
-    (found,) = suitabilities([chance])
+    (found,) = suitabilities(np.array([chance]))
 
     assert isinstance(found, int)
     assert 0 <= found <= 10
@@ -358,9 +361,9 @@ def test_pod_that_is_asked_for_again_counts_once() -> None:
     for _ in range(5):
         ledger.placements.add("pod", ["n1"], 2.0, 0.0)
 
-    assert ledger.placements.on_nodes(0.0) == {"n1": 2.0}
+    assert ledger.placements.on(["n1", "n2"], 0.0).tolist() == [2.0, 0.0]
     ledger.placements.add("pod", ["n2"], 2.0, 0.0)
-    assert ledger.placements.on_nodes(0.0) == {"n2": 2.0}
+    assert ledger.placements.on(["n1", "n2"], 0.0).tolist() == [0.0, 2.0]
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5), st.floats(0, 4)), max_size=80))
@@ -370,7 +373,7 @@ def test_placements_end_by_themselves_and_are_bounded(steps: list[tuple[int, int
         now += wait
         placements.add(f"j{job}", [f"n{node}"], 1.0, now)
         assert len(placements) <= 31
-    assert placements.on_nodes(now + LONGEST_SECONDS + 1.0) == {}
+    assert not placements.on([f"n{node}" for node in range(6)], now + LONGEST_SECONDS + 1.0).any()
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3), st.floats(-20, 20)), min_size=1, max_size=30))
@@ -383,11 +386,11 @@ def test_placements_are_the_sum_of_what_is_left_of_each_job(steps: list[tuple[in
         placements.add(f"j{job}", [f"n{node}", "everywhere"], 2.0 + job, now)
         placed = [one for one in placed if one[0] != job or passed - one[2] > LONGEST_SECONDS]
         placed.append((job, node, passed))
-    found = placements.on_nodes(now)
+    *found, everywhere = placements.on([*(f"n{node}" for node in range(4)), "everywhere"], now)
     left = [(node, (1.0 + job / 2) * 2.0 ** ((at - passed) / 10.0)) for job, node, at in placed]
     for node in range(4):
-        assert found.get(f"n{node}", 0.0) == pytest.approx(sum(c for on, c in left if on == node), abs=1e-4)
-    assert found["everywhere"] == pytest.approx(sum(cpus for _, cpus in left), abs=1e-4)
+        assert found[node] == pytest.approx(sum(c for on, c in left if on == node), abs=1e-4)
+    assert everywhere == pytest.approx(sum(cpus for _, cpus in left), abs=1e-4)
 
 
 def test_placements_of_many_pods_on_many_nodes_are_bounded() -> None:

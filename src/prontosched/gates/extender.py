@@ -15,7 +15,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from prontosched.gates.gate import Observed, Verdict
 from prontosched.gates.kubernetes import KEY, RefusalChange, cpu_quantity
 from prontosched.gates.policy import NodeReport, Rules, VetoPolicy, closed_nodes
 from prontosched.gates.preference import CONTENDED, Candidate, Placements, best_first, crowded_chance
+from prontosched.subspace import Array
 
 log = logging.getLogger(__name__)
 
@@ -149,25 +150,26 @@ def filter_answer(request: ExtenderRequest, refusals: Mapping[str, str]) -> dict
 
 def prioritize_answer(request: ExtenderRequest, scores: Iterable[int]) -> str:
     """Answer how well each node suits, in JSON; `scores` are in the order of the nodes."""
-    named = zip(request.names, scores, strict=True)
-    rows = [f'{{"Host": {_quoted(name)}, "Score": {score}}}' for name, score in named]
-    return f"[{', '.join(rows)}]"
+    return f"[{', '.join(map(_row, request.names, scores))}]"
 
 
-# Written by hand and with names kept in JSON, because a scheduling cycle waits for every row.
-_quoted = functools.lru_cache(MOST_NODES)(json.dumps)
+# Rows are kept, because a scheduling cycle waits for every one that is written.
+@functools.lru_cache(2 * MOST_NODES)
+def _row(name: str, score: int) -> str:
+    return json.dumps({"Host": name, "Score": score})
 
 
-def suitabilities(chances: Sequence[float]) -> list[int]:
+def suitabilities(chances: Array) -> list[int]:
     """Return 0 for a node that is sure to be contended, up to 10 for a calm one; 5 where the chance is NaN.
 
     Examples
     --------
-    >>> suitabilities([math.nan, 0.2])
+    >>> suitabilities(np.array([math.nan, 0.2]))
     [5, 8]
     """
-    found = np.rint(BEST * (1.0 - np.clip(np.asarray(chances, float), 0.0, 1.0)))
-    return [int(one) for one in np.nan_to_num(found, nan=NEUTRAL).tolist()]
+    found = np.rint(BEST * (1.0 - np.clip(chances, 0.0, 1.0)))
+    whole: list[int] = np.nan_to_num(found, nan=NEUTRAL).astype(int).tolist()
+    return whole
 
 
 class DecisionSource(Protocol):
@@ -176,12 +178,6 @@ class DecisionSource(Protocol):
     def verdicts(self) -> Mapping[str, Verdict]:
         """Return the newest verdict of every node that has one, however old."""
         ...
-
-
-@dataclass(slots=True)
-class _Entry:
-    policy: VetoPolicy
-    cpus: float = USUAL_NODE_CPUS
 
 
 class Ledger:
@@ -196,7 +192,8 @@ class Ledger:
         self.decisions = decisions
         self.rules = rules
         self.placements = Placements()
-        self._known: dict[str, _Entry] = {}
+        self._known: dict[str, VetoPolicy] = {}
+        self._cpus: dict[str, float] = {}
         self._seen_at: dict[str, float] = {}
         # Replaced whole, never changed: another thread reads it.
         self._refusals: Mapping[str, Verdict] = {}
@@ -210,7 +207,7 @@ class Ledger:
         """Take note of nodes that are in service."""
         for name in set(names).difference(self._known):
             if len(self._known) < MOST_NODES:
-                self._known[name] = _Entry(VetoPolicy(self.rules))
+                self._known[name] = VetoPolicy(self.rules)
         if len(self._known) >= MOST_NODES:
             names = [name for name in names if name in self._known]
         self._seen_at.update(dict.fromkeys(names, now))
@@ -218,7 +215,7 @@ class Ledger:
     def size(self, node: str, cpus: float) -> None:
         """Take note of how many CPUs a node has."""
         if node in self._known and cpus > 0.0:
-            self._known[node].cpus = cpus
+            self._cpus[node] = cpus
 
     def refusals(self, now: float) -> dict[str, Verdict]:
         """Return the nodes that refuse now, each with the verdict by which it does."""
@@ -233,31 +230,25 @@ class Ledger:
             if (one := newest.get(name)) is not None and not one.expired(now)
         }
 
-    def chances(self, nodes: Iterable[str], now: float) -> list[float]:
+    def chances(self, nodes: Collection[str], now: float) -> Array:
         """Return the chance of contention on each node, jobs just placed there counted; NaN when unknown."""
-        newest, known, placed = self.decisions.verdicts(), self._known, self.placements.on_nodes(now)
-        found = []
-        for node in nodes:
-            one = newest.get(node)
-            if one is None or not now < one.valid_until:
-                found.append(math.nan)
-            elif node not in placed:
-                found.append(one.score)
-            else:
-                cpus = known[node].cpus if node in known else USUAL_NODE_CPUS
-                found.append(crowded_chance(one.score, placed[node], cpus))
-        return found
+        found = map(self.decisions.verdicts().get, nodes)
+        score = np.array(
+            [one.score if one is not None and now < one.valid_until else math.nan for one in found]
+        )
+        cpus = np.array([self._cpus.get(node, USUAL_NODE_CPUS) for node in nodes])
+        return crowded_chance(score, self.placements.on(nodes, now), cpus)
 
     def best(self, now: float) -> list[Candidate]:
         """Return the nodes in service, the one to prefer first."""
-        newest, placed = self.verdicts(now), self.placements.on_nodes(now)
-        found = []
-        for name, chance in zip(self._known, self.chances(self._known, now), strict=True):
+        newest, names, found = self.verdicts(now), self.known, []
+        chances, placed = self.chances(names, now).tolist(), self.placements.on(names, now).tolist()
+        for name, chance, cpus in zip(names, chances, placed, strict=True):
             state, why = "unknown", "nothing valid is known of the node"
             if (one := newest.get(name)) is not None:
                 state = "refusing" if one.refuse else "contended" if one.score >= CONTENDED else "accepting"
                 why = one.reason
-            found.append(Candidate(name, chance, state, why, placed.get(name, 0.0)))
+            found.append(Candidate(name, chance, state, why, cpus))
         return best_first(found)
 
     def settle(self, now: float) -> list[RefusalChange]:
@@ -266,6 +257,7 @@ class Ledger:
         for name in gone:
             del self._seen_at[name]
             self._known.pop(name, None)
+            self._cpus.pop(name, None)
         if not self.rules.veto:
             return []
         held = {name: one for name, one in self._refusals.items() if name not in gone}
@@ -282,10 +274,10 @@ class Ledger:
         granted = closed_nodes(reports, nodes=len(self._known), share=self.rules.max_refusing)
         self._refusals = {name: one for name, one in wanted.items() if name in granted}
         for name, one in self._refusals.items():
-            self._known[name].policy.done("refuse", now, one.valid_until)
+            self._known[name].done("refuse", now, one.valid_until)
         opened = sorted(held.keys() - self._refusals.keys())
         for name in opened:
-            self._known[name].policy.done("accept", now)
+            self._known[name].done("accept", now)
         closed = sorted(self._refusals.keys() - held.keys())
         return [
             *(RefusalChange(name, True, self._refusals[name].reason) for name in closed),
@@ -297,7 +289,7 @@ class Ledger:
         seen = Observed("open")
         if held is not None:
             seen = Observed("closed-by-us", held.reason, score=held.score, valid_until=held.valid_until)
-        step = self._known[name].policy.choose(newest, seen, now)
+        step = self._known[name].choose(newest, seen, now)
         if step.action in ("refuse", "renew"):
             return newest
         if step.action == "leave" and held is not None and newest is not None:

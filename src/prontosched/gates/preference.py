@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from prontosched.subspace import Array
 
 # Chances of contention at which a node moves to the next level of preference; level 0 is calm.
 LEVEL_EDGES = (0.1, 0.3, 0.5, 0.8)
@@ -27,6 +31,8 @@ MOST_JOBS = 20_000
 MOST_NAMES = 250_000
 # Less than this of a CPU is nothing.
 LEAST_CPUS = 1e-6
+
+Chances = TypeVar("Chances", float, Array)
 
 
 def level_of(probability: float, previous: int | None = None) -> int:
@@ -105,8 +111,8 @@ class Placements:
     --------
     >>> placements = Placements()
     >>> placements.add("job-1", ["n1"], cpus=2.0, now=0.0)
-    >>> placements.on_nodes(0.0), placements.on_nodes(10.0)
-    ({'n1': 2.0}, {'n1': 1.0})
+    >>> placements.on(["n1", "n2"], 10.0).tolist()
+    [1.0, 0.0]
     """
 
     def __init__(self) -> None:
@@ -138,12 +144,12 @@ class Placements:
         for node in nodes:
             then[node] = then.get(node, 0.0) + share
 
-    def on_nodes(self, now: float) -> dict[str, float]:
-        """Return the CPUs sent to each node that telemetry may not show yet."""
+    def on(self, nodes: Collection[str], now: float) -> Array:
+        """Return the CPUs sent to each of the nodes that telemetry may not show yet."""
         if now - self._latest > LONGEST_SECONDS:
-            return {}
-        left = _left(self._origin, max(now, self._latest))
-        return {node: cpus * left for node, cpus in self._then.items() if cpus * left > LEAST_CPUS}
+            return np.zeros(len(nodes))
+        found = np.array([self._then.get(node, 0.0) for node in nodes])
+        return np.maximum(found * _left(self._origin, max(now, self._latest)), 0.0)
 
     def _advance(self, now: float) -> None:
         """Move the common time along, for numbers that stay in range whatever the clock does."""
@@ -152,7 +158,8 @@ class Placements:
             self._origin -= back
             self._jobs = OrderedDict((job, one._replace(at=one.at - back)) for job, one in self._jobs.items())
         elif now - self._origin > LONGEST_SECONDS:
-            self._then, self._origin = self.on_nodes(now), now
+            left = zip(self._then, self.on(self._then, now).tolist(), strict=True)
+            self._then, self._origin = {node: cpus for node, cpus in left if cpus > LEAST_CPUS}, now
         self._latest = now
 
     def _remove(self, placed: _Placed) -> None:
@@ -168,12 +175,13 @@ def _left(at: float, now: float) -> float:
     return float(2.0 ** ((at - now) / HALF_SECONDS))
 
 
-def crowded_chance(chance: float, placed: float, cpus: float) -> float:
-    """Return a node's chance of contention with CPUs on their way that it does not show yet.
+def crowded_chance(chance: Chances, placed: Chances, cpus: Chances) -> Chances:
+    """Return the chance of contention of a node, or of many, with CPUs on their way that telemetry does not show.
 
     Examples
     --------
-    >>> crowded_chance(0.5, placed=0.0, cpus=8), crowded_chance(0.5, placed=4.0, cpus=8)
-    (0.5, 0.75)
+    >>> float(crowded_chance(0.5, placed=4.0, cpus=8.0))
+    0.75
     """
-    return chance + (1.0 - chance) * min(1.0, placed / cpus)
+    crowded: Chances = chance + (1.0 - chance) * np.minimum(1.0, placed / cpus)
+    return crowded
