@@ -287,13 +287,16 @@ class ParquetFile:
         self.text = frozenset(
             column.name for column in schema if not any(kind(column.type) for kind in kinds)
         )
+        # Lists and structures have no dictionary under their own name.
+        flat = (is_of.is_string, is_of.is_large_string, is_of.is_binary, is_of.is_large_binary)
+        self._strings = frozenset(column.name for column in schema if any(kind(column.type) for kind in flat))
 
     def batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
         """Yield at most `size` rows at a time."""
         named = [name for name in (wanted.node, wanted.timestamp) if name]
         columns = list(dict.fromkeys([*wanted.numbers, *named]))
         # Texts stay in their dictionary: one of a megabyte may stand in every row.
-        texts = [name for name in named if name in self.text]
+        texts = [name for name in named if name in self._strings]
         try:
             with self._pq.ParquetFile(self.path, read_dictionary=texts) as file:
                 self._check_sizes(file.metadata)
@@ -310,6 +313,13 @@ class ParquetFile:
     def _check_sizes(self, metadata: Any) -> None:
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
+            # To ask a damaged file for a column ends the process (a C++ exception that pyarrow does not catch), so
+            # only large groups are asked; who forges one size can forge the other.
+            total = group.total_byte_size
+            if total < 0:
+                raise TelemetryError(f"{self.path}: a row group must have a size, got {total}: it is damaged")
+            if total <= COLUMN_LIMIT_BYTES:
+                continue
             for place in range(group.num_columns):
                 size = group.column(place).total_uncompressed_size
                 if size > COLUMN_LIMIT_BYTES:
