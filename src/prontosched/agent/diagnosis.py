@@ -60,14 +60,7 @@ def diagnose(
 ) -> list[Problem]:
     """Return the problems of this machine, most important first.
 
-    Parameters
-    ----------
-    settings
-        Those with which an agent would start here.
-    report
-        What the machine lets itself be measured.
-    agent
-        The agent of this machine, None where none answers.
+    `settings` are those with which an agent would start here; `agent` is None where none answers.
     """
     found = [
         *_permissions(settings, report, root),

@@ -88,10 +88,6 @@ class VSphereSource:
     ----------
     trouble
         Why the last reading was empty or incomplete, empty if it was not.
-
-    Notes
-    -----
-    Memory: a few numbers per entity and counter.
     """
 
     name = "vsphere"

@@ -171,14 +171,8 @@ Describe = Callable[[list[bytes]], Iterable[tuple[int, Metric]]]
 class WordTable:
     """A file whose numbers keep their places among its words until its layout changes.
 
-    Parameters
-    ----------
-    describe
-        Says which words are metrics; asked again when the layout has changed.
-    layout
-        What tells a change of layout, out of the file and its words.
-    separators, unit
-        Bytes that separate words as blanks do, and what to leave out.
+    `describe` says which words are metrics; it is asked again when `layout`, made of the file and its words, has
+    changed. `separators` separate words as blanks do, and `unit` is left out.
     """
 
     def __init__(
@@ -388,15 +382,7 @@ def _cgroup_count(name: str) -> Metric | None:
 
 
 def sections(*, network: str, cgroup: str | None) -> list[Section]:
-    """Return the sections of a machine but `Stat`.
-
-    Parameters
-    ----------
-    network
-        Folder of the network files, e.g. `proc/net`.
-    cgroup
-        Folder of a cgroup v2, None where there is none.
-    """
+    """Return the sections of a machine but `Stat`, by the folders of its network files and of a cgroup v2."""
     load = map(Metric, ("load_1", "load_5", "load_15", "threads_runnable", "threads"))
     found: list[Section] = [
         _fixed("proc/loadavg", *load, separators=b"/"),

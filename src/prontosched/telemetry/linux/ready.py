@@ -252,21 +252,9 @@ class CpuReady(NamedTuple):
 
 
 class ReadyReader:
-    """Measure CPU Ready between two readings.
+    """Measure CPU Ready between two readings, thread by thread if `threads` may be read.
 
-    Parameters
-    ----------
-    interval_seconds
-        Time between two readings, to which the cost of reading threads is compared.
-    threads
-        Whether threads may be read one by one.
-
-    Attributes
-    ----------
-    waiting
-        What the last scan of threads saw.
-    last
-        What the last reading gave.
+    `waiting` is what the last scan of threads saw, `last` what the last reading gave.
     """
 
     def __init__(self, files: Files, *, interval_seconds: float, threads: bool = True) -> None:

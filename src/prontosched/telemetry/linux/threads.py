@@ -110,23 +110,16 @@ class Waiting:
 class ThreadScanner:
     """Follow the waiting time of every thread.
 
-    Parameters
-    ----------
-    proc
-        Path of the proc folder.
-    interval_seconds
-        Time between two scans, to which the cost of a scan is compared.
+    The cost of a scan is compared to the time between two, `interval_seconds`.
 
     Attributes
     ----------
     trouble
         Why threads cannot be read, empty if they can.
-    cost_seconds
-        CPU time of a scan, smoothed, with what is made of it.
     excluded
         Numbers of threads whose waiting does not count: those of a probe.
-    beside_seconds
-        CPU time of what was made of the last scan, to be set by whoever does that.
+    cost_seconds, beside_seconds
+        CPU time of a scan, smoothed, with what is made of it, and of the latter alone: set by whoever does that.
 
     Notes
     -----
@@ -153,14 +146,7 @@ class ThreadScanner:
         self._scanned = self._complete = False
 
     def scan(self, total: float = math.nan) -> Waiting:
-        """Look at all threads once.
-
-        Parameters
-        ----------
-        total
-            How many threads the kernel counts; NaN where that is unknown. New ones are looked for while fewer
-            are known.
-        """
+        """Look at all threads once; for new ones unless as many are known as the kernel counts, `total`."""
         begin = time.thread_time()
         seen = Waiting(self.stride)
         self._scan += 1

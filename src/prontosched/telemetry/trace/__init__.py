@@ -1,28 +1,8 @@
-"""Recorded traces, with the interface of a live source.
+"""Recorded traces, with the interface of a live source: CSV (plain or gzipped) or Parquet, streamed and never whole.
 
-One row per timestep, in CSV (plain or gzipped) or Parquet, streamed and never loaded whole. RowArrays:
-
-- `timestamp` (optional): seconds since 1970, also milli-, micro- or nanoseconds, or ISO 8601;
-- `node` (optional): many nodes in one file. Without it each file is one node, named after the file;
-- `ready` and `utilisation` (optional, other names may be given): CPU Ready and CPU utilisation;
-- all other columns of numbers: the metrics. RowArrays of text are left out and named in the warnings.
-
-A folder is a trace too: files called `part-…` in it are parts of one (what `pronto record` leaves when it
-is killed), any others are one trace each.
-
-Use::
-
-    source = open_trace(["a.parquet", "b.csv"], ready="load_1", exclude=["load_*"], utilisation="cpu_r")
-    source.metrics, source.nodes, source.ready_column, source.interval_seconds
-    source.read()              # list[Sample] of one timestep, merged by time; EOFError at the end
-    source.chunks(rows=4096)   # iterator of Chunk: one node's next rows as arrays; a node's chunks in order
-    source.aligned(rows=256)   # iterator of list[Chunk]: all nodes side by side, for a Fleet
-    source.counts              # TraceCounts of the last pass: rows, dropped by cause, gaps; .warnings()
-
-`metrics` is the union over all files; what a file lacks is NaN, with a warning. `chunks` and `aligned` can be
-called again: each starts from the beginning and counts anew. A column named as `utilisation` stays among
-the metrics; the ready column never does. What is wrong with a file is a `TelemetryError` of one line; rows
-that cannot be used are dropped and counted.
+One row per timestep; what the columns mean is in docs/telemetry.md. A folder is a trace too: files called `part-…` in
+it are parts of one (what `pronto record` leaves when it is killed), any others are one trace each. What is wrong with
+a file is a `TelemetryError` of one line; rows that cannot be used are dropped and counted.
 """
 
 from __future__ import annotations
@@ -55,10 +35,12 @@ __all__ = ["Chunk", "TraceCounts", "TraceSource", "open_files", "open_trace"]
 class TraceSource:
     """One or more recorded traces, read as a live source or as arrays. Made by `open_trace`.
 
+    `chunks` and `aligned` can be called again: each starts from the beginning and counts anew.
+
     Attributes
     ----------
     metrics
-        Names of the metrics, the union over all files.
+        Names of the metrics, the union over all files; what a file lacks is NaN.
     ready_column
         Name of the column that holds CPU Ready, None if no file has one.
     interval_seconds
@@ -98,8 +80,7 @@ class TraceSource:
                     if column is None:
                         found[stream.name] = None
                         continue
-                    unseen = file.batches(Wanted([], node=column), 65536, TraceCounts())
-                    for batch in unseen:
+                    for batch in file.batches(Wanted([], node=column), 65536, TraceCounts()):
                         found.update(dict.fromkeys(batch.nodes or ()))
             self._nodes = tuple(found)
         return self._nodes
@@ -116,13 +97,7 @@ class TraceSource:
         return step
 
     def chunks(self, rows: int = 4096, *, nodes: Collection[str] | None = None) -> Iterator[Chunk]:
-        """Yield the next `rows` rows of one node at a time, fewer at its end.
-
-        Parameters
-        ----------
-        nodes
-            Only these; all if not given.
-        """
+        """Yield the next `rows` rows of one node at a time, fewer at its end; of all nodes or only of these."""
         self._begin()
         for stream in self._streams:
             for group in stream.chunks(self._layout, self.counts, self._gap_interval, rows=rows, nodes=nodes):
@@ -217,19 +192,13 @@ def open_trace(
 
     Parameters
     ----------
-    ready
-        Column that holds CPU Ready; every file must have it. Without it one of `ready`, `cpu_ready` and
-        `cpu_ready_percent` is taken if there is one.
+    ready, utilisation, timestamp, node
+        Columns with these meanings; every file must have those that are given. Of the others the usual names
+        are taken where a file has them (`rows.ROLES`). `utilisation` stays among the metrics if it is given.
     exclude
-        RowArrays to leave out, with `*` and `?` as wildcards.
-    utilisation
-        Column that holds CPU utilisation; without it `utilisation` if there is one.
-    timestamp
-        Column that holds the time; without it `timestamp` or `time` if there is one.
-    node
-        Column that names the node; without it `node` if there is one.
+        Columns to leave out, with `*` and `?` as wildcards.
     keep
-        RowArrays to have among the metrics although they say what came of it, such as the probe's.
+        Columns to have among the metrics although they say what came of it, such as the probe's.
     """
     chosen = [paths] if isinstance(paths, str | PathLike) else list(paths)
     streams = [stream for path in chosen for stream in _streams(Path(path))]

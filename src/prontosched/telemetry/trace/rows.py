@@ -1,4 +1,4 @@
-"""RowArrays and rows of a trace: which column is what, and rows checked, ordered and cut into chunks per node."""
+"""Columns and rows of a trace: which column is what, and rows checked, ordered and cut into chunks per node."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def lay_out(
 ) -> tuple[Layout, dict[str, str]]:
     """Decide what each column is; return the layout and the columns left out with the reason.
 
-    RowArrays to `keep` are among the metrics, whatever they are, where a file has them.
+    Columns to `keep` are among the metrics, whatever they are, where a file has them.
     """
     roles = {role: (name,) if (name := given[role]) else names for role, names in ROLES.items()}
     # What happened to a probe is an outcome: read it as `ready`, or `keep` it, where it is wanted.
