@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from prontosched.evaluation.measures import (
+    Ranks,
     Stretch,
     at_downtime,
     average_precision,
@@ -23,7 +24,6 @@ from prontosched.evaluation.measures import (
     exposure_of_oracle,
     histograms,
     paper_scores,
-    rank_bins,
     roc_area,
 )
 
@@ -171,7 +171,7 @@ def test_ranking_scores_equal_those_of_scikit_learn(rows: list[tuple[int, bool]]
 def test_binned_ranking_is_close_to_the_exact_one(rng: np.random.Generator) -> None:
     labels = rng.random(5000) < 0.1
     scores = rng.normal(size=5000) + labels
-    counts = histograms(rank_bins(scores, 128), 128, labels, np.ones(5000, bool), np.zeros(5000, np.int64))
+    counts = histograms(Ranks(scores).bins(128), 128, labels, np.ones(5000, bool), np.zeros(5000, np.int64))
 
     precision, area = binned_scores(counts[0])
 

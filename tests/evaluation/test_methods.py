@@ -15,6 +15,7 @@ from prontosched.evaluation.methods import MethodContext, choose
 from prontosched.evaluation.replay import make_runners
 from prontosched.evaluation.scorers import AlignedRows, Coin
 from prontosched.signals import SIGNALS, RejectJob, RejectJobFleet, SignalKind
+from prontosched.telemetry.scaling import Scaling
 
 NODES = ("a", "b", "c")
 STEPS, FEATURES = 560, 6
@@ -28,15 +29,15 @@ def series(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 def play(name: str, vectors: np.ndarray, ready: np.ndarray) -> np.ndarray:
     setting = Setting(methods=(name,), truth="5")
     chunk = MethodContext(NODES, FEATURES, 20.0, "5", setting)
-    (runner,) = make_runners(choose((name,)), chunk, tuple("abcdef"))
+    (runner,) = make_runners(choose((name,)), chunk)
+    scaled = np.stack([Scaling().scale_many(vectors[:, node]) for node in range(len(NODES))], axis=1)
     scores = []
     for start in range(0, STEPS, 140):
         block = slice(start, start + 140)
         step = np.repeat(np.arange(start, start + 140)[:, None], len(NODES), axis=1)
         rows = AlignedRows(
             ready=ready[block], utilisation=ready[block] * 10, time=20.0 * step, present=np.ones(step.shape, bool),
-            timestep=step, threshold=np.full(step.shape, 5.0), vectors=vectors[block],
-            t_squared=np.zeros((0, 0)), spe=np.zeros((0, 0)), scaled=np.zeros((0, 0)),
+            timestep=step, threshold=np.full(step.shape, 5.0), scaled=scaled[block],
         )  # fmt: skip
         (said,) = runner.run(rows)
         scores.append(np.where(np.isfinite(said.score), said.score, -1e9))

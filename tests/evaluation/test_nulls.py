@@ -6,21 +6,20 @@ import numpy as np
 import pytest
 
 from prontosched.evaluation.nulls import (
+    ShiftTotals,
     block_weights,
     draw_shifts,
     holm,
     mean_interval,
     p_value,
     ratio_interval,
-    shift_totals,
-    shifted_means,
 )
 
 
 def test_every_shift_at_once_equals_rolling_by_hand(rng: np.random.Generator) -> None:
     signal, target = rng.random(31), rng.random(31)
 
-    totals = shift_totals(signal, target)
+    totals = ShiftTotals(target).of(signal)
 
     assert np.allclose(totals, [np.roll(signal, k) @ target for k in range(31)])
 
@@ -31,7 +30,7 @@ def test_a_foretelling_signal_beats_its_shifts_and_a_coin_does_not(rng: np.rando
     shifts = draw_shifts(5000, 300, 50, rng)
 
     found = {
-        name: p_value(float(shifted_means(signal, target, np.zeros(1))[0]), shifted_means(signal, target, shifts))
+        name: p_value(float(signal @ target), ShiftTotals(target).of(signal)[shifts])
         for name, signal in (("oracle", oracle), ("coin", coin))
     }  # fmt: skip
 

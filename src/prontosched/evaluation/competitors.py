@@ -102,11 +102,15 @@ class PressureStall:
         known = _known(ready, present)
         some = np.minimum(ready * self._cores, 100.0)
         short, long = self._short.add(some, known), self._long.add(some, known)
-        over, both = long >= self.LIMIT, (long >= self.LIMIT) & (short >= self.LIMIT)
-        refuse = np.empty(over.shape, np.bool_)
-        for t in np.ndindex(over.shape[:-1]):
-            refuse[t] = self._refusing = over[t] & (self._refusing | both[t])
-        return RuleAnswer(np.maximum(short, long) / 100.0, refuse)
+        over = np.atleast_2d(long >= self.LIMIT)
+        both = over & (short >= self.LIMIT)
+        both[0] |= over[0] & self._refusing
+        # Closed if the last step where both were over came after the last where the long one was not.
+        steps = np.arange(1, len(over) + 1)[:, None]
+        closed, opened = (np.maximum.accumulate(np.where(on, steps, 0)) for on in (both, ~over))
+        refuse = closed > opened
+        self._refusing = refuse[-1]
+        return RuleAnswer(np.maximum(short, long) / 100.0, refuse.reshape(long.shape))
 
 
 class Trimaran:
@@ -274,14 +278,29 @@ class _Average:
             before = np.where(np.isnan(self._value), values, self._value)
             self._value = np.where(known, before + self._weight * (values - before), self._value)
             return self._value.copy()
-        if not known.all() or np.isnan(self._value).any():
-            return np.stack([self.add(value, there) for value, there in zip(values, known, strict=True)])
-        ages = np.subtract.outer(np.arange(len(values)), np.arange(len(values)))
-        kept = 1.0 - self._weight
-        weights = np.where(ages >= 0, self._weight * kept ** np.maximum(ages, 0), 0.0)
-        averages: Array = weights @ values + kept ** np.arange(1.0, len(values) + 1.0)[:, None] * self._value
+        averages = running_mean(np.where(known, values, np.nan), self._value, self._weight)
         self._value = averages[-1].copy()
         return averages
+
+
+def running_mean(values: Array, start: Array, weight: float, *, most: float = math.inf) -> Array:
+    """Return the exponential means of `(T, M)` after each timestep, going on from `start`.
+
+    An unknown value moves nothing; the first known one is the mean where `start` is NaN. A value counts as at most
+    `most` times the mean. Plain floats, node by node: the means of a few nodes are no work for arrays.
+    """
+    found = np.empty(values.shape)
+    for node, mean in enumerate(start.tolist()):
+        means = []
+        for value in values[:, node].tolist():
+            if math.isfinite(value):
+                if mean == mean:
+                    mean += weight * (min(value, most * mean + 1e-9) - mean)
+                else:
+                    mean = value
+            means.append(mean)
+        found[:, node] = means
+    return found
 
 
 class _Past(Protocol):

@@ -380,14 +380,12 @@ def look(first: FirstRows, truth: str, *, lag: int = 10) -> NodeExample | None:
     learner = Truth.parse(truth).learner(
         1, trace_unit=first.ready_unit, interval_seconds=first.interval_seconds
     )
+    threshold = learner.follow(first.ready[:, None])[:, 0]
     steps, rank = len(first.ready), 4
     projections, spikes = np.full((steps, rank), np.nan), np.zeros((steps, rank))
-    score, threshold = np.empty(steps), np.empty(steps)
-    raised = np.empty(steps, bool)
+    score, raised = np.empty(steps), np.empty(steps, bool)
     early: list[Array] = []
     for step, (y, ready) in enumerate(zip(first.vectors, first.ready.tolist(), strict=True)):
-        threshold[step] = learner.threshold()[0]
-        learner.learn(np.array([ready]))
         decision = node.step(y, ready=ready)
         score[step], raised[step] = decision.score, decision.raised
         seen = node.evidence

@@ -339,30 +339,44 @@ def calibration_error(bins: Array) -> float:
     return float(np.abs(bins[..., 1] - bins[..., 2]).sum() / number)
 
 
-def rank_bins(scores: Array, bins: int) -> NDArray[np.int64]:
-    """Return the bin of each score, higher for higher scores, ties together, about equally filled.
-
-    Scores that are NaN (nothing said yet) count as the lowest.
-    """
-    filled = np.where(np.isfinite(scores), scores, -np.inf)
-    _, inverse, count = np.unique(filled, return_inverse=True, return_counts=True)
-    below = np.cumsum(count) - count
-    return np.asarray((below * bins // max(filled.size, 1))[inverse], np.int64).reshape(scores.shape)
-
-
-def middle_ranks(scores: Array) -> Array:
-    """Return the rank of each score between 0 and 1, ties at the middle of theirs; NaN counts as the lowest.
+class Ranks:
+    """Scores put in order once, ties together; NaN (nothing said yet) counts as the lowest.
 
     Examples
     --------
-    >>> middle_ranks(np.array([5.0, 1.0, 1.0, 9.0]))
+    >>> Ranks(np.array([5.0, 1.0, 1.0, 9.0])).middle()
     array([0.625, 0.25 , 0.25 , 0.875])
     """
-    filled = np.where(np.isfinite(scores), scores, -np.inf)
-    _, inverse, count = np.unique(filled, return_inverse=True, return_counts=True)
-    middle = np.cumsum(count) - count / 2.0
-    found: Array = (middle / max(filled.size, 1))[inverse].reshape(scores.shape)
-    return found
+
+    def __init__(self, scores: Array) -> None:
+        filled = np.where(np.isfinite(scores), scores, -np.inf)
+        _, self._places, self._counts = np.unique(filled, return_inverse=True, return_counts=True)
+        self._size = max(filled.size, 1)
+
+    def bins(self, bins: int) -> NDArray[np.int64]:
+        """Return the bin of each score, higher for higher scores, about equally filled."""
+        below = np.cumsum(self._counts) - self._counts
+        found: NDArray[np.int64] = (below * bins // self._size)[self._places]
+        return found
+
+    def middle(self) -> Array:
+        """Return the rank of each score between 0 and 1, ties at the middle of theirs."""
+        found: Array = ((np.cumsum(self._counts) - self._counts / 2.0) / self._size)[self._places]
+        return found
+
+    def areas(self, labels: Mask, used: Mask) -> tuple[float, float]:
+        """Return average precision and area under the ROC curve over the scores `used`, exactly.
+
+        NaN without positives; the area also without negatives.
+        """
+        chosen, positive = self._places[used], labels[used]
+        if not positive.any():
+            return float("nan"), float("nan")
+        counts = np.zeros((2, self._counts.size))
+        counts[1] = np.bincount(chosen[positive], minlength=self._counts.size)
+        counts[0] = np.bincount(chosen, minlength=self._counts.size) - counts[1]
+        precision, area = binned_scores(counts)
+        return float(precision), float(area)
 
 
 def histograms(
@@ -397,24 +411,12 @@ def average_precision(scores: Array, labels: Mask) -> float:
     >>> round(average_precision(np.array([3.0, 2.0, 1.0]), np.array([True, False, True])), 3)
     0.833
     """
-    return _exact(scores, labels)[0]
+    return Ranks(scores).areas(labels, np.ones(len(scores), bool))[0]
 
 
 def roc_area(scores: Array, labels: Mask) -> float:
     """Return the exact area under the ROC curve, ties counting half; NaN with one class only."""
-    return _exact(scores, labels)[1]
-
-
-def _exact(scores: Array, labels: Mask) -> tuple[float, float]:
-    if not labels.size or not labels.any():
-        return float("nan"), float("nan")
-    filled = np.where(np.isfinite(scores), scores, -np.inf)
-    distinct, inverse = np.unique(filled, return_inverse=True)
-    counts = np.zeros((2, distinct.size))
-    counts[1] = np.bincount(inverse, weights=labels, minlength=distinct.size)
-    counts[0] = np.bincount(inverse, minlength=distinct.size) - counts[1]
-    precision, area = binned_scores(counts)
-    return float(precision), float(area)
+    return Ranks(scores).areas(labels, np.ones(len(scores), bool))[1]
 
 
 def at_downtime(downtime: Array, value: Array, target: float) -> Array:

@@ -10,9 +10,8 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-from prontosched.decision import FleetSignal, Signal
 from prontosched.errors import SettingsError
 from prontosched.evaluation.competitors import COMPETITORS, SOURCES
 from prontosched.evaluation.inputs import Setting
@@ -23,13 +22,18 @@ from prontosched.evaluation.scorers import (
     DistanceMeans,
     HalfSpaceTrees,
     ReadyZScore,
+    RejectJobScorer,
     Scorer,
+    SignalScorer,
     SmoothedReady,
     always_accept,
     clock,
     current_ready,
     utilisation,
 )
+from prontosched.evaluation.subspaces import SubspaceReplay
+from prontosched.pipeline import EMBEDDINGS
+from prontosched.pipeline.presets import PRESETS
 from prontosched.signals import all_signals, find_signal
 
 EMBEDDING_LABELS = {
@@ -53,8 +57,6 @@ COMPETITOR_LABELS = {
 ON_READY = ("psi", "r15s", "r1m")
 # How long a method that holds its raises does so: the paper's window.
 HELD_STEPS = 10
-# Up to here arrays cost more than they save.
-FEW = 8
 
 
 @dataclass(frozen=True)
@@ -68,22 +70,10 @@ class MethodContext:
     setting: Setting
     ready_unit: str = "percent"
 
-    @property
-    def few(self) -> bool:
-        """Tell whether the nodes are so few that each on its own is faster than all as arrays."""
-        return len(self.nodes) <= FEW
-
     @cached_property
     def distances(self) -> DistanceMeans:
         """T² and SPE relative to their means, for all methods that score by them."""
         return DistanceMeans(len(self.nodes))
-
-
-class Signals(NamedTuple):
-    """A registered signal, to be made for one node or for many at once."""
-
-    one: Callable[[], Signal]
-    fleet: Callable[[int], FleetSignal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +86,10 @@ class Method:
         On the command line, in tables, and in one line for a reader.
     family
         `learned`, `competitor`, `published`, `subspace`, `plain`, `null` or `reference`.
-    preset, embedding
-        Which stages 2 to 4 it looks through; an empty embedding looks at none.
-    sees
-        What it takes from those stages: `distances` (T² and SPE), scaled `vectors`, or nothing.
+    embedding, options
+        The embedding of the paper's preset whose spikes and distances it sees, with other settings; or none.
+    needs_vectors
+        Whether it looks at the metrics without an embedding, or through one of its own.
     percent_only
         Its own decisions mean something only where CPU Ready is known in percent of a CPU.
     """
@@ -108,17 +98,26 @@ class Method:
     label: str
     family: str
     about: str
-    make: Callable[[MethodContext], Scorer | Signals]
-    preset: str = "paper"
+    make: Callable[[MethodContext], Scorer]
     embedding: str = ""
     options: tuple[tuple[str, Any], ...] = ()
-    sees: str = ""
+    needs_vectors: bool = False
     default: bool = True
     percent_only: bool = False
 
+    def subspaces(self, context: MethodContext) -> SubspaceReplay:
+        """Return its embedding on every node."""
+        settings = {**PRESETS["paper"].embedding[self.embedding], **dict(self.options)}
+        lag = int(settings.pop("lag", PRESETS["paper"].lag))
+        settings["rank"] = min(int(settings["rank"]), context.features)
+        if "block_size" in settings:
+            settings["block_size"] = max(int(settings["block_size"]), settings["rank"])
+        kind = EMBEDDINGS[self.embedding]
+        return SubspaceReplay(lambda: kind(**settings), len(context.nodes), context.features, lag)
 
-def _signal(name: str, **given: Any) -> Callable[[MethodContext], Signals]:
-    def make(context: MethodContext) -> Signals:
+
+def _signal(name: str, *, blind: bool = False) -> Callable[[MethodContext], Scorer]:
+    def make(context: MethodContext) -> Scorer:
         kind, setting = find_signal(name), context.setting
         known = {
             "horizon": setting.horizon,
@@ -128,119 +127,78 @@ def _signal(name: str, **given: Any) -> Callable[[MethodContext], Signals]:
             "seed": setting.seed,
         }
         accepted = inspect.signature(kind.one).parameters
-        options = {**{key: value for key, value in known.items() if key in accepted}, **given}
-        return Signals(lambda: kind.one(**options), lambda nodes: kind.fleet(nodes, **options))
+        options = {key: value for key, value in known.items() if key in accepted}
+        return SignalScorer(kind, options, len(context.nodes), 0 if blind else context.features).score
 
     return make
 
 
-def _published() -> list[Method]:
-    found = []
-    # Frequent Directions and the power method take 1, 1/2, 1/3, … for singular values, as in the paper.
-    for name, embedding, weights in (
-        ("paper", "fpca", "normalised"),
-        ("paper-spirit", "spirit", "normalised"),
-        ("paper-fd", "frequent-directions", "harmonic"),
-        ("paper-pm", "power-method", "harmonic"),
-    ):
-        label = EMBEDDING_LABELS[embedding]
-        about, signal = f"Reject-Job of the paper on {label}", _signal("paper", weights=weights)
-        found.append(Method(name, f"Reject-Job ({label})", "published", about, signal, embedding=embedding))
-    absolute = Method("paper-absolute", "Reject-Job (either sign)", "published",
-                      "Reject-Job counting spikes up and down alike", _signal("paper", absolute=True),
-                      embedding="fpca")  # fmt: skip
-    variants = [
-        Method("paper-raw", "Reject-Job (raw σ)", "published", "Reject-Job weighted by singular values as printed",
-               _signal("paper", weights="raw"), embedding="fpca", default=False),
-        Method("paper-hold", "Reject-Job (held)", "published", f"Reject-Job, every raise held for {HELD_STEPS} steps",
-               _signal("paper", hold=HELD_STEPS), embedding="fpca", default=False),
-        Method("paper-adaptive", "Reject-Job (adaptive rank)", "published",
-               "Reject-Job with a rank that adapts within energies of 1 and 10 %", _signal("paper"),
-               embedding="fpca", options=(("energy_bounds", (0.01, 0.1)),), default=False),
-    ]  # fmt: skip
-    return [*found, absolute, *variants]
+def _paper(**options: Any) -> Callable[[MethodContext], Scorer]:
+    return lambda context: RejectJobScorer(len(context.nodes), **options).score
 
 
-def _distance(name: str, label: str, about: str, *used: int) -> Method:
+def _rule(name: str) -> Callable[[MethodContext], Scorer]:
     def make(context: MethodContext) -> Scorer:
-        return context.distances.scorer(*used)
+        interval = context.interval_seconds
+        rule = COMPETITORS[name](len(context.nodes), interval if interval > 0 else 1.0)
+        return CompetitorScorer(rule, context.ready_unit, interval).score
 
-    return Method(name, label, "subspace", about, make, embedding="fpca", sees="distances")
-
-
-def _plain() -> list[Method]:
-    return [
-        _distance("t2", "T²", "how unusual a vector is within the subspace", 0),
-        _distance("spe", "SPE", "how far a vector lies outside the subspace", 1),
-        _distance("t2+spe", "T² + SPE", "both, each relative to its recent mean", 0, 1),
-        Method("ewma", "EWMA(0.3) of CPU Ready", "plain", "refuse while its smoothed value is high",
-               lambda c: SmoothedReady(len(c.nodes)).score),
-        Method("zscore", "z-score of CPU Ready", "plain", "deviations above its recent mean",
-               lambda c: ReadyZScore(len(c.nodes)).score),
-        Method("utilisation", "CPU utilisation", "plain", "refuse while utilisation is high",
-               lambda c: utilisation),
-        Method("random", "random", "null", "a coin",
-               lambda c: Coin(c.nodes, c.setting.budget, c.setting.seed).score),
-        Method("clock", "clock", "null", "every tenth timestep, looking at nothing", lambda c: clock),
-        Method("accept", "always accept", "null", "never refuse", lambda c: always_accept),
-    ]  # fmt: skip
-
-
-def _competitors() -> list[Method]:
-    """Return the rules that other schedulers publish; `ready` is the one line that an operator would write."""
-
-    def rule(name: str) -> Callable[[MethodContext], Scorer]:
-        def make(context: MethodContext) -> Scorer:
-            interval = context.interval_seconds
-            made = COMPETITORS[name](len(context.nodes), interval if interval > 0 else 1.0)
-            return CompetitorScorer(made, context.ready_unit, interval).score
-
-        return make
-
-    one_line = Method("ready", "current CPU Ready", "competitor",
-                      "one line: refuse while CPU Ready reaches the tolerance", lambda c: current_ready)  # fmt: skip
-    return [
-        one_line,
-        *(
-            Method(name, label, "competitor", SOURCES[name], rule(name), percent_only=name in ON_READY)
-            for name, label in COMPETITOR_LABELS.items()
-        ),
-    ]
-
-
-def _references() -> list[Method]:
-    return [
-        Method("half-space-trees", "HalfSpaceTrees", "reference", "river's online anomaly detector on all metrics",
-               lambda c: HalfSpaceTrees(c.nodes, c.setting.seed).score, embedding="fpca", sees="vectors",
-               default=False),
-        Method("boosting", "gradient boosting", "reference",
-               "scikit-learn, trained again on all the past every 4,000 steps",
-               lambda c: Boosting(len(c.nodes), c.setting.horizon, c.setting.seed).score, default=False),
-    ]  # fmt: skip
-
-
-def _registered(name: str) -> list[Method]:
-    """Return a registered signal; the learned one also blind to the embedding."""
-    if name != "learned":
-        return [Method(name, f"{name} signal", "learned", "a registered signal", _signal(name), preset="default",
-                       embedding="fpca")]  # fmt: skip
-    return [
-        Method(name, "Pronto (default)", "learned", "refuses while contention is likely: the default signal and policy",
-               _signal(name), preset="default", embedding="fpca"),
-        Method("learned-blind", "Pronto (no embedding)", "learned", "the same, from CPU Ready's history alone",
-               _signal(name), default=False),
-    ]  # fmt: skip
+    return make
 
 
 def methods() -> dict[str, Method]:
     """Return every method by name: registered signals first, then the rest."""
-    found: dict[str, Method] = {}
-    for name in all_signals():
-        if name != "paper":
-            found.update({method.name: method for method in _registered(name)})
-    for method in [*_competitors(), *_plain(), *_published(), *_references()]:
-        found.setdefault(method.name, method)
-    return found
+    signals = [name for name in all_signals() if name not in ("paper", "learned")]
+    found = [
+        Method("learned", "Pronto (default)", "learned",
+               "refuses while contention is likely: the default signal and policy", _signal("learned"),
+               needs_vectors=True),
+        Method("learned-blind", "Pronto (no embedding)", "learned", "the same, from CPU Ready's history alone",
+               _signal("learned", blind=True), default=False),
+        *(Method(name, f"{name} signal", "learned", "a registered signal", _signal(name), needs_vectors=True)
+          for name in signals),
+        # The one line that an operator would write, and what other schedulers publish.
+        Method("ready", "current CPU Ready", "competitor", "one line: refuse while CPU Ready reaches the tolerance",
+               lambda c: current_ready),
+        *(Method(name, label, "competitor", SOURCES[name], _rule(name), percent_only=name in ON_READY)
+          for name, label in COMPETITOR_LABELS.items()),
+        Method("t2", "T²", "subspace", "how unusual a vector is within the subspace",
+               lambda c: c.distances.scorer(0), embedding="fpca"),
+        Method("spe", "SPE", "subspace", "how far a vector lies outside the subspace",
+               lambda c: c.distances.scorer(1), embedding="fpca"),
+        Method("t2+spe", "T² + SPE", "subspace", "both, each relative to its recent mean",
+               lambda c: c.distances.scorer(0, 1), embedding="fpca"),
+        Method("ewma", "EWMA(0.3) of CPU Ready", "plain", "refuse while its smoothed value is high",
+               lambda c: SmoothedReady(len(c.nodes)).score),
+        Method("zscore", "z-score of CPU Ready", "plain", "deviations above its recent mean",
+               lambda c: ReadyZScore(len(c.nodes)).score),
+        Method("utilisation", "CPU utilisation", "plain", "refuse while utilisation is high", lambda c: utilisation),
+        Method("random", "random", "null", "a coin", lambda c: Coin(c.nodes, c.setting.budget, c.setting.seed).score),
+        Method("clock", "clock", "null", "every tenth timestep, looking at nothing", lambda c: clock),
+        Method("accept", "always accept", "null", "never refuse", lambda c: always_accept),
+        # Frequent Directions and the power method take 1, 1/2, 1/3, … for singular values, as in the paper.
+        *(Method(name, f"Reject-Job ({EMBEDDING_LABELS[embedding]})", "published",
+                 f"Reject-Job of the paper on {EMBEDDING_LABELS[embedding]}", _paper(weights=weights),
+                 embedding=embedding)
+          for name, embedding, weights in (("paper", "fpca", "normalised"), ("paper-spirit", "spirit", "normalised"),
+                                           ("paper-fd", "frequent-directions", "harmonic"),
+                                           ("paper-pm", "power-method", "harmonic"))),
+        Method("paper-absolute", "Reject-Job (either sign)", "published",
+               "Reject-Job counting spikes up and down alike", _paper(absolute=True), embedding="fpca"),
+        Method("paper-raw", "Reject-Job (raw σ)", "published", "Reject-Job weighted by singular values as printed",
+               _paper(weights="raw"), embedding="fpca", default=False),
+        Method("paper-hold", "Reject-Job (held)", "published", f"Reject-Job, every raise held for {HELD_STEPS} steps",
+               _paper(hold=HELD_STEPS), embedding="fpca", default=False),
+        Method("paper-adaptive", "Reject-Job (adaptive rank)", "published",
+               "Reject-Job with a rank that adapts within energies of 1 and 10 %", _paper(), embedding="fpca",
+               options=(("energy_bounds", (0.01, 0.1)),), default=False),
+        Method("half-space-trees", "HalfSpaceTrees", "reference", "river's online anomaly detector on all metrics",
+               lambda c: HalfSpaceTrees(c.nodes, c.setting.seed).score, needs_vectors=True, default=False),
+        Method("boosting", "gradient boosting", "reference",
+               "scikit-learn, trained again on all the past every 4,000 steps",
+               lambda c: Boosting(len(c.nodes), c.setting.horizon, c.setting.seed).score, default=False),
+    ]  # fmt: skip
+    return {method.name: method for method in found}
 
 
 def default_methods() -> tuple[str, ...]:

@@ -17,34 +17,30 @@ from numpy.typing import NDArray
 from prontosched.subspace import Array
 
 
-def shift_totals(signal: Array, target: Array) -> Array:
-    """Return, for every circular shift k, the sum of `signal[t - k] * target[t]`.
+class ShiftTotals:
+    """What signals come to at the moments of a target, for every circular shift k: sums of `signal[t - k] target[t]`.
 
     Examples
     --------
-    >>> shift_totals(np.array([1.0, 0.0, 0.0]), np.array([0.0, 0.0, 5.0])).round(6) + 0.0
+    >>> ShiftTotals(np.array([0.0, 0.0, 5.0])).of(np.array([1.0, 0.0, 0.0])).round(6) + 0.0
     array([0., 0., 5.])
     """
-    size = signal.shape[-1]
-    spectrum = np.conj(np.fft.rfft(signal)) * np.fft.rfft(target)
-    totals: Array = np.fft.irfft(spectrum, n=size)
-    return totals
+
+    def __init__(self, target: Array) -> None:
+        self._spectrum = np.fft.rfft(target)
+        self._size = target.size
+
+    def of(self, signal: Array) -> Array:
+        """Return the sum for every shift."""
+        totals: Array = np.fft.irfft(np.conj(np.fft.rfft(signal)) * self._spectrum, n=self._size)
+        return totals
 
 
-def shifted_means(signal: Array, target: Array, shifts: Array) -> Array:
-    """Return the mean of the shifted `signal` over the moments `target` marks, for each shift."""
-    moments = float(target.sum())
-    if moments <= 0:
-        return np.full(shifts.shape, np.nan)
-    chosen: Array = shift_totals(signal, target)[shifts.astype(np.int64)] / moments
-    return chosen
-
-
-def draw_shifts(steps: int, draws: int, guard: int, generator: np.random.Generator) -> Array:
-    """Draw circular shifts of at least `guard` steps either way; empty when the series is too short."""
+def draw_shifts(steps: int, draws: int, guard: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Draw circular shifts of at least `guard` steps either way; none when the series is too short."""
     if steps < 4 * guard:
-        return np.zeros(0)
-    return generator.integers(guard, steps - guard, size=draws).astype(np.float64)
+        return np.zeros(0, np.int64)
+    return generator.integers(guard, steps - guard, size=draws)
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from prontosched.evaluation.inputs import Setting
 from prontosched.evaluation.measures import (
     Mask,
+    Ranks,
     Stretch,
     any_within,
     at_downtime,
@@ -30,12 +31,9 @@ from prontosched.evaluation.measures import (
     exposure_of_oracle,
     histograms,
     limit_figures,
-    middle_ranks,
     paper_scores,
-    rank_bins,
-    roc_area,
 )
-from prontosched.evaluation.nulls import block_weights, draw_shifts, shifted_means
+from prontosched.evaluation.nulls import ShiftTotals, block_weights, draw_shifts
 from prontosched.subspace import Array
 
 # A block must be much longer than what neighbouring moments share, and a short trace must have several.
@@ -309,9 +307,10 @@ def summarise_node(
         np.stack(list(_counted(counts, setting.targets, oracle, steps_per_hour).values()), axis=-1)
         for counts in (total, drawn)
     ]
-    ranked = [_ranked(tape, method, block, weights) for method in range(shape.methods)]
+    ranks = [Ranks(score.astype(np.float64)) for score in tape.score.T]
+    ranked = [_ranked(tape, one, block, weights) for one in ranks]
     shifts = draw_shifts(tape.label.size, SHIFTS, 5 * max(shape.horizon, shape.window), generator)
-    nulls, seen = _shifted(tape, shifts, shape.window)
+    nulls, seen = _shifted(tape, ranks, shifts, shape.window)
     with np.errstate(invalid="ignore", divide="ignore"):
         downtime, recall = total["raised"] / total["valid"], total["hits"] / total["positive"]
     return NodeSummary(
@@ -405,54 +404,49 @@ def _counted(
     return {**own, **read}
 
 
-def _ranked(tape: Tape, method: int, block: NDArray[np.int64], weights: Array) -> tuple[Array, Array]:
+def _ranked(tape: Tape, ranks: Ranks, block: NDArray[np.int64], weights: Array) -> tuple[Array, Array]:
     """Return average precision and ROC area over all and over quiet moments, and their draws."""
-    score = tape.score[:, method].astype(np.float64)
     exact: list[float] = []
     draws: list[Array] = []
-    bins = rank_bins(score, BINS)
+    bins = ranks.bins(BINS)
     for used in (tape.valid, tape.valid & tape.quiet):
-        point = average_precision(score[used], tape.label[used]), roc_area(score[used], tape.label[used])
         counts = histograms(bins, BINS, tape.label, used, block)
         resampled = np.tensordot(weights[:, : counts.shape[0]], counts, axes=1)
+        pairs = zip(binned_scores(counts.sum(axis=0)), binned_scores(resampled), strict=True)
         # Bins blur a little: draws are moved so that they scatter around the exact value.
-        for value, whole, drawn in zip(
-            point, binned_scores(counts.sum(axis=0)), binned_scores(resampled), strict=True
-        ):
+        for value, (whole, drawn) in zip(ranks.areas(tape.label, used), pairs, strict=True):
             exact.append(value)
             draws.append(drawn - whole + value)
     return np.array(exact), np.stack(draws)
 
 
 def _shifted(
-    tape: Tape, shifts: Array, window: int
+    tape: Tape, ranks: list[Ranks], shifts: Array, window: int
 ) -> tuple[dict[str, NDArray[np.float32]], dict[str, Array]]:
     """Return the statistics of shifted signals, and the observed ones, for each method."""
-    methods = tape.score.shape[1]
+    methods = len(ranks)
+    label = tape.label & tape.valid
+    positive, spikes = mean_over(label), mean_over(tape.spike)
+    ahead = mean_over(label & tape.quiet) - mean_over(~tape.label & tape.valid & tape.quiet)
+    statistics = {
+        "own": (positive, lambda k: tape.own[:, k]),
+        "recall": (positive, lambda k: tape.chosen[:, k]),
+        "quiet": (ahead, lambda k: ranks[k].middle()),
+        "success": (spikes, lambda k: any_within(tape.own[:, k], first=-window, last=0)),
+    }
     nulls = {key: np.full((methods, shifts.size), np.nan, np.float32) for key in NULL_STATISTICS}
     seen = {key: np.full(methods, np.nan) for key in NULL_STATISTICS}
-    positive = (tape.label & tape.valid).astype(np.float64)
-    anticipated = (tape.label & tape.valid & tape.quiet).astype(np.float64)
-    calm = (~tape.label & tape.valid & tape.quiet).astype(np.float64)
-    spikes = tape.spike.astype(np.float64)
-
-    def both(name: str, method: int, signal: Array, target: Array, less: Array | None = None) -> None:
-        nulls[name][method] = shifted_means(signal, target, shifts)
-        seen[name][method] = _mean_at(signal, target)
-        if less is not None:
-            nulls[name][method] -= shifted_means(signal, less, shifts)
-            seen[name][method] -= _mean_at(signal, less)
-
-    for method in range(methods):
-        both("own", method, tape.own[:, method].astype(np.float64), positive)
-        both("recall", method, tape.chosen[:, method].astype(np.float64), positive)
-        both("quiet", method, middle_ranks(tape.score[:, method].astype(np.float64)), anticipated, calm)
-        latched = any_within(tape.own[:, method], first=-window, last=0)
-        both("success", method, latched.astype(np.float64), spikes)
+    for key, (target, signal) in statistics.items():
+        if np.isfinite(target).all():
+            totals = ShiftTotals(target)
+            for method in range(methods):
+                given = signal(method).astype(np.float64)
+                nulls[key][method] = totals.of(given)[shifts]
+                seen[key][method] = given @ target
     return nulls, seen
 
 
-def _mean_at(signal: Array, target: Array) -> float:
-    """Return the mean of `signal` over the moments that `target` marks."""
-    moments = float(target.sum())
-    return float(signal @ target) / moments if moments > 0 else float("nan")
+def mean_over(moments: Mask) -> Array:
+    """Return what gives the mean of a signal over some moments when multiplied with it; NaN without any."""
+    number = int(moments.sum())
+    return moments / number if number else np.full(moments.shape, np.nan)

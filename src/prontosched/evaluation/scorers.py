@@ -1,8 +1,9 @@
-"""Scorers: the rules that every signal has to beat, for a part of nodes at once.
+"""Scorers: what every signal has to beat, and signals themselves, for a part of nodes at once.
 
 Rules that a user would write in five lines, those that other schedulers publish (`competitors`), those that look at
-nothing at all, and two learned references from other libraries, which keep one model per node and are slow. A
-scorer scores some rows at a time, each from its past and itself alone. `methods` names them.
+nothing at all, the paper's signal and distances from the subspace, registered signals, and two learned references from
+other libraries, which keep one model per node and are slow. A scorer scores some rows at a time, each from its past
+and itself alone. `methods` names them.
 """
 
 from __future__ import annotations
@@ -16,12 +17,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from prontosched.decision import Evidence, FleetEvidence
 from prontosched.errors import SettingsError
-from prontosched.evaluation.competitors import Competitor
+from prontosched.evaluation.competitors import Competitor, running_mean
 from prontosched.evaluation.measures import Mask
+from prontosched.evaluation.subspaces import SubspaceRows
 from prontosched.extras import missing_extra
+from prontosched.pipeline.fleet import Fleet
+from prontosched.pipeline.fpca import FPCAEdge
+from prontosched.pipeline.node import Node
+from prontosched.pipeline.presets import PRESETS
+from prontosched.signals import SignalKind
 from prontosched.signals.arithmetic import One
 from prontosched.signals.inputs import OFFSET, History, Profiles, StepClock
+from prontosched.signals.reject_job import TOLERANCE, Weights, weigh
 from prontosched.subspace import Array
 from prontosched.telemetry.scaling import weight_of
 
@@ -31,6 +40,10 @@ HALF_LIFE = 600.0
 Z_LIMIT = 3.0
 RETRAIN_EVERY = 4000
 FIRST_TRAINING = 500
+# A distance counts as at most so many times its mean: one absurd vector must not silence the rest of the day.
+MOST_DISTANCE = 100.0
+# Up to here arrays over nodes cost more than they save.
+FEW = 8
 
 
 class MethodScores(NamedTuple):
@@ -54,7 +67,7 @@ class MethodScores(NamedTuple):
 
 @dataclass(slots=True)
 class AlignedRows:
-    """The next rows of all nodes of a part, side by side: `(steps, nodes)`, vectors `(steps, nodes, metrics)`.
+    """The next rows of all nodes of a part, side by side: `(steps, nodes)`, `scaled` `(steps, nodes, metrics)`.
 
     Attributes
     ----------
@@ -62,9 +75,10 @@ class AlignedRows:
         Position in each node's own stream.
     threshold
         CPU Ready from which there is contention.
-    t_squared, spe, scaled
-        As seen through the embedding, for methods that look through one: Hotelling's T², the squared
-        prediction error, and the scaled vectors.
+    scaled
+        Scaled vectors; without metrics where no method looks at them.
+    seen
+        What the embedding shows that a method looks through, if any.
     """
 
     ready: Array
@@ -73,10 +87,8 @@ class AlignedRows:
     present: Mask
     timestep: NDArray[np.int64]
     threshold: Array
-    vectors: Array
-    t_squared: Array
-    spe: Array
     scaled: Array
+    seen: SubspaceRows | None = None
 
 
 Scorer = Callable[[AlignedRows], MethodScores]
@@ -139,9 +151,8 @@ class SmoothedReady:
 
     def score(self, rows: AlignedRows) -> MethodScores:
         """Score by the mean, the present included."""
-        score = np.empty_like(rows.ready)
-        for step, ready in enumerate(rows.ready):
-            score[step] = self._mean = _blend(self._mean, ready, self._weight)
+        score = running_mean(rows.ready, self._mean, self._weight)
+        self._mean = score[-1]
         return MethodScores(score, score >= rows.threshold)
 
 
@@ -149,25 +160,27 @@ class ReadyZScore:
     """How many deviations CPU Ready lies above its own recent mean; three floats per node."""
 
     def __init__(self, nodes: int) -> None:
-        self._mean = np.full(nodes, np.nan)
-        self._variance = np.full(nodes, np.nan)
-        self._seen = np.zeros(nodes)
+        # Values seen, their mean, and the mean square of their distances from it.
+        self._nodes = [(0, 0.0, 0.0)] * nodes
 
     def score(self, rows: AlignedRows) -> MethodScores:
         """Score against the mean and deviation of the past."""
-        score = np.stack([self._step(ready) for ready in rows.ready])
+        score = np.full(rows.ready.shape, np.nan)
+        least = weight_of(HALF_LIFE)
+        for node, (seen, mean, square) in enumerate(self._nodes):
+            for step, ready in enumerate(rows.ready[:, node].tolist()):
+                if not math.isfinite(ready):
+                    continue
+                off = ready - mean if seen else 0.0
+                if seen >= 19:
+                    score[step, node] = off / math.sqrt(max(square, 1e-18))
+                # A mean of the first values, then an exponential one.
+                weight = max(1.0 / (seen + 2.0), least) if seen else 1.0
+                mean += weight * (ready - mean)
+                square += weight * (off * off - square)
+                seen += 1
+            self._nodes[node] = seen, mean, square
         return MethodScores(score, score >= Z_LIMIT)
-
-    def _step(self, ready: Array) -> Array:
-        off = ready - self._mean
-        score: Array = off / np.sqrt(np.maximum(self._variance, 1e-18))
-        # A mean of the first values, then an exponential one.
-        recent = np.maximum(1.0 / (self._seen + 2.0), weight_of(HALF_LIFE))
-        self._mean = _blend(self._mean, ready, recent)
-        self._variance = _blend(self._variance, np.where(np.isfinite(off), off * off, 0.0), recent)
-        self._seen += np.isfinite(ready)
-        score[self._seen < 20] = np.nan
-        return score
 
 
 class DistanceMeans:
@@ -177,30 +190,122 @@ class DistanceMeans:
     """
 
     def __init__(self, nodes: int) -> None:
-        self._weight = weight_of(HALF_LIFE)
         self._means = np.full((2, nodes), np.nan)
         self._rows: AlignedRows | None = None
-        self._relative: Array = np.zeros((0, 2, nodes))
+        self._relative: list[Array] = []
 
     def scorer(self, *used: int) -> Scorer:
         """Return the scorer by T² (0), SPE (1) or the sum of both; they are worked out once for the same rows."""
 
         def score(rows: AlignedRows) -> MethodScores:
-            if rows is not self._rows:
-                both = np.stack([rows.t_squared, rows.spe], axis=1)
-                self._relative = np.stack([self._step(now) for now in both])
+            if rows is not self._rows and rows.seen is not None:
+                self._relative = [
+                    self._divide(k, d) for k, d in enumerate((rows.seen.t_squared, rows.seen.spe))
+                ]
                 self._rows = rows
-            return MethodScores(self._relative[:, list(used)].sum(axis=1), None)
+            return MethodScores(sum((self._relative[k] for k in used), np.zeros(rows.ready.shape)), None)
 
         return score
 
-    def _step(self, both: Array) -> Array:
-        means = self._means
-        relative: Array = both / np.maximum(means, 1e-12)
-        # One absurd vector must not silence the rest of the day; an unknown one moves nothing.
-        bounded = np.where(np.isnan(both), np.nan, np.fmin(both, 100.0 * means + 1e-9))
-        self._means = _blend(means, bounded, self._weight)
-        return relative
+    def _divide(self, k: int, distance: Array) -> Array:
+        """Return a distance relative to its mean of the past."""
+        means = running_mean(distance, self._means[k], weight_of(HALF_LIFE), most=MOST_DISTANCE)
+        before = np.concatenate([self._means[k][None], means[:-1]])
+        self._means[k] = means[-1]
+        return distance / np.maximum(before, 1e-12)
+
+
+class RejectJobScorer:
+    """Reject-Job, the paper's signal (`signals.reject_job`), on spikes that were found for all rows at once."""
+
+    def __init__(
+        self, nodes: int, *, weights: Weights = "normalised", absolute: bool = False, hold: int = 0
+    ) -> None:
+        self._weights: Weights = weights
+        self._absolute = absolute
+        self._hold = hold
+        self._holding = np.zeros(nodes, np.int64)
+
+    def score(self, rows: AlignedRows) -> MethodScores:
+        """Score by the weighted sum of spikes."""
+        seen = rows.seen
+        assert seen is not None
+        spikes = np.abs(seen.spikes) if self._absolute else seen.spikes
+        score = np.einsum("tmr,tmr->tm", weigh(seen.strengths, self._weights), spikes)
+        raised: Mask = (score >= 1.0 - TOLERANCE) & seen.warm
+        if self._hold:
+            for step, now in enumerate(raised.copy()):
+                held = ~now & (self._holding > 0) & seen.warm[step]
+                self._holding = np.where(now, self._hold, self._holding - held)
+                raised[step] |= held
+        return MethodScores(score, raised)
+
+
+class SignalScorer:
+    """A registered signal at the end of a default node's stages, or without telemetry.
+
+    Each node has a signal of its own where nodes are few; elsewhere all are handled as arrays.
+    """
+
+    def __init__(self, kind: SignalKind, options: dict[str, Any], nodes: int, features: int) -> None:
+        self._fleet: Any = None
+        self._nodes: list[Any] = []
+        self._blind = not features
+        few = nodes <= FEW
+        signals = [kind.one(**options) for _ in range(nodes)] if few else []
+        whole = None if few else kind.fleet(nodes, **options)
+        if self._blind:
+            self._nodes, self._fleet = signals, whole
+            return
+        settings: dict[str, Any] = {**PRESETS["default"].embedding["fpca"]}
+        settings["rank"] = min(settings["rank"], features)
+        settings["block_size"] = max(settings["block_size"], settings["rank"])
+        self._nodes = [Node(FPCAEdge(**settings), signal, scaling=None) for signal in signals]
+        if whole is not None:
+            self._fleet = Fleet(nodes, features, whole, **FPCAEdge(**settings).settings())
+
+    def score(self, rows: AlignedRows) -> MethodScores:
+        """Let every node decide, row by row."""
+        shape = rows.ready.shape
+        found = MethodScores(np.full(shape, np.nan), np.zeros(shape, bool), np.full(shape, np.nan))
+        if self._fleet is not None:
+            self._decide_all(rows, found)
+        for place, node in enumerate(self._nodes):
+            size = int(rows.present[:, place].sum())
+            columns = (rows.timestep, rows.ready, rows.utilisation, rows.time)
+            values = zip(*(column[:size, place].tolist() for column in columns), strict=True)
+            if self._blind:
+                decisions = [node.decide(Evidence(*value)) for value in values]
+            else:
+                decisions = [
+                    node.step(y, ready=ready, utilisation=busy, time=clock)
+                    for y, (_, ready, busy, clock) in zip(rows.scaled[:size, place], values, strict=True)
+                ]
+            for column, name in zip(found, ("score", "raised", "probability"), strict=True):
+                column[:size, place] = [getattr(decision, name) for decision in decisions]
+        return found
+
+    def _decide_all(self, rows: AlignedRows, found: MethodScores) -> None:
+        columns = (rows.scaled, rows.ready, rows.utilisation, rows.time, rows.present, rows.timestep)
+        for step, (Y, ready, busy, clock, present, timestep) in enumerate(zip(*columns, strict=True)):
+            if self._blind:
+                decision = self._fleet.decide(_without_embedding(ready, busy, clock, present, timestep))
+            else:
+                decision = self._fleet.step(Y, ready=ready, utilisation=busy, time=clock, present=present)
+            for column, values in zip(
+                found, (decision.score, decision.raised, decision.probability), strict=True
+            ):
+                column[step, present] = values[present]
+
+
+def _without_embedding(ready: Array, busy: Array, clock: Array, present: Mask, step: Any) -> FleetEvidence:
+    nodes = present.shape[0]
+    none, never = np.zeros((nodes, 0)), np.zeros(nodes, bool)
+    return FleetEvidence(
+        present=present, timestep=step, ready=ready, utilisation=busy, time=clock, vectors=none,
+        projections=none, spikes=none.astype(np.int8), singular_values=none, basis=np.zeros((nodes, 0, 0)),
+        embedded=never, warm=never, samples=np.zeros(nodes), metrics=None,
+    )  # fmt: skip
 
 
 class Coin:
@@ -324,9 +429,3 @@ def _fit(inputs: Array, labels: Any, seed: int) -> Any:
     )  # fmt: skip
     model.fit(inputs, labels)
     return lambda rows: model.predict_proba(rows)[:, 1]
-
-
-def _blend(mean: Array, value: Array, weight: Array | float) -> Array:
-    """Return the mean moved towards the value; an unknown value moves nothing, the first is the mean."""
-    moved = np.where(np.isfinite(mean), mean + weight * (value - mean), value)
-    return np.where(np.isfinite(value), moved, mean)

@@ -111,7 +111,7 @@ class Truth:
     ) -> ThresholdLearner:
         """Return what follows the threshold of `nodes` nodes at once."""
         if self.kind == "fixed":
-            return FixedThreshold(nodes, self.in_unit_of(trace_unit, interval_seconds=interval_seconds))
+            return FixedThreshold(self.in_unit_of(trace_unit, interval_seconds=interval_seconds))
         if self.kind == "percentile":
             return PercentileThreshold(nodes, self.value / 100.0)
         if self.kind == "median":
@@ -122,15 +122,12 @@ class Truth:
 class FixedThreshold:
     """The same threshold for all nodes and times."""
 
-    def __init__(self, nodes: int, value: float) -> None:
-        self._threshold = np.full(nodes, value)
+    def __init__(self, value: float) -> None:
+        self._value = value
 
-    def threshold(self) -> Array:
-        """Return the threshold, once per node."""
-        return self._threshold
-
-    def learn(self, ready: Array) -> None:
-        """Learn nothing: a fixed threshold knows all it needs."""
+    def follow(self, ready: Array) -> Array:
+        """Return the threshold for every value."""
+        return np.full(ready.shape, self._value)
 
 
 class PercentileThreshold:
@@ -147,24 +144,19 @@ class PercentileThreshold:
     def __init__(self, nodes: int, share: float) -> None:
         self._past = ManySamples(Many(nodes), 4096, WHOLE_PAST)
         self._share = share
-        self._lowest = np.full(nodes, np.inf)
-        self._threshold = np.full(nodes, np.nan)
+        self._lowest = np.full((1, nodes), np.inf)
 
-    def threshold(self) -> Array:
-        """Return the percentile of all values so far."""
-        return self._threshold
-
-    def learn(self, ready: Array) -> None:
-        """Take in one value per node."""
-        changed = self._past.add(ready)
-        lower = ready < self._lowest  # never so where CPU Ready is unknown
-        if lower.any():
-            np.fmin(self._lowest, ready, out=self._lowest)
-        elif not changed.any():
-            return
-        level = self._past.quantile(self._share)
-        level = np.where(level <= self._lowest, np.nextafter(level, np.inf), level)
-        self._threshold = np.where(self._past.seen >= FEWEST_VALUES, level, np.nan)
+    def follow(self, ready: Array) -> Array:
+        """Return the percentile of all values before each."""
+        found = np.full(ready.shape, np.nan)
+        # Where CPU Ready is unknown it lowers nothing.
+        lowest = np.fmin.accumulate(np.concatenate([self._lowest, ready]), axis=0)
+        self._lowest = lowest[-1:]
+        for span, seen in self._past.spans(ready):
+            level = self._past.quantile(self._share)
+            above = np.where(level <= lowest[:-1][span], np.nextafter(level, np.inf), level)
+            found[span] = np.where(seen >= FEWEST_VALUES, above, np.nan)
+        return found
 
 
 class ChartThreshold:
@@ -183,14 +175,20 @@ class ChartThreshold:
         self._moving_range = np.zeros(nodes)
         self._last = np.full(nodes, np.nan)
 
-    def threshold(self) -> Array:
-        """Return the upper control limit."""
+    def follow(self, ready: Array) -> Array:
+        """Return the upper control limit before each value."""
+        found = np.empty(ready.shape)
+        for step, values in enumerate(ready):
+            found[step] = self._limit()
+            self._learn(values)
+        return found
+
+    def _limit(self) -> Array:
         seen = np.maximum(self._seen, 1.0)
         spread = D4 * self._moving_range if self._ranges else 3.0 * np.sqrt(self._squares / seen)
         return np.where(self._seen >= FEWEST_VALUES, self._mean + spread, np.nan)
 
-    def learn(self, ready: Array) -> None:
-        """Take in one value per node."""
+    def _learn(self, ready: Array) -> None:
         known = np.isfinite(ready)
         self._seen += known
         off = np.where(known, ready - self._mean, 0.0)
@@ -202,6 +200,6 @@ class ChartThreshold:
         self._last = np.where(known, ready, self._last)
 
 
-# Follows the spike threshold of many nodes: `threshold` gives those in force, NaN where too little was seen, and
-# `learn` takes in CPU Ready of every node, NaN where it is unknown.
+# `follow` takes CPU Ready of some timesteps of every node, `(T, M)` and NaN where unknown, and returns the threshold
+# in force at each: learned from the steps before alone, NaN where too little was seen.
 ThresholdLearner = FixedThreshold | PercentileThreshold | ChartThreshold

@@ -10,6 +10,9 @@ import numpy as np
 from prontosched.pipeline.embedding import VectorEmbedding, check_rank
 from prontosched.subspace import Array, Subspace, leading_exactly
 
+# Weakest square over the strongest from which directions of a Gram matrix are good to nine digits.
+GRAM_CLEAR = 1e-7
+
 
 class FrequentDirections(VectorEmbedding):
     """Keep a small matrix whose Gram matrix is close to that of all vectors seen.
@@ -86,6 +89,30 @@ class FrequentDirections(VectorEmbedding):
         self._used += 1
         self.seen += 1
         self._fresh = False
+
+    def follow(self, Y: Array) -> tuple[Array, Array]:
+        """Take in the vectors `(n, d)` in order; return what was known before each.
+
+        Directions are rows `(n, rank, d)` and strengths `(n, rank)`, 0 where there are fewer. They are those of
+        `subspace` to about nine digits, found for all vectors at once.
+        """
+        sketches = np.zeros((len(Y), 2 * self.rank, Y.shape[1]))
+        for step, y in enumerate(Y):
+            if self._used:
+                sketches[step, : self._used] = self._rows[: self._used]
+            self.learn_one(y)
+        rank = min(self.rank, Y.shape[1])
+        rows, strengths = np.zeros((len(Y), rank, Y.shape[1])), np.zeros((len(Y), rank))
+        squares, vectors = np.linalg.eigh(np.matmul(sketches, sketches.swapaxes(1, 2)))
+        squares, vectors = squares[:, : -rank - 1 : -1], vectors[:, :, : -rank - 1 : -1]
+        clear = squares[:, -1] > GRAM_CLEAR * squares[:, 0]
+        strengths[clear] = np.sqrt(squares[clear])
+        rows[clear] = np.matmul(vectors[clear].swapaxes(1, 2), sketches[clear]) / strengths[clear, :, None]
+        for step in np.flatnonzero(~clear):
+            found = leading_exactly(sketches[step], rank)
+            if found is not None:
+                rows[step, : len(found[0])], strengths[step, : len(found[1])] = found
+        return rows, strengths
 
     def _squeeze(self) -> None:
         _, strengths, directions = np.linalg.svd(self._rows, full_matrices=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prontosched.pipeline.embedding import (
     VectorEmbedding,
@@ -17,6 +18,8 @@ from prontosched.subspace import Array, Subspace, align_signs
 
 START_ENERGY = 0.01
 LEAST_ENERGY = 1e-200
+# What is left of a unit vector along its own, below which rounding matters.
+PARALLEL = 1e-4
 
 
 class Spirit(VectorEmbedding):
@@ -172,6 +175,71 @@ class Spirit(VectorEmbedding):
         self._whole = float(state["whole"])
         self.seen = int(state["seen"])
         self._subspace = None
+
+
+class SpiritFleet:
+    """SPIRIT on M nodes at once, for replays: the directions that M of `Spirit` with a fixed rank would have.
+
+    Parameters
+    ----------
+    like
+        Whose rank and forgetting to use.
+    """
+
+    def __init__(self, nodes: int, features: int, like: Spirit) -> None:
+        self._forgetting = like.forgetting
+        rank = min(like.rank, features)
+        self._directions = np.repeat(np.eye(rank, features)[:, None], nodes, axis=1)
+        self._energies = np.full((rank, nodes), START_ENERGY)
+        self._seen = np.zeros(nodes, np.int64)
+
+    def follow(self, Y: Array, sizes: NDArray[np.int64]) -> tuple[Array, Array]:
+        """Learn the first of the vectors `(n, M, d)` of each node, as many as `sizes` says.
+
+        Returns what was known before each vector: directions as rows `(n, M, r, d)`, and their strengths
+        `(n, M, r)`, all 0 before the first vector.
+        """
+        rank, nodes, features = self._directions.shape
+        rows, energies = np.empty((len(Y), rank, nodes, features)), np.empty((len(Y), rank, nodes))
+        seen = np.arange(len(Y))[:, None] + self._seen
+        for step, y in enumerate(Y):
+            rows[step], energies[step] = self._directions, self._energies
+            here = slice(None) if step < sizes.min() else np.flatnonzero(step < sizes)
+            self._learn(y[here], here)
+        self._seen += sizes
+        strengths = np.sqrt(energies).transpose(0, 2, 1)
+        order = np.argsort(-strengths, axis=-1, kind="stable")
+        basis = _orthonormal_stack(rows.transpose(0, 2, 1, 3).reshape(-1, rank, features))
+        found = np.take_along_axis(basis.reshape(len(Y), nodes, rank, features), order[..., None], axis=2)
+        return found, np.take_along_axis(strengths, order, axis=2) * (seen > 0)[..., None]
+
+    def _learn(self, y: Array, here: Any) -> None:
+        rest = y.copy()
+        for j in range(len(self._directions)):
+            w = self._directions[j, here]
+            along = np.einsum("md,md->m", w, rest)
+            energy = np.maximum(self._forgetting * self._energies[j, here] + along * along, LEAST_ENERGY)
+            self._energies[j, here] = energy
+            along = along[:, None]
+            w = w + (along / energy[:, None]) * (rest - along * w)
+            rest -= along * w
+            self._directions[j, here] = w / np.sqrt(np.einsum("md,md->m", w, w))[:, None]
+
+
+def _orthonormal_stack(directions: Array) -> Array:
+    """Do what `_orthonormal` does for a stack `(n, r, d)`: row after row, unless rows nearly agree."""
+    rows = directions.copy()
+    parallel = np.zeros(len(rows), bool)
+    for j in range(rows.shape[1]):
+        row = rows[:, j]
+        for k in range(j):
+            row -= np.einsum("nd,nd->n", row, rows[:, k])[:, None] * rows[:, k]
+        length = np.sqrt(np.einsum("nd,nd->n", row, row))
+        parallel |= length < PARALLEL
+        row /= np.maximum(length, PARALLEL)[:, None]
+    for place in np.flatnonzero(parallel):
+        rows[place] = _orthonormal(directions[place])
+    return rows
 
 
 def _orthonormal(directions: Array) -> Array:

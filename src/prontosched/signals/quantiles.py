@@ -9,6 +9,7 @@ percentiles of CPU Ready and thresholds on scores from the same samples.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -142,6 +143,30 @@ class ManySamples(_Sample):
             self.fresh[due] = 0
             changed[due] = True
         return changed
+
+    def spans(self, values: Array) -> Iterator[tuple[slice, Value]]:
+        """Take in many values of each stream, `(n, streams)`, in spans through which no answer changes.
+
+        Each span comes with how many values each stream had seen before each step of it,
+        `(steps, streams)`; while it is handled, answers are those of the values before it.
+        """
+        known = values == values
+        start = 0
+        while start < len(values):
+            # Known values until a stream may be put in order again, or is full.
+            kept = np.minimum(np.maximum(-(-self.count // FRESH) - self.fresh, 1), self.size - self.next)
+            wanted = -self.seen % self.stride + (kept - 1) * self.stride + 1
+            come = np.cumsum(known[start : start + int(wanted.max(initial=1))], axis=0)
+            reached = (come >= wanted).any(axis=1)
+            stop = start + (int(reached.argmax()) + 1 if reached.any() else len(come))
+            part = known[start:stop]
+            seen = self.seen + come[: stop - start] - part
+            yield slice(start, stop), seen
+            for step in np.flatnonzero((part & (seen % self.stride == 0)).any(axis=1)):
+                self.seen[:] = seen[step]
+                self.add(values[start + step])
+            self.seen[:] = seen[-1] + part[-1]
+            start = stop
 
     def _make_room(self, full: Value) -> None:
         self.next[full] = 0

@@ -107,6 +107,34 @@ class Scaling:
             self._take()
         return z
 
+    def scale_many(self, Y: Array) -> Array:
+        """Return vectors `(n, d)` as `scale` would, one after the other: a block of them at a time."""
+        found = np.empty(Y.shape)
+        start = 0
+        while start < len(Y):
+            if self.samples < EARLY:
+                found[start] = self.scale(Y[start])
+                start += 1
+                continue
+            part = Y[start : start + self.block_size - self._held]
+            stop = start + len(part)
+            bad = ~(np.abs(part) < IMPLAUSIBLE)
+            if bad.any():
+                self.unknown += bad.sum(axis=0)
+                self._gaps = True
+                part = np.where(bad, np.nan, part)
+            z = np.clip(part, self._lower, self._upper, out=found[start:stop])
+            z -= self.mean
+            z *= self._inverse
+            z[bad] = 0.0
+            self._block[self._held : self._held + len(part)] = part
+            self._held += len(part)
+            self.samples += len(part)
+            if self._held == self.block_size:
+                self._take()
+            start = stop
+        return found
+
     def _plainly(self, y: Array) -> Array | None:
         """Return `y` scaled, or None where a value is unknown or has to be clipped."""
         try:
