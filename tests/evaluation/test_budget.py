@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from prontosched.evaluation.thresholds import BudgetThresholds
+from prontosched.evaluation.replay import BudgetThresholds
 from prontosched.signals.arithmetic import One
 from prontosched.signals.policy import Budget
 

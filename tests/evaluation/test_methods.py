@@ -10,7 +10,6 @@ import pytest
 from prontosched.errors import SettingsError
 from prontosched.evaluation import methods as registry
 from prontosched.evaluation.inputs import Setting
-from prontosched.evaluation.measures import hours_above, limit_hours, worst_hour
 from prontosched.evaluation.methods import MethodContext, choose
 from prontosched.evaluation.replay import make_runners
 from prontosched.evaluation.scorers import AlignedRows, Coin
@@ -103,17 +102,6 @@ def test_random_numbers_of_a_node_do_not_depend_on_its_neighbours(rng: np.random
         return coin.score(rows).score[:, nodes.index("b")].tolist()
 
     assert draws(("a", "b", "c")) == draws(("b",))
-
-
-def test_an_hourly_limit_keeps_every_hour_below_it(rng: np.random.Generator) -> None:
-    raised = rng.random(2000) < np.where(np.arange(2000) % 400 < 100, 0.9, 0.02)
-
-    kept = limit_hours(raised, steps_per_hour=60, limit=0.4)
-
-    assert worst_hour(raised, steps_per_hour=60) > 0.8
-    assert worst_hour(kept, steps_per_hour=60) <= 0.4
-    assert hours_above(kept, steps_per_hour=60, limit=0.4) == 0
-    assert not (kept & ~raised).any()
 
 
 def test_a_budget_outside_the_measured_curve_is_refused() -> None:

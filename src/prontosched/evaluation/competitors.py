@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ class RuleAnswer(NamedTuple):
     refuse: Mask
 
 
-class Competitor(Protocol):
+class Competitor:
     """A published rule, over M nodes."""
 
     def step(
@@ -49,42 +49,36 @@ class Competitor(Protocol):
         present
             Which nodes step now; all by default.
         """
-        ...
+        queue = (utilisation + ready) / 100.0 if demand is None else demand
+        if present is not None and not present.all():
+            ready, utilisation, queue = (
+                np.where(present, given, np.nan) for given in (ready, utilisation, queue)
+            )
+        return self._answer(ready, utilisation, queue)
+
+    def _answer(self, ready: Array, busy: Array, queue: Array) -> RuleAnswer:
+        raise NotImplementedError
 
 
-class ReadyLimit:
+class ReadyLimit(Competitor):
     """Refuse while CPU Ready is above 5 %: the one line that an operator would write.
 
     Source: VMware's guidance that 5 % CPU Ready per virtual CPU is worth a look.
     """
 
-    LIMIT = 0.05
-
     def __init__(self, nodes: int, interval: float = 1.0) -> None:
-        self._last = np.full(nodes, np.nan)
+        self._last = _Average(nodes, 0.0, interval)
 
-    def step(
-        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> RuleAnswer:
-        """Compare the last known value."""
-        known, last = _known(ready, present), np.empty(ready.shape)
-        for t in np.ndindex(ready.shape[:-1]):
-            last[t] = self._last = np.where(known[t], ready[t], self._last)
-        return _above(last / 100.0, self.LIMIT)
+    def _answer(self, ready: Array, busy: Array, queue: Array) -> RuleAnswer:
+        return _above(self._last.add(ready) / 100.0, 0.05)
 
 
-class PressureStall:
+class PressureStall(Competitor):
     """Pressure stall averages of 10 and 60 seconds both at or above 50 %; open below it at 60.
 
-    Source: Kubernetes KEP-5394 (from KEP-4205), the observation logic for node conditions.
-    It leaves the threshold to be found by experiment: 50 % here. Where PSI itself is not
-    at hand, the share of time in which some task waits is taken as the waiting tasks, at
-    most 1.
-
-    Parameters
-    ----------
-    cores
-        CPUs of a node, or of each: what turns CPU Ready into waiting tasks.
+    Source: Kubernetes KEP-5394 (from KEP-4205), the observation logic for node conditions. It leaves the threshold to
+    be found by experiment: 50 % here. Where PSI itself is not at hand, the share of time in which some task waits is
+    taken as the waiting tasks, at most 1. `cores` turns CPU Ready into waiting tasks.
     """
 
     LIMIT = 50.0
@@ -95,13 +89,9 @@ class PressureStall:
         self._long = _Average(nodes, 60.0, interval)
         self._refusing = np.zeros(nodes, np.bool_)
 
-    def step(
-        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> RuleAnswer:
-        """Follow both averages."""
-        known = _known(ready, present)
+    def _answer(self, ready: Array, busy: Array, queue: Array) -> RuleAnswer:
         some = np.minimum(ready * self._cores, 100.0)
-        short, long = self._short.add(some, known), self._long.add(some, known)
+        short, long = self._short.add(some), self._long.add(some)
         over = np.atleast_2d(long >= self.LIMIT)
         both = over & (short >= self.LIMIT)
         both[0] |= over[0] & self._refusing
@@ -113,7 +103,7 @@ class PressureStall:
         return RuleAnswer(np.maximum(short, long) / 100.0, refuse.reshape(long.shape))
 
 
-class Trimaran:
+class Trimaran(Competitor):
     """Mean plus standard deviation of utilisation over 15 minutes, halved: a score, no veto.
 
     Source: Kubernetes scheduler-plugins, LoadVariationRiskBalancing: risk = (mean + margin
@@ -123,15 +113,12 @@ class Trimaran:
     def __init__(self, nodes: int, interval: float = 1.0) -> None:
         self._past = _Window(nodes, 900.0, interval)
 
-    def step(
-        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> RuleAnswer:
-        """Return the risk."""
-        mean, deviation = self._past.add(utilisation / 100.0, _known(utilisation, present)).moments()
+    def _answer(self, ready: Array, busy: Array, queue: Array) -> RuleAnswer:
+        mean, deviation = self._past.add(busy / 100.0).moments()
         return _above((np.clip(mean, 0.0, 1.0) + np.clip(deviation, 0.0, 1.0)) / 2.0, math.inf)
 
 
-class Koordinator:
+class Koordinator(Competitor):
     """Refuse while the 95th percentile of utilisation over 5 minutes is above 65 %.
 
     Source: Koordinator's LoadAwareScheduling: default threshold 65 % CPU; with aggregation
@@ -141,15 +128,11 @@ class Koordinator:
     def __init__(self, nodes: int, interval: float = 1.0) -> None:
         self._past = _Window(nodes, 300.0, interval)
 
-    def step(
-        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> RuleAnswer:
-        """Compare the percentile."""
-        past = self._past.add(utilisation, _known(utilisation, present))
-        return _above(past.percentile(95.0) / 100.0, 0.65)
+    def _answer(self, ready: Array, busy: Array, queue: Array) -> RuleAnswer:
+        return _above(self._past.add(busy).percentile(95.0) / 100.0, 0.65)
 
 
-class RunQueue:
+class RunQueue(Competitor):
     """Refuse while the averaged run queue per CPU is above `loadSched`.
 
     Source: IBM LSF's load indices r15s and r1m, exponential averages of the effective run
@@ -157,20 +140,14 @@ class RunQueue:
     threshold by itself: 0.7, from its sample queue.
     """
 
-    LIMIT = 0.7
-
     def __init__(self, nodes: int, interval: float = 1.0, *, seconds: float = 60.0) -> None:
         self._average = _Average(nodes, seconds, interval)
 
-    def step(
-        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> RuleAnswer:
-        """Follow the average."""
-        queue = (utilisation + ready) / 100.0 if demand is None else demand
-        return _above(self._average.add(queue, _known(queue, present)), self.LIMIT)
+    def _answer(self, ready: Array, busy: Array, queue: Array) -> RuleAnswer:
+        return _above(self._average.add(queue), 0.7)
 
 
-class Volcano:
+class Volcano(Competitor):
     """Refuse while the mean utilisation of 10 minutes, read every 30 seconds, is above 80 %.
 
     Source: Volcano's `usage` plugin: thresholds cpu 80, the period 10m, metrics every 30 s.
@@ -182,31 +159,23 @@ class Volcano:
         self._steps = 0
         self._mean = np.full(nodes, np.nan)
 
-    def step(
-        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> RuleAnswer:
-        """Compare the mean as it was read last."""
-        mean, _ = self._past.add(utilisation, _known(utilisation, present)).moments()
+    def _answer(self, ready: Array, busy: Array, queue: Array) -> RuleAnswer:
+        mean, _ = self._past.add(busy).moments()
         means = np.concatenate([self._mean[None], np.atleast_2d(mean)])
         steps = self._steps + np.arange(len(means) - 1)
         self._steps += len(steps)
         read = np.maximum.accumulate(np.where(steps % self._every == 0, 1 + np.arange(len(steps)), 0))
         self._mean = means[read[-1]]
-        return _above(means[read].reshape(utilisation.shape) / 100.0, 0.8)
+        return _above(means[read].reshape(busy.shape) / 100.0, 0.8)
 
 
-class Peak:
+class Peak(Competitor):
     """Refuse while the predicted peak of the CPUs in use reaches the node's capacity.
 
-    Source: Bashir et al., "Take it to the Limit: Peak Prediction-driven Resource
-    Overcommitment in Datacenters" (EuroSys 2021): mean plus 5 standard deviations
-    (N-sigma), the 99th percentile of the past (after Resource Central), and their maximum,
-    over 2 hours. There they predict from the usage of single tasks; here from the node's.
-
-    Parameters
-    ----------
-    sigmas, percentile
-        Standard deviations above the mean, and percentile of the past; None leaves that predictor out.
+    Source: Bashir et al., "Take it to the Limit: Peak Prediction-driven Resource Overcommitment in Datacenters"
+    (EuroSys 2021): mean plus 5 standard deviations (N-sigma), the 99th percentile of the past (after Resource
+    Central), and their maximum, over 2 hours. There they predict from the usage of single tasks; here from the
+    node's. None leaves a predictor out.
     """
 
     def __init__(
@@ -223,11 +192,8 @@ class Peak:
         self._percentile = percentile
         self._past = _Window(nodes, 7200.0, interval)
 
-    def step(
-        self, ready: Array, utilisation: Array, demand: Array | None = None, present: Mask | None = None
-    ) -> RuleAnswer:
-        """Compare the predicted peak."""
-        past = self._past.add(utilisation, _known(utilisation, present))
+    def _answer(self, ready: Array, busy: Array, queue: Array) -> RuleAnswer:
+        past = self._past.add(busy)
         peaks = []
         if self._sigmas is not None:
             mean, deviation = past.moments()
@@ -269,21 +235,22 @@ class _Average:
     """Exponential average over a time constant, as the kernel's load and pressure averages are."""
 
     def __init__(self, nodes: int, seconds: float, interval: float) -> None:
-        self._weight = 1.0 - math.exp(-interval / seconds)
+        self._weight = 1.0 - math.exp(-interval / seconds) if seconds else 1.0
         self._value = np.full(nodes, np.nan)
 
-    def add(self, values: Array, known: Mask) -> Array:
-        """Take in the known values of one timestep or several; return the averages after each."""
+    def add(self, values: Array) -> Array:
+        """Take in the values of one timestep or several, NaN where unknown; return the averages after each."""
         if values.ndim == 1:
             before = np.where(np.isnan(self._value), values, self._value)
-            self._value = np.where(known, before + self._weight * (values - before), self._value)
+            moved = before + self._weight * (values - before)
+            self._value = np.where(np.isnan(values), self._value, moved)
             return self._value.copy()
-        averages = running_mean(np.where(known, values, np.nan), self._value, self._weight)
+        averages = running_mean(values, self._value, self._weight)
         self._value = averages[-1].copy()
         return averages
 
 
-def running_mean(values: Array, start: Array, weight: float, *, most: float = math.inf) -> Array:
+def running_mean(values: Array, start: Array, weight: float, *, most: float | None = None) -> Array:
     """Return the exponential means of `(T, M)` after each timestep, going on from `start`.
 
     An unknown value moves nothing; the first known one is the mean where `start` is NaN. A value counts as at most
@@ -294,33 +261,17 @@ def running_mean(values: Array, start: Array, weight: float, *, most: float = ma
         means = []
         for value in values[:, node].tolist():
             if math.isfinite(value):
-                if mean == mean:
-                    mean += weight * (min(value, most * mean + 1e-9) - mean)
-                else:
-                    mean = value
+                counted = value if most is None else min(value, most * mean + 1e-9)
+                mean = mean + weight * (counted - mean) if mean == mean else value
             means.append(mean)
         found[:, node] = means
     return found
 
 
-class _Past(Protocol):
-    """The last values of every node, after one timestep or after each of several."""
-
-    def moments(self) -> tuple[Array, Array]:
-        """Return mean and standard deviation."""
-        ...
-
-    def percentile(self, level: float) -> Array:
-        """Return a percentile: the nearest value that was seen."""
-        ...
-
-
 class _Window:
     """The last values of every node, sampled where there are more than `MOST_KEPT`.
 
-    Notes
-    -----
-    Memory: at most `nodes * MOST_KEPT` floats.
+    `add` returns what `moments` and `percentile` are asked of: the window after one timestep, or after each of several.
     """
 
     def __init__(self, nodes: int, seconds: float, interval: float) -> None:
@@ -333,30 +284,29 @@ class _Window:
         self._count = np.zeros(nodes)
         self._percentiles: dict[float, Array] = {}
 
-    def add(self, values: Array, known: Mask) -> _Past:
-        """Keep the known values of one timestep or several; return what the window was after each."""
+    def add(self, values: Array) -> _Window | _WindowRun:
+        """Keep the values of one timestep or several, NaN where unknown."""
         if values.ndim == 2:
-            return self._extend(values, known)
+            return self._extend(values)
         steps, self._steps = self._steps, self._steps + 1
         if steps % self._stride:
             return self
         at = (steps // self._stride) % self._kept.shape[1]
-        new = np.where(known, values, np.nan)
-        for sign, changed in ((-1.0, self._kept[:, at]), (1.0, new)):
+        for sign, changed in ((-1.0, self._kept[:, at]), (1.0, values)):
             there = np.isfinite(changed)
             held = np.where(there, changed, 0.0)
             self._sum += sign * held
             self._squares += sign * held * held
             self._count += sign * there
-        self._kept[:, at] = new
+        self._kept[:, at] = values
         self._percentiles.clear()
         return self
 
-    def _extend(self, values: Array, known: Mask) -> _Past:
+    def _extend(self, values: Array) -> _WindowRun:
         first, size = self._steps, self._kept.shape[1]
         steps = first + np.arange(len(values))
         kept = steps % self._stride == 0
-        new = np.where(known, values, np.nan)[kept]
+        new = values[kept]
         # The ring's next place holds its oldest value.
         place = -(-first // self._stride) % size
         line = np.concatenate([np.roll(self._kept, -place, axis=1).T, new])
@@ -371,9 +321,11 @@ class _Window:
         return _WindowRun(line, size, np.cumsum(kept))
 
     def moments(self) -> tuple[Array, Array]:
+        """Return mean and standard deviation."""
         return _moments(self._sum, self._squares, self._count)
 
     def percentile(self, level: float) -> Array:
+        """Return a percentile: the nearest value that was seen."""
         if level not in self._percentiles:
             # NaN sorts last, so that a node's own values come first, in order.
             ordered = np.sort(self._kept, axis=1)
@@ -385,12 +337,8 @@ class _Window:
 class _WindowRun:
     """What a window was after each of several timesteps.
 
-    Parameters
-    ----------
-    line
-        The values kept before, then those kept since, `(size + n, M)`.
-    ends
-        How many of the values since were kept by each timestep.
+    `line` has the values kept before, then those kept since, `(size + n, M)`; `ends` says how many of those since were
+    kept by each timestep.
     """
 
     def __init__(self, line: Array, size: int, ends: NDArray[np.intp]) -> None:
@@ -406,10 +354,12 @@ class _WindowRun:
         return sums
 
     def moments(self) -> tuple[Array, Array]:
+        """As in `_Window`."""
         held = np.where(np.isfinite(self._line), self._line, 0.0)
         return _moments(self._sums(held), self._sums(held * held), self._count)
 
     def percentile(self, level: float) -> Array:
+        """As in `_Window`."""
         moved, at = np.unique(self._ends, return_inverse=True)
         place = _place(level, self._count)
         found = np.empty(place.shape)
@@ -429,11 +379,6 @@ def _moments(total: Array, squares: Array, count: Array) -> tuple[Array, Array]:
 
 def _place(level: float, count: Array) -> NDArray[np.intp]:
     return np.rint(level / 100.0 * np.maximum(count - 1.0, 0.0)).astype(np.intp)
-
-
-def _known(values: Array, present: Mask | None) -> Mask:
-    known: Mask = np.isfinite(values)
-    return known if present is None else known & present
 
 
 def _above(score: Array, limit: float) -> RuleAnswer:

@@ -47,8 +47,6 @@ class Setting:
         Timesteps ahead in which a spike counts.
     tolerance
         What signals are told contention is; None for the truth itself.
-    hourly_limit
-        Downtime allowed in any one hour, whose price is reported.
     with_ready
         CPU Ready is one of the metrics too, though the answer is then among the questions.
     sweeps
@@ -61,7 +59,6 @@ class Setting:
     window: int = 10
     budget: float = 0.10
     tolerance: str | None = None
-    hourly_limit: float = 0.4
     seed: int = 7
     with_ready: bool = False
     sweeps: tuple[tuple[str, tuple[float, ...]], ...] = ()

@@ -30,8 +30,8 @@ from prontosched.evaluation.measures import (
     count_paper,
     exposure_of_oracle,
     histograms,
-    limit_figures,
     paper_scores,
+    worst_hour,
 )
 from prontosched.evaluation.nulls import ShiftTotals, block_weights, draw_shifts
 from prontosched.subspace import Array
@@ -282,7 +282,7 @@ class NodeSummary:
     nulls: dict[str, NDArray[np.float32]]
     seen: dict[str, Array]
     cold_average_precision: Array
-    limit: dict[str, Array] = field(default_factory=dict)
+    worst_hour: Array
     paper_blocks: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
@@ -336,13 +336,7 @@ def summarise_node(
         nulls=nulls,
         seen=seen,
         cold_average_precision=_cold(tape),
-        limit=limit_figures(
-            tape.chosen,
-            tape.own,
-            tape.label & tape.valid,
-            steps_per_hour=steps_per_hour,
-            limit=setting.hourly_limit,
-        ),
+        worst_hour=worst_hour(tape.own, steps_per_hour=steps_per_hour),
     )
 
 

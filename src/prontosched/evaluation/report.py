@@ -63,7 +63,6 @@ def setting_of(study: Study) -> dict[str, Any]:
         "budgets": list(setting.budgets),
         "downtimes_compared": list(setting.targets),
         "latched_downtime": LATCHED_AT,
-        "hourly_limit": setting.hourly_limit,
         "seed": setting.seed,
         "with_ready": setting.with_ready,
         "sweeps": {name: list(values) for name, values in setting.sweeps},
@@ -129,10 +128,10 @@ def _method(study: Study, method: Method) -> dict[str, Any]:
         "calibration_error": plain(study.calibration_error(name)),
         "calibration_error_contended": plain(study.calibration_error(name, contended=True)),
         "reliability": None if bins is None else _reliability(bins),
-        "cold_average_precision": plain(study.cold_start(name)),
+        "cold_average_precision": plain(study.mean_of(name, "cold_average_precision")),
         "paper": {key: _paper(study.paper(name, key)) for key in study.nodes[0].paper},
         "null": {},
-        "limit": _limit(study, name),
+        "worst_hour": plain(study.mean_of(name, "worst_hour")),
         "better_than_null": {key: name in study.better_than_null[key] for key in NULL_STATISTICS},
         "better_than_ready": name in study.better_than_ready,
     }
@@ -187,22 +186,6 @@ def _reliability(bins: Array) -> list[dict[str, float | None]]:
         {"moments": number, "said": _ratio(chance, number), "followed": _ratio(spikes, number)}
         for number, chance, spikes in bins.tolist()
     ]
-
-
-def _limit(study: Study, name: str) -> dict[str, float | None]:
-    means = {}
-    for key in ("free", "limited", "worst", "above"):
-        values = study.limit(name, key)
-        known = values[np.isfinite(values)]
-        means[key] = plain(float(known.sum() if key == "above" else known.mean())) if known.size else None
-    free, limited = means["free"], means["limited"]
-    return {
-        "recall_free": free,
-        "recall_limited": limited,
-        "recall_lost": None if free is None or limited is None else free - limited,
-        "worst_hour": means["worst"],
-        "hours_above": means["above"],
-    }
 
 
 def machine() -> dict[str, Any]:

@@ -335,15 +335,12 @@ class Study:
             ]
         )
 
-    def cold_start(self, name: str) -> float:
-        """Return average precision over the first steps, mean over nodes."""
-        k = self._places[name]
-        return _mean(np.array([node.cold_average_precision[k] for node in self.nodes]))
+    def mean_of(self, name: str, figure: str) -> float:
+        """Return the mean over nodes of a figure that nodes have for each method.
 
-    def limit(self, name: str, figure: str) -> Array:
-        """Return what a limit per hour does, for every node: `free`, `limited`, `worst` or `above`."""
-        k = self._places[name]
-        return np.array([node.limit[figure][k] for node in self.nodes])
+        `cold_average_precision` is that of the first steps, `worst_hour` the most that was refused of one hour.
+        """
+        return _mean(np.array([getattr(node, figure)[self._places[name]] for node in self.nodes]))
 
 
 def median_lead(leads: Array) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from prontosched.evaluation.methods import Method
-from prontosched.evaluation.nulls import Interval
+from prontosched.evaluation.nulls import Interval, plain
 from prontosched.evaluation.study import FEWEST_BLOCKS, FEWEST_ONSETS, VARIANTS, Study
 from prontosched.subspace import Array
 
@@ -73,8 +73,8 @@ class Assessment:
             "sentence": self.sentence,
             "subject": self.subject,
             "lift": self.lift.as_dict(),
-            "recall": self.recall if math.isfinite(self.recall) else None,
-            "downtime": self.downtime if math.isfinite(self.downtime) else None,
+            "recall": plain(self.recall),
+            "downtime": plain(self.downtime),
             "more_hours": self.more_hours,
         }
 
@@ -227,108 +227,86 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def goals(study: Study, data: str = "traces") -> list[dict[str, Any]]:
-    """Return one row per goal that can be measured here.
+    """Return one row per goal of the default that can be measured here.
 
-    Parameters
-    ----------
-    data
-        What was evaluated: `traces`, `shipped` for Pronto's own, or the name of a generated fleet. Each has
-        goals of its own; the other rows are measured all the same.
+    `data` says what was evaluated: `traces`, `shipped` for Pronto's own, or the name of a generated fleet. Each has
+    goals of its own; the other rows are measured all the same.
     """
     if DEFAULT not in study or not study.nodes:
         return []
     real = data == "traces"
-    rows = _of_policy(study, real=real)
-    if READY_METHOD in study:
-        rows += _against_ready(study, data)
-    rows += _of_calibration(study)
-    if "ewma" in study:
-        for statistic, downtime in zip(("recall_low", "recall"), study.setting.targets, strict=True):
-            rows.append(
-                _ratio(study, "ewma", statistic, f"recall at {downtime:.0%} downtime against its EWMA", None)
-            )
-    if "boosting" in study:
-        what = "average precision against gradient boosting trained on all the past"
-        rows.append(_ratio(study, "boosting", "average_precision", what, 0.98))
-    quiet = study.interval(DEFAULT, "quiet_roc")
-    least = 0.75 if data == "positive" else None
-    rows.append(_row("quiet_roc", "quiet-state ROC area", quiet, least, "at least"))
-    if BLIND in study:
-        what = "recall with the embedding's inputs against without"
-        rows.append(_ratio(study, BLIND, "recall", what, 0.99))
-    return rows
-
-
-def _of_policy(study: Study, *, real: bool) -> list[dict[str, Any]]:
-    """Return what the default policy refuses and accepts, whatever that costs."""
     usual = real and study.setting.truth == "p95" and study.setting.horizon == 5
-    rows = []
-    for key, what, goal, sense in (
-        ("own_recall", "recall of the default policy", 0.45, "at least"),
-        ("own_precision", "precision of the default policy", 0.70, "at least"),
-        ("own_contended_accepted", "share of contended time that is accepted", 0.30, "at most"),
-        ("own_downtime", "share of time refused", None, ""),
-        ("own_changes_per_hour", "changes an hour", None, ""),
-    ):
-        found = study.interval(DEFAULT, key)
-        rows.append(_row(key, what, found, goal if usual else None, sense, study.values(DEFAULT, key)))
-    quiet_nodes = [k for k, node in enumerate(study.nodes) if node.spikes == 0]
-    if quiet_nodes:
-        raised = float(study.paper(DEFAULT, "downtime")[quiet_nodes].sum())
-        rows.append(
-            _row("downtime_when_calm", "downtime on nodes without contention", _alone(raised), 0.0, "at most")
+    rows = [
+        _row(
+            key,
+            what,
+            study.interval(DEFAULT, key),
+            goal if usual else None,
+            sense,
+            study.values(DEFAULT, key),
         )
-    return rows
-
-
-def _against_ready(study: Study, data: str) -> list[dict[str, Any]]:
-    """Return what is gained over current CPU Ready at equal downtime."""
-    rows = []
-    real = data == "traces"
-    for statistic, downtime in zip(("recall_low", "recall"), study.setting.targets, strict=True):
-        least = 1.10 if real else 1.0 if (data, statistic) == ("shipped", "recall") else None
-        what = f"recall at {downtime:.0%} downtime against current CPU Ready"
-        rows.append(_ratio(study, READY_METHOD, statistic, what, least))
-    what = "quiet-state average precision against current CPU Ready"
-    rows.append(_ratio(study, READY_METHOD, "quiet_average_precision", what, 1.25 if real else None))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        each = study.values(DEFAULT, "average_precision") / study.values(READY_METHOD, "average_precision")
-    known = each[np.isfinite(each)]
-    worst = float(known.min()) if known.size else math.nan
-    what = "average precision against current CPU Ready, of the worst node"
-    rows.append(_row("worst_average_precision", what, _alone(worst), 1.0 if real else None, "at least", each))
-    before = study.cold_start(READY_METHOD)
-    cold = study.cold_start(DEFAULT) / before if before > 0 else math.nan
-    what = "average precision over steps 20 to 500 against current CPU Ready"
-    rows.append(_row("cold_average_precision", what, _alone(cold), 0.95, "at least"))
-    return rows
-
-
-def _of_calibration(study: Study) -> list[dict[str, Any]]:
-    rows = []
+        for key, what, goal, sense in (
+            ("own_recall", "recall of the default policy", 0.45, "at least"),
+            ("own_precision", "precision of the default policy", 0.70, "at least"),
+            ("own_contended_accepted", "share of contended time that is accepted", 0.30, "at most"),
+            ("own_downtime", "share of time refused", None, ""),
+            ("own_changes_per_hour", "changes an hour", None, ""),
+        )
+    ]
+    calm = [k for k, node in enumerate(study.nodes) if node.spikes == 0]
+    if calm:
+        raised = float(study.paper(DEFAULT, "downtime")[calm].sum())
+        rows.append(
+            _row("downtime_when_calm", "downtime on nodes without contention", raised, 0.0, "at most")
+        )
+    low, chosen = (f"recall at {downtime:.0%} downtime against" for downtime in study.setting.targets)
+    held = {"traces": 1.10, "shipped": 1.0}.get(data)
+    ratios: list[tuple[str, str, str, float | None]] = [
+        ("ready", "recall_low", f"{low} current CPU Ready", 1.10 if real else None),
+        ("ready", "recall", f"{chosen} current CPU Ready", held),
+        ("ready", "quiet_average_precision", "quiet-state average precision against current CPU Ready",
+         1.25 if real else None),
+        ("ewma", "recall_low", f"{low} its EWMA", None),
+        ("ewma", "recall", f"{chosen} its EWMA", None),
+        ("boosting", "average_precision", "average precision against gradient boosting trained on all the past", 0.98),
+        (BLIND, "recall", "recall with the embedding's inputs against without", 0.99),
+    ]  # fmt: skip
+    for other, statistic, what, least in ratios:
+        if other in study:
+            found = study.ratio(DEFAULT, other, statistic)
+            each = _each_ratio(study, other, statistic)
+            rows.append(_row(f"{statistic}_against_{other}", what, found, least, "at least", each))
+    if READY_METHOD in study:
+        each = _each_ratio(study, READY_METHOD, "average_precision")
+        worst = float(np.fmin.reduce(each, initial=math.inf))
+        rows.append(_row("worst_average_precision", "average precision against current CPU Ready, of the worst node",
+                         worst, 1.0 if real else None, "at least", each))  # fmt: skip
+        cold, before = (study.mean_of(name, "cold_average_precision") for name in (DEFAULT, READY_METHOD))
+        rows.append(_row("cold_average_precision", "average precision over steps 20 to 500 against current CPU Ready",
+                         cold / before if before > 0 else math.nan, 0.95, "at least"))  # fmt: skip
     for key, what, contended in (
         ("calibration_error", "expected calibration error", False),
         ("calibration_error_contended", "expected calibration error while contended", True),
     ):
-        found = study.calibration_error(DEFAULT, contended=contended)
-        each = study.calibration_errors(DEFAULT, contended=contended)
-        rows.append(_row(key, what, _alone(found), 0.02, "at most", each))
-    return rows
+        error = study.calibration_error(DEFAULT, contended=contended)
+        rows.append(
+            _row(key, what, error, 0.02, "at most", study.calibration_errors(DEFAULT, contended=contended))
+        )
+    quiet, least = study.interval(DEFAULT, "quiet_roc"), 0.75 if data == "positive" else None
+    return [*rows, _row("quiet_roc", "quiet-state ROC area", quiet, least, "at least")]
 
 
-def _ratio(study: Study, other: str, statistic: str, what: str, least: float | None) -> dict[str, Any]:
+def _each_ratio(study: Study, other: str, statistic: str) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
-        each = study.values(DEFAULT, statistic) / study.values(other, statistic)
-    found = study.ratio(DEFAULT, other, statistic)
-    return _row(f"{statistic}_against_{other}", what, found, least, "at least", each)
+        return study.values(DEFAULT, statistic) / study.values(other, statistic)
 
 
 def _row(
-    key: str, what: str, found: Interval, goal: float | None, sense: str, each: Array | None = None
+    key: str, what: str, found: Interval | float, goal: float | None, sense: str, each: Array | None = None
 ) -> dict[str, Any]:
-    known = math.isfinite(found.value)
+    found = found if isinstance(found, Interval) else Interval(found, math.nan, math.nan)
     met: bool | None = None
-    if goal is not None and known:
+    if goal is not None and math.isfinite(found.value):
         met = found.value >= goal if sense == "at least" else found.value <= goal + 1e-12
     return {
         "key": key,
@@ -337,10 +315,5 @@ def _row(
         "goal": goal,
         "goal_in_words": f"{sense} {goal:g}" if goal is not None else "no goal on these traces",
         "met": met,
-        "each": [] if each is None else [float(v) if math.isfinite(v) else None for v in each],
+        "each": [] if each is None else [plain(value) for value in each],
     }
-
-
-def _alone(value: float) -> Interval:
-    """Return a value without an interval."""
-    return Interval(value, math.nan, math.nan)
