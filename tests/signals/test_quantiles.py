@@ -121,3 +121,26 @@ def test_uniform_numbers_are_uniform():
 
     assert np.histogram(drawn, bins=10, range=(0.0, 1.0))[0] == pytest.approx(2000, abs=200)
     assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 0.03
+
+
+def test_spans_take_in_what_single_values_do(rng: np.random.Generator) -> None:
+    """Streams that know nothing for a while, or never, are put in order at other times than their neighbours."""
+    values = rng.normal(size=(3000, 5)).round(2)
+    values[100:700, 1] = values[:, 2] = values[:25, 3] = np.nan
+    by_step, by_span = (ManySamples(Many(5), size=64, longest_stride=8) for _ in range(2))
+    levels = np.array([[0.1, 0.5, 0.95]])
+    expected, seen = [], []
+    for row in values:
+        expected.append(by_step.quantiles(levels))
+        seen.append(by_step.seen.copy())
+        by_step.add(row)
+    for part in np.array_split(values, 7):
+        for span, before in by_span.spans(part):
+            for counted in before:
+                assert np.array_equal(by_span.quantiles(levels), expected.pop(0))
+                assert np.array_equal(counted, seen.pop(0))
+            assert span.stop - span.start == len(before)
+
+    assert expected == []
+    assert np.array_equal(by_step.ordered, by_span.ordered)
+    assert np.array_equal(by_step.seen, by_span.seen)

@@ -112,3 +112,17 @@ def test_a_restored_scaling_goes_on_bit_for_bit(rng: np.random.Generator) -> Non
 def test_parameters_out_of_range_are_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Scaling(**options)  # type: ignore[arg-type]
+
+
+def test_many_vectors_at_once_are_scaled_as_one_after_the_other(rng: np.random.Generator) -> None:
+    vectors = rng.normal(size=(300, 6)) * 10.0 ** np.arange(6)
+    vectors[40:60, 2], vectors[200, 4] = np.nan, 1e19
+    vectors[rng.random(300) < 0.02] *= 50.0
+    single, many = Scaling(), Scaling()
+
+    expected = np.stack([single.scale(y) for y in vectors])
+    found = np.concatenate([many.scale_many(part) for part in np.array_split(vectors, 7)])
+
+    assert np.array_equal(found, expected)
+    for name, value in single.state().items():
+        assert np.array_equal(many.state()[name], value), name

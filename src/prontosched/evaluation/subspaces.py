@@ -78,6 +78,8 @@ class SubspaceReplay:
             left = np.clip(sizes - start, 0, len(part))
             spirit = None if self._spirit is None else self._spirit.follow(part, left)
             for node, (one, size) in enumerate(zip(self._nodes, left.tolist(), strict=True)):
+                if not size:
+                    continue
                 given = None if spirit is None else (spirit[0][:size, node], spirit[1][:size, node])
                 for whole, values in zip(found, one.look(part[:size, node], given), strict=True):
                     whole[start : start + size, node] = values
