@@ -57,6 +57,15 @@ def core() -> Iterable[Row]:
 
 @benchmarks.command()
 @printed
+def study() -> Iterable[Row]:
+    """What `pronto evaluate` takes for a node-step, with few nodes and with many."""
+    from benchmarks.study import study_rows
+
+    return study_rows()
+
+
+@benchmarks.command()
+@printed
 def agent() -> Iterable[Row]:
     """Latency, lateness and memory of a real agent under 200 connections."""
     from benchmarks.agent import agent_rows

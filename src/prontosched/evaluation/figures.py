@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,20 +61,16 @@ DARK = {
 FEW_NODES = 10
 # Of methods that are nearly alike one is drawn, and none without a score.
 HIDDEN = (
-    *(
-        "accept",
-        "clock",
-        "learned-blind",
-        "paper-absolute",
-        "paper-spirit",
-        "paper-fd",
-        "paper-pm",
-        "t2",
-        "spe",
-    ),
-    *("zscore", "n-sigma", "peak-percentile", "r15s"),
-)
+    "accept", "clock", "learned-blind", "paper-absolute", "paper-spirit", "paper-fd", "paper-pm", "t2", "spe", "zscore",
+    "n-sigma", "peak-percentile", "r15s",
+)  # fmt: skip
 UNITS = {"percent": "% of a CPU", "ms": "ms per interval"}
+SWEPT_UNITS = {
+    "rank": "rank (directions)",
+    "lag": "lag (timesteps)",
+    "block_size": "block size (vectors)",
+    "forgetting": "forgetting (share of the past kept a block)",
+}
 SHOWN = 160
 TINTS = ("#1d4ed8", "#c2410c", "#047857", "#7c3aed")
 CDFS = (
@@ -197,29 +193,23 @@ def recall_against_downtime(study: Study) -> Picture:
     axis.set_xlim(0, widest * 1.36)
     axis.set_ylim(0, None)
     axis.set_xticks([0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
-    axis.xaxis.set_major_formatter(_percent())
-    axis.yaxis.set_major_formatter(_percent())
+    _percent(axis.xaxis, axis.yaxis)
     axis.set_xlabel("realised downtime (% of moments the node refuses)")
     axis.set_ylabel(
         f"recall (% of moments before a spike\nwithin {study.setting.horizon} steps that are refused)"
     )
-    return Picture(
-        "recall-downtime",
-        "Recall against realised downtime for every method; the dashed line is chance.",
-        figure,
-    )
+    caption = "Recall against realised downtime for every method; the dashed line is chance."
+    return Picture("recall-downtime", caption, figure)
 
 
 def against_ready(study: Study) -> Picture | None:
     """Draw how many times more than current CPU Ready each method finds at equal downtime."""
     if "ready" not in study:
         return None
-    names = [m for m in shown(study) if m.name not in ("ready",)]
-    found = [(m, study.ratio(m.name, "ready", "recall")) for m in names]
-    found = [(m, r) for m, r in found if np.isfinite(r.value)]
+    pairs = [(m, study.ratio(m.name, "ready", "recall")) for m in shown(study) if m.name != "ready"]
+    found = sorted([pair for pair in pairs if np.isfinite(pair[1].value)], key=lambda pair: pair[1].value)
     if not found:
         return None
-    found.sort(key=lambda pair: pair[1].value)
     figure, axis = panel(8.6, 0.9 + 0.33 * len(found))
     top = max(2.0, min(4.0, max(r.value for _, r in found) * 1.15))
     for row, (method, ratio) in enumerate(found):
@@ -238,9 +228,8 @@ def against_ready(study: Study) -> Picture | None:
     axis.set_xlabel(
         f"times the recall of current CPU Ready at {study.setting.budget:.0%} downtime (line: 95 % interval)"
     )
-    return Picture(
-        "against-ready", "Recall relative to current CPU Ready at equal downtime, with intervals.", figure
-    )
+    caption = "Recall relative to current CPU Ready at equal downtime, with intervals."
+    return Picture("against-ready", caption, figure)
 
 
 def against_null(study: Study) -> Picture:
@@ -262,7 +251,7 @@ def against_null(study: Study) -> Picture:
     axis.set_xlabel(
         f"recall at a budget of {study.setting.budget:.0%} (%): open circle shifted in time, full circle as it is"
     )
-    axis.xaxis.set_major_formatter(_percent())
+    _percent(axis.xaxis)
     return Picture("against-null", "Recall of each method and of the same signal shifted in time.", figure)
 
 
@@ -281,7 +270,7 @@ def lead_times(study: Study) -> Picture | None:
                   ls=dashes, label=method.label)  # fmt: skip
     axis.set_xlabel(f"at least this many timesteps{seconds(study)} before the onset")
     axis.set_ylabel("onsets first raised (% of all)")
-    axis.yaxis.set_major_formatter(_percent())
+    _percent(axis.yaxis)
     axis.set_ylim(0, 1)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     return Picture("lead-time", "Share of onsets with at least so many steps of warning.", figure)
@@ -304,8 +293,7 @@ def reliability(study: Study) -> Picture | None:
         axis.plot(said, followed, color=colour(study, method.name), lw=1.4, marker="o", ms=4.5, label=label)
     axis.set_xlabel("probability said (%)")
     axis.set_ylabel("followed by a spike (% of moments)")
-    axis.xaxis.set_major_formatter(_percent())
-    axis.yaxis.set_major_formatter(_percent())
+    _percent(axis.xaxis, axis.yaxis)
     axis.set_xlim(0, 1)
     axis.set_ylim(0, 1)
     axis.legend(loc="upper left", fontsize=8.5)
@@ -339,8 +327,10 @@ def _label_ends(axis: Any, ends: list[tuple[float, float, str, str]]) -> None:
                       arrowprops={"arrowstyle": "-", "color": tint, "lw": 0.6, "shrinkA": 1, "shrinkB": 3})  # fmt: skip
 
 
-def _percent() -> Callable[[float, int], str]:
-    return lambda value, _: f"{value:.0%}"
+def _percent(*axes: Any) -> None:
+    """Write the ticks of axes as percentages."""
+    for axis in axes:
+        axis.set_major_formatter(lambda value, _: f"{value:.0%}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,9 +357,10 @@ class NodeExample:
 
     def part(self, start: int, stop: int) -> NodeExample:
         """Return some of the steps."""
-        cut = slice(start, stop)
-        return NodeExample(self.node, self.start + start, self.projections[cut], self.spikes[cut], self.score[cut],
-                       self.raised[cut], self.ready[cut], self.threshold[cut], self.unit)  # fmt: skip
+        names = ("projections", "spikes", "score", "raised", "ready", "threshold")
+        return replace(
+            self, start=self.start + start, **{name: getattr(self, name)[start:stop] for name in names}
+        )
 
 
 def look(first: FirstRows, truth: str, *, lag: int = 10) -> NodeExample | None:
@@ -446,13 +437,13 @@ def distributions(study: Study) -> list[Picture]:
             axis.step(np.concatenate([[values[0]], values]), np.concatenate([[0], share]), where="post", lw=1.7,
                       color=colour(study, method.name), ls=style, label=method.label)  # fmt: skip
         if figure_name in ("downtime", "contained_spikes"):
-            axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+            _percent(axis.xaxis)
         if figure_name.endswith("sided"):
             axis.set_xscale("symlog", linthresh=10)
         axis.set_title(f"{title} per {of}" if figure_name.endswith("sided") else title)
         axis.set_xlabel(label)
         axis.set_ylabel(f"{over} at or below (% of all)")
-        axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        _percent(axis.yaxis)
         axis.set_ylim(0, 1.03)
         figure.legend(loc="outside lower center", ncols=2, fontsize=7.5)
         number = "one node" if len(study.nodes) == 1 else f"{len(study.nodes)} nodes"
@@ -542,36 +533,33 @@ def window_steps(example: NodeExample, window: int) -> Picture | None:
         axis.set_xticks(range(0, 2 * window + 1, max(1, window // 5)))
     axes[0, 0].legend(loc="upper right", fontsize=8)
     axes[-1, 0].set_xlabel("timestep (number); the dotted line is the reference point, circles are spikes")
-    return Picture(
-        "window", "The sliding window at w/2, w and 2w, with left- and right-sided regions.", figure
-    )
+    caption = "The sliding window at w/2, w and 2w, with left- and right-sided regions."
+    return Picture("window", caption, figure)
 
 
 def sweep(study: Study, option: str, values: tuple[float, ...]) -> Picture:
     """Draw what changing one option of the published signal changes."""
-    figure, axes = canvas(8.6, 2.7, 1, 3)
+    figure, axes = canvas(8.6, 2.9, 1, 3)
     names = [f"paper[{option}={int(v) if float(v).is_integer() else v}]" for v in values]
-    chance = study.setting.budget
-
-    def line(axis: Any, title: str, points: Array, dashed: float | None) -> None:
-        axis.plot(values, points, color=TINTS[3], marker="o", lw=1.6)
-        if dashed is not None:
-            axis.axhline(dashed, color=MUTED, lw=1, ls=(0, (4, 3)))
-        axis.set_title(title)
-        axis.set_xlabel(option.replace("_", " "))
-        axis.set_xticks(values)
-        known = points[np.isfinite(points)]
-        axis.set_ylim(0, 1.2 * max(dashed or 0.0, known.max(initial=1e-3)))
-        axis.yaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
-
+    budget = study.setting.budget
     recall, own = (
         np.array([study.interval(name, statistic).value for name in names])
         for statistic in ("recall", "own_downtime")
     )
     preceded = np.array([np.nanmean(study.paper(name, "preceded")) for name in names])
-    line(axes[0, 0], f"recall at {chance:.0%} downtime", recall, chance)
-    line(axes[0, 1], "spikes preceded", preceded, None)
-    line(axes[0, 2], "own downtime", own, None)
-    return Picture(
-        f"sweep-{option.replace('_', '-')}", f"The published signal with other values of {option}.", figure
-    )
+    for axis, title, points, chance in (
+        (axes[0, 0], f"recall at {budget:.0%} downtime\n(% of moments before a spike)", recall, budget),
+        (axes[0, 1], "spikes preceded\n(% of spikes)", preceded, None),
+        (axes[0, 2], "own downtime\n(% of time)", own, None),
+    ):
+        axis.plot(values, points, color=TINTS[3], marker="o", lw=1.6, label="Reject-Job")
+        if chance is not None:
+            axis.axhline(chance, color=MUTED, lw=1, ls=(0, (4, 3)), label="chance")
+        axis.set_ylabel(title)
+        axis.set_xlabel(SWEPT_UNITS[option])
+        axis.set_xticks(values)
+        axis.set_ylim(0, 1.4 * max(chance or 0.0, points[np.isfinite(points)].max(initial=1e-3)))
+        axis.legend(loc="upper right", fontsize=7.5)
+        _percent(axis.yaxis)
+    caption = f"The published signal with other values of {option}."
+    return Picture(f"sweep-{option.replace('_', '-')}", caption, figure)
