@@ -17,6 +17,7 @@ from prontosched.evaluation.measures import Mask
 from prontosched.pipeline import Embedding
 from prontosched.pipeline.frequent_directions import FrequentDirections
 from prontosched.pipeline.node import ADOPTED_SAMPLES
+from prontosched.pipeline.power_method import PowerMethod
 from prontosched.pipeline.spikes import RELATIVE_FLOOR, SpikeDetector
 from prontosched.pipeline.spirit import Spirit, SpiritFleet
 from prontosched.subspace import Array, Subspace
@@ -108,12 +109,14 @@ class _NodeSubspace:
         """Return what is seen of the next vectors; directions and strengths may be given."""
         lag, steps = self._detector.lag, len(Z)
         samples, turned = np.ones(steps), np.ones(steps, bool)
-        if given is None and isinstance(self.embedding, FrequentDirections):
-            given = self.embedding.follow(Z)
-        if given is None:
-            rows, strengths, samples, turned = self._follow(Z)
-        else:
+        if given is not None:
             rows, strengths = given
+        elif isinstance(self.embedding, FrequentDirections):
+            rows, strengths = self.embedding.follow(Z)
+        elif isinstance(self.embedding, PowerMethod):
+            rows, strengths, turned = self.embedding.follow(Z)
+        else:
+            rows, strengths, samples, turned = self._follow(Z)
         there = strengths[:, 0] > 0.0
         line = np.concatenate([self._past, Z])
         # The vectors of the lag and the present one, along the directions of now.

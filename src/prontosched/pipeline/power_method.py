@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from prontosched.pipeline.embedding import VectorEmbedding, check_rank
+from prontosched.pipeline.embedding import VectorEmbedding, check_rank, finite_all
 from prontosched.subspace import Array, Subspace
 
 
@@ -94,10 +95,39 @@ class PowerMethod(VectorEmbedding):
             )
             self._show(np.linalg.qr(random)[0])
         assert self.subspace is not None
-        self._product += np.outer(y, y @ self.subspace.basis)
-        self.seen += 1
-        self._held += 1
-        if self._held >= (self.block_size or y.shape[0]):
+        self._add(np.outer(y, y @ self.subspace.basis), 1)
+
+    def follow(self, Y: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
+        """Take in the vectors `(n, d)` in order; return what was known before each.
+
+        Directions are rows `(n, r, d)` and strengths `(n, r)`, all 0 before the first vector; the
+        third marks the vectors that are the first to meet new directions.
+        """
+        rank = min(self.rank, Y.shape[1])
+        rows, strengths = np.zeros((len(Y), rank, Y.shape[1])), np.zeros((len(Y), rank))
+        turned = np.zeros(len(Y), bool)
+        start = 0
+        while start < len(Y):
+            if self.subspace is None:
+                self.learn_one(Y[start])
+                start += 1
+                continue
+            part = Y[start : start + (self.block_size or Y.shape[1]) - self._held]
+            stop = start + len(part)
+            rows[start:stop], strengths[start:stop] = self.subspace.basis.T, self.subspace.singular_values
+            turned[start] = self._held == 0
+            part = finite_all(part)
+            self._add(part.T @ (part @ self.subspace.basis), len(part))
+            start = stop
+        return rows, strengths, turned
+
+    def _add(self, product: Array, vectors: int) -> None:
+        """Add the product of some vectors with the directions, and end the block when it is full."""
+        assert self.subspace is not None
+        self._product += product
+        self.seen += vectors
+        self._held += vectors
+        if self._held >= (self.block_size or len(product)):
             basis, strengths, _ = np.linalg.svd(self._product / self._held, full_matrices=False)
             # An idle block says nothing of direction: keep what is known.
             if strengths[0] > 0.0 and np.isfinite(strengths[0]):
