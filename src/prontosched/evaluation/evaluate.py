@@ -59,14 +59,8 @@ def run_parts(
 ) -> list[PartResult]:
     """Evaluate all parts and return their results in the order of the parts.
 
-    Parameters
-    ----------
-    engine
-        `local` for processes on this machine, `dask` for a cluster.
-    scheduler
-        Address of a Dask scheduler; without one a cluster is started on this machine.
-    progress
-        Called with the rows done since it was last called.
+    The engine is `local` (processes) or `dask`: the cluster of a scheduler, or one started on this machine. `progress`
+    is called with the rows done since it was last called.
     """
     if engine == "dask":
         return _run_dask(parts, setting, workers, scheduler, progress)
@@ -228,19 +222,10 @@ def evaluate(
     data: str = "traces",
     timed: bool = False,
 ) -> Evaluation:
-    """Evaluate all parts of a plan.
+    """Evaluate all parts of a plan; raise `TelemetryError` if not a single node could be.
 
-    Parameters
-    ----------
-    data
-        What they are: `traces`, `shipped` for Pronto's own, or the name of a generated fleet.
-    timed
-        Also measure a bare step of a node, and say how many of those a step of this study took.
-
-    Raises
-    ------
-    TelemetryError
-        If not a single node could be evaluated.
+    `data` says what they are: `traces`, `shipped` for Pronto's own, or the name of a generated fleet. With `timed`, a
+    bare step of a node is measured too.
     """
     methods = choose(setting.methods, setting.sweeps)
     began = time.perf_counter()

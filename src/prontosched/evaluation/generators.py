@@ -32,16 +32,7 @@ START = 1_700_000_000.0
 
 
 class PaperShapeFeed(GeneratedPart):
-    """One cluster of VMs or hosts of the paper's shape.
-
-    Parameters
-    ----------
-    shape, cluster
-        The data set, and which of its clusters.
-    kind
-        "vm" (52 metrics) or "host" (134 metrics).
-    steps
-        Timesteps per node; None for all.
+    """One cluster of VMs (52 metrics) or hosts (134 metrics) of the paper's shape.
 
     Examples
     --------
@@ -87,13 +78,7 @@ class PaperShapeFeed(GeneratedPart):
 
 
 class Control(GeneratedPart):
-    """Some nodes of a control fleet, the same for the same seed, node by node, whoever generates them.
-
-    Parameters
-    ----------
-    kind
-        `positive` or `negative`.
-    """
+    """Some nodes of the `positive` or `negative` control, the same for the same seed, whoever generates them."""
 
     metrics = tuple(f"metric_{k:02d}" for k in range(METRICS))
     interval_seconds = INTERVAL_SECONDS
@@ -176,17 +161,7 @@ def plan_control(kind: str, *, nodes: int, steps: int, seed: int) -> Plan:
 
 
 class TraceWriter:
-    """A trace of many nodes in one file, as CSV or Parquet by its name.
-
-    Parameters
-    ----------
-    path
-        Ends in .csv or .parquet; it must not exist.
-
-    Notes
-    -----
-    Memory: the rows handed over at a time.
-    """
+    """A trace of many nodes in one new file, as CSV or Parquet by its name."""
 
     def __init__(self, path: Path, metrics: tuple[str, ...], *, ready_column: str) -> None:
         if path.suffix not in (".csv", ".parquet"):

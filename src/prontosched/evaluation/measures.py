@@ -419,16 +419,7 @@ def roc_area(scores: Array, labels: Mask) -> float:
 
 
 def at_downtime(downtime: Array, value: Array, target: float) -> Array:
-    """Read curves at one downtime, never outside what they realised.
-
-    Parameters
-    ----------
-    downtime, value
-        `(…, points)`, in any order along the last axis.
-
-    Returns
-    -------
-    `(…)`, NaN where no two points enclose `target`.
+    """Read curves `(…, points)` at one downtime; NaN where no two points enclose it.
 
     Examples
     --------
@@ -458,13 +449,7 @@ def at_downtime(downtime: Array, value: Array, target: float) -> Array:
 
 
 def exposure_of_oracle(future: Array, downtime: float) -> float:
-    """Return how much lower the mean future contention is when the worst `downtime` of moments is refused.
-
-    Parameters
-    ----------
-    future
-        Contention following each moment.
-    """
+    """Return how much lower the mean contention that follows is when the worst `downtime` of moments is refused."""
     known = np.sort(future[np.isfinite(future)])
     accepted = known[: max(1, round(known.size * (1.0 - downtime)))]
     if not known.size or known.mean() <= 0:

@@ -45,17 +45,7 @@ def draw_shifts(steps: int, draws: int, guard: int, generator: np.random.Generat
 
 @dataclass(slots=True)
 class NullTotal:
-    """A statistic and its nulls, added up over nodes: what is kept does not grow with them.
-
-    Attributes
-    ----------
-    shifted
-        Sum over nodes, `(methods, shifts)`.
-    seen
-        Sum of the statistic as it is, `(methods,)`.
-    nodes
-        How many were added, `(methods,)`.
-    """
+    """A statistic as it is and shifted, `(methods,)` and `(methods, shifts)`, added up over so many nodes."""
 
     shifted: Array
     seen: Array
@@ -85,10 +75,7 @@ class NullTotal:
 def p_value(observed: float, null: Array, distinct: float = math.inf) -> float:
     """Return the share of the null at least as high as observed, counting the observed one itself.
 
-    Parameters
-    ----------
-    distinct
-        How many different shifts there are: drawing one again proves nothing.
+    `distinct` says how many different shifts there are: drawing one again proves nothing.
     """
     null = null[np.isfinite(null)]
     if not np.isfinite(observed) or not null.size:
@@ -138,16 +125,9 @@ def block_weights(blocks: int, draws: int, generator: np.random.Generator) -> Ar
 
 
 def mean_interval(values: Array, draws: Array, *, over: bool, generator: np.random.Generator) -> Interval:
-    """Return the mean over nodes with its interval.
+    """Return the mean over nodes, NaN where not defined, with its interval from draws `(nodes, draws)`.
 
-    Parameters
-    ----------
-    values
-        One per node, NaN where not defined.
-    draws
-        `(nodes, draws)`, the same statistic on resampled blocks.
-    over
-        Also draw the nodes again. With one node there is nothing to draw.
+    With `over`, nodes are drawn again too.
     """
     used = np.isfinite(values)
     if not used.any():
@@ -182,12 +162,7 @@ def ratio_draws(
 def excess_p(ratio: float, draws: Array, degrees: int) -> float:
     """Return the chance of a ratio at least so far above 1 if in truth it is 1 (a t test on its logarithm).
 
-    Parameters
-    ----------
-    draws
-        The ratio on resampled blocks or nodes.
-    degrees
-        How many blocks or nodes were resampled, less one. Few of them make the tails heavy.
+    `draws` are the ratio on resampled blocks or nodes, of which there are one more than `degrees`.
     """
     known = draws[np.isfinite(draws) & (draws > 0)]
     if degrees < 1 or not ratio > 0 or known.size < max(20, draws.size // 2):

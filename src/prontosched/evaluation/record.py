@@ -94,14 +94,7 @@ class Shape(NamedTuple):
 
 
 class ReplayRecord:
-    """Everything counted of one part of nodes.
-
-    Parameters
-    ----------
-    segment
-        Timesteps per stretch; by default eight windows or horizons, at least `SEGMENT`.
-    tape_bytes
-        Memory for the tape; `TAPE_BYTES` if not given.
+    """Everything counted of one part of nodes, in stretches of eight windows or horizons, at least `SEGMENT` steps.
 
     Attributes
     ----------
@@ -148,13 +141,7 @@ class ReplayRecord:
         self._filled = self._past
 
     def extend(self, *, own: Mask, at_budgets: Mask, **given: NDArray[Any]) -> None:
-        """Take in some timesteps of everything that `Stretch` has.
-
-        Parameters
-        ----------
-        own, at_budgets
-            Raises by the methods' own decisions, `(steps, methods, nodes)`, and at the budgets, one axis more.
-        """
+        """Take in some timesteps of everything that `Stretch` has; raises at the budgets have one axis more."""
         given["raised"] = np.concatenate([own[..., None], at_budgets], axis=-1)
         given.setdefault("qos", np.full(given["ready"].shape, np.nan))
         taken, steps = 0, len(own)

@@ -340,15 +340,7 @@ def _met(met: bool | None) -> str:
 
 @dataclass(slots=True)
 class Evaluation:
-    """Everything an evaluation gave.
-
-    Attributes
-    ----------
-    outcome
-        What `--json` prints.
-    first
-        The part from which examples are drawn.
-    """
+    """Everything an evaluation gave: `outcome` is what `--json` prints, examples are drawn from the `first` part."""
 
     study: Study
     outcome: dict[str, Any]

@@ -52,13 +52,7 @@ class NullTest:
 
 
 class Study:
-    """The evaluation of some methods on some nodes.
-
-    Parameters
-    ----------
-    methods
-        In the order of the results' arrays.
-    """
+    """The evaluation of some methods, in the order of the results' arrays, on some nodes."""
 
     def __init__(self, results: list[PartResult], setting: Setting, methods: list[Method]) -> None:
         self.results = results
@@ -304,13 +298,7 @@ class Study:
         return total
 
     def calibration(self, name: str, *, contended: bool = False) -> Array | None:
-        """Return probabilities against what followed, all nodes together; None without probabilities.
-
-        Parameters
-        ----------
-        contended
-            Only of moments that are contended already.
-        """
+        """Return probabilities against what followed, all nodes together, or of contended moments; None without any."""
         k = self._places[name]
         bins = [
             _moments(node.calibration[k], contended) for node in self.nodes if node.calibration is not None
