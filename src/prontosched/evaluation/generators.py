@@ -109,6 +109,7 @@ class Control(GeneratedPart):
         bursts = generator.random(self.steps + RAMP) < BURST_RATE
         ramps = bursts if self.kind == "positive" else generator.random(self.steps + RAMP) < BURST_RATE
         factors = np.zeros(3)
+        rows = min(rows, CHUNK_STEPS)
         for start in range(0, self.steps, rows):
             size = min(rows, self.steps - start)
             noise = generator.normal(size=(size, 3 + METRICS + 2))

@@ -40,7 +40,8 @@ from prontosched.telemetry.scaling import Scaling
 from prontosched.telemetry.trace import TraceCounts
 from prontosched.telemetry.trace.files import name_some
 
-ROWS = 256
+# Timesteps handled at once: as many as `NODE_ROWS` of all nodes together, within these.
+FEWEST_ROWS, MOST_ROWS, NODE_ROWS = 256, 1024, 16_384
 Progress = Callable[[int], None]
 
 
@@ -268,7 +269,8 @@ def _side_by_side(
     qos_place = None if qos_column is None else feed.metrics.index(qos_column)
     nodes = len(index)
     last, done = np.full(nodes, np.nan), np.zeros(nodes, np.int64)
-    for chunks in feed.aligned(ROWS, nodes=context.nodes):
+    rows = max(FEWEST_ROWS, min(MOST_ROWS, NODE_ROWS // nodes))
+    for chunks in feed.aligned(rows, nodes=context.nodes):
         steps = max(len(chunk) for chunk in chunks)
         scaled = np.zeros((steps, nodes, context.features if scales else 0))
         ready, utilisation, clock, qos = (np.full((steps, nodes), np.nan) for _ in range(4))

@@ -152,16 +152,13 @@ class _NodeSubspace:
 
     def _aligned(self, rows: Array) -> Array:
         """Return directions with the signs of those before them, as `subspace.align_signs` would one by one."""
-        along = np.einsum("trd,trd->tr", rows, np.concatenate([self._directions, rows[:-1]]))
-        signs = np.sign(along)
-        first = np.where(rows.sum(axis=2) < 0.0, -1.0, 1.0)
-        if along.all():
-            signs = np.cumprod(signs, axis=0)
-        else:
-            before = np.ones(self.width)
-            for step, sign in enumerate(signs):
-                before = signs[step] = np.where(sign != 0.0, sign * before, first[step])
-        rows = rows * signs[..., None]
+        side = np.sign(np.einsum("trd,trd->tr", rows, np.concatenate([self._directions, rows[:-1]])))
+        # A direction that has none before it starts with a sum that is not negative.
+        starts = side == 0.0
+        signs = np.cumprod(np.where(starts, np.where(rows.sum(axis=2) < 0.0, -1.0, 1.0), side), axis=0)
+        begun = np.maximum.accumulate(np.where(starts, np.arange(len(rows))[:, None], 0), axis=0)
+        before = np.concatenate([np.ones((1, self.width)), signs])
+        rows = rows * (signs * np.take_along_axis(before, begun, axis=0))[..., None]
         self._directions = rows[-1:]
         return rows
 
@@ -178,27 +175,29 @@ class _NodeSubspace:
         since = np.where(last >= 0, steps - last, self._since_turn + steps)
         self._since_turn = int(since[-1]) + 1
         # What was dampened before directions turned counts as it was again, unless they turn at every vector.
-        valid = np.arange(lag) >= (0 if self._restless else lag - since[:, None, None])
+        reach = np.full(len(values), lag) if self._restless else np.minimum(since, lag)
         spiked = np.concatenate([self._spiked, np.zeros(values.shape, bool)])
         dampened = np.concatenate([self._dampened, values])
-        plain = found = self._outliers(windows, values, warm)
+        plain = found = self._outliers(windows, values, warm[:, None])
         newest = windows[..., -1].copy()
         while True:
             spiked[lag:] = found
             dampened[lag:] = np.where(found, influence * values + (1.0 - influence) * newest, values)
-            marks = sliding_window_view(spiked, lag, axis=0)[:-1] & valid
-            changed = np.flatnonzero(marks.any(axis=(1, 2)))
-            if not changed.size:
+            before = np.concatenate([np.zeros((1, self.width), int), np.cumsum(spiked, axis=0)])
+            step, k = np.nonzero(before[lag : lag + len(values)] > before[lag - reach + steps, :])
+            if not step.size:
                 break
-            some, marks = windows[changed], marks[changed]
+            marks = sliding_window_view(spiked, lag, axis=0)[step, k]
+            marks = marks & (np.arange(lag) >= lag - reach[step, None])
             if self._restless:
-                some = _dampen(some, marks, influence)
+                some = _dampen(windows[step, k], marks, influence)
             else:
-                some = np.where(marks, sliding_window_view(dampened, lag, axis=0)[:-1][changed], some)
-            before, found = found, plain.copy()
-            found[changed] = self._outliers(some, values[changed], warm[changed])
-            settled = np.array_equal(newest[changed], some[..., -1]) and np.array_equal(found, before)
-            newest[changed] = some[..., -1]
+                some = np.where(marks, sliding_window_view(dampened, lag, axis=0)[step, k], windows[step, k])
+            again = plain.copy()
+            again[step, k] = self._outliers(some, values[step, k], warm[step])
+            settled = np.array_equal(newest[step, k], some[:, -1]) and np.array_equal(found, again)
+            found = again
+            newest[step, k] = some[:, -1]
             if settled:
                 break
         self._spiked, self._dampened = spiked[len(values) :], dampened[len(values) :]
@@ -207,22 +206,20 @@ class _NodeSubspace:
     def _outliers(self, windows: Array, values: Array, warm: Mask) -> NDArray[np.int8]:
         """Return −1 or +1 for values that lie too many deviations away from the mean of their window, else 0."""
         detector = self._detector
-        mean = windows.mean(axis=2)
+        mean = windows.mean(axis=-1)
         apart = windows - mean[..., None]
-        square = np.einsum("trl,trl->tr", apart, apart)
+        square = np.einsum("...l,...l->...", apart, apart)
         away = values - mean
         far = away * away > detector.threshold**2 / detector.lag * square
         far &= np.abs(away) > detector.threshold * np.maximum(detector.floor, RELATIVE_FLOOR * np.abs(mean))
-        return np.where(far & warm[:, None], np.sign(away), 0.0).astype(np.int8)
+        return np.where(far & warm, np.sign(away), 0.0).astype(np.int8)
 
 
 def _dampen(windows: Array, spiked: Mask, influence: float) -> Array:
     """Dampen what spiked by the value before it; the first calm one stands in for one that has left the window."""
     found = windows.copy()
-    calm = np.argmin(spiked, axis=2)[..., None]
-    before = np.take_along_axis(windows, calm, axis=2)[..., 0]
-    for place in range(windows.shape[2]):
-        value = windows[..., place]
-        before = np.where(spiked[..., place], influence * value + (1.0 - influence) * before, value)
-        found[..., place] = before
+    before = windows[np.arange(len(windows)), np.argmin(spiked, axis=1)]
+    for place, value in enumerate(windows.T):
+        before = np.where(spiked[:, place], influence * value + (1.0 - influence) * before, value)
+        found[:, place] = before
     return found
