@@ -42,7 +42,7 @@ sbom:
 daemons:
 	@sh .ci/daemons
 
-# ARGS: core (the default), embeddings, agent, federation, worth, traffic or all; --help has more.
+# ARGS: core (the default), study, embeddings, agent, federation, worth, traffic or all; --help has more.
 bench: $(VENV)/.dev
 	@exec $(BIN)/python -m benchmarks $(or $(ARGS),core)
 
