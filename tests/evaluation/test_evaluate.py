@@ -111,7 +111,7 @@ def test_more_workers_give_the_same_numbers(positive: Evaluation) -> None:
 
 
 def test_chunks_depend_on_the_number_of_nodes_alone() -> None:
-    assert [chunk_size(nodes) for nodes in (1, 7, 60, 1000)] == [4, 4, 15, 128]
+    assert [chunk_size(nodes) for nodes in (1, 7, 32, 60, 200, 1000)] == [4, 4, 8, 32, 50, 128]
 
 
 def test_a_generated_node_is_the_same_in_any_chunk() -> None:

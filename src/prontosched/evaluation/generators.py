@@ -109,7 +109,6 @@ class Control(GeneratedPart):
         bursts = generator.random(self.steps + RAMP) < BURST_RATE
         ramps = bursts if self.kind == "positive" else generator.random(self.steps + RAMP) < BURST_RATE
         factors = np.zeros(3)
-        rows = min(rows, CHUNK_STEPS)
         for start in range(0, self.steps, rows):
             size = min(rows, self.steps - start)
             noise = generator.normal(size=(size, 3 + METRICS + 2))
@@ -130,10 +129,9 @@ class Control(GeneratedPart):
 
 def _autoregressive(noise: Array, before: Array) -> Array:
     """Return `x[t] = 0.9 x[t - 1] + 0.436 noise[t]`, going on from `before`: of variance 1."""
-    ages = np.subtract.outer(np.arange(len(noise)), np.arange(len(noise)))
-    weights = np.where(ages >= 0, 0.9 ** np.maximum(ages, 0), 0.0)
-    fading = 0.9 ** np.arange(1, len(noise) + 1)
-    found: Array = weights @ (0.436 * noise) + fading[:, None] * before
+    found = np.empty(noise.shape)
+    for step, new in enumerate(0.436 * noise):
+        found[step] = before = 0.9 * before + new
     return found
 
 

@@ -28,9 +28,11 @@ from prontosched.telemetry.trace.rows import ready_wanted
 BUDGETS = (0.02, 0.03, 0.05, 0.07, 0.10, 0.14, 0.20, 0.30)
 LOW_DOWNTIME = 0.05
 MOST_HORIZON = 240
+# Nodes of a part, where there are so many: arrays over fewer cost more for each, over more they gain little.
 MOST_NODES = 128
+LARGE_PART = 32
 FEWEST_NODES = 4
-# Of a small fleet each part is a quarter: fewer steps of Python each, and still work for four cores.
+# Of a small fleet each part is a quarter: work for four cores.
 PARTS = 4
 ENDINGS = (".parquet", ".csv", ".csv.gz", ".txt")
 
@@ -217,7 +219,8 @@ def shipped_trace() -> str:
 
 def chunk_size(nodes: int) -> int:
     """Return how many of `nodes` nodes make a part."""
-    return max(FEWEST_NODES, min(MOST_NODES, -(-nodes // PARTS)))
+    fewest = FEWEST_NODES if nodes <= LARGE_PART else LARGE_PART
+    return max(fewest, min(MOST_NODES, -(-nodes // PARTS)))
 
 
 def plan_traces(paths: Sequence[str], columns: Columns) -> Plan:

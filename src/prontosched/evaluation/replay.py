@@ -389,7 +389,9 @@ class _Loop:
         self._order = [[place[method.name] for method in runner.methods] for runner in runners]
         self._thresholds = BudgetThresholds(len(methods) * nodes, budgets)
         self._percentiles: PastPercentile | None = None
-        self._generator = np.random.default_rng([setting.seed, 5, zlib.crc32(context.nodes[0].encode())])
+        self._generators = [
+            np.random.default_rng([setting.seed, 5, zlib.crc32(name.encode())]) for name in context.nodes
+        ]
 
     def run(self, rows: AlignedRows, gap: Mask, qos: Array) -> None:
         """Let all methods score the next rows, and record them."""
@@ -415,7 +417,7 @@ class _Loop:
         if without_own:
             own[:, without_own] = self._highest_tenth(score[:, without_own])
         # Equal scores are told apart by chance, or a rule that mostly says 0 could not be held to a budget.
-        chance = self._generator.random(score.shape)
+        chance = np.stack([generator.random(score.shape[:2]) for generator in self._generators], axis=2)
         apart = (score + (np.abs(score) * 1e-9 + 1e-12) * chance).reshape(steps, -1)
         began = time.process_time()
         at_budgets = self._thresholds.decide(apart)
