@@ -6,7 +6,6 @@ import inspect
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +22,34 @@ from prontosched.telemetry.source import Sample, Source, samples
 GENERATED_STEPS = 600
 
 
-@dataclass
 class ReplayTally:
-    """What one node did over the whole replay."""
+    """What the nodes did over the whole replay: decisions, and CPU Ready over refused and accepted timesteps."""
 
-    steps: int = 0
-    refused: int = 0
-    raised: bool = False
-    ready_refused: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    ready_accepted: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    def __init__(self) -> None:
+        self.last: dict[str, bool] = {}
+        self.decisions = {True: 0, False: 0}
+        self.ready: dict[bool, list[float]] = {True: [], False: []}
 
-    def add(self, decision: Decision, ready: float) -> bool:
-        """Count a decision; True when it differs from the one before."""
-        changed = decision.raised != self.raised
-        self.steps += 1
-        self.refused += decision.raised
-        self.raised = decision.raised
+    def add(self, node: str, decision: Decision, ready: float) -> bool:
+        """Count a decision; True when it differs from the node's one before."""
+        changed = decision.raised != self.last.get(node, False)
+        self.last[node] = decision.raised
+        self.decisions[decision.raised] += 1
+        total = self.ready[decision.raised] or [0.0, 0.0]
         if not math.isnan(ready):
-            total = self.ready_refused if decision.raised else self.ready_accepted
-            total[0] += ready
-            total[1] += 1
+            self.ready[decision.raised] = [total[0] + ready, total[1] + 1.0]
         return changed
+
+    def sum_up(self) -> str:
+        """Return what came of it, in one line or two."""
+        refused, steps, nodes = self.decisions[True], sum(self.decisions.values()), len(self.last)
+        found = (
+            f"{steps} decisions of {nodes} node{'s' if nodes > 1 else ''}: "
+            f"refused {refused} ({100 * refused / steps:.1f} % downtime)"
+        )
+        words = {True: "refused", False: "accepted"}
+        means = [f"{v[0] / v[1]:.2f} over {words[raised]} timesteps" for raised, v in self.ready.items() if v]
+        return f"{found}\nmean CPU Ready {', '.join(means)}" if means else found
 
 
 @click.command("replay")
@@ -92,24 +98,24 @@ def command(trace: tuple[Path, ...], as_json: bool, every: bool, **options: Any)
     """
     chosen = policy(options["signal"], **{name: options[name] for name in SIGNAL_SETTINGS})
     source = _source(trace, options)
-    tallies: dict[str, ReplayTally] = {}
+    tally = ReplayTally()
     if trace and getattr(source, "ready_column", "") is None and _needs_ready(options["signal"]):
         from prontosched.telemetry.trace.rows import ready_wanted
 
         wanted = ready_wanted(source.metrics)  # type: ignore[attr-defined]
         click.echo(f"pronto: no column of CPU Ready: nothing can be refused without it: {wanted}", err=True)
     for timestep, sample, decision in decisions(source, options, chosen):
-        changed = tallies.setdefault(sample.node, ReplayTally()).add(decision, sample.ready)
+        changed = tally.add(sample.node, decision, sample.ready)
         if as_json:
             click.echo(json.dumps(_row(timestep, sample, decision)))
         elif every or changed:
             click.echo(_line(sample, decision))
     for warning in _warnings(source):
         click.echo(f"pronto: {warning}", err=True)
-    if not tallies:
+    if not tally.last:
         raise click.ClickException("a trace must have at least one row, got none: check the file")
     if not as_json:
-        _sum_up(tallies)
+        click.echo(tally.sum_up(), err=True)
 
 
 def decisions(
@@ -201,21 +207,3 @@ def _line(sample: Sample, decision: Decision) -> str:
     )
     ready = "" if math.isnan(sample.ready) else f"  ready {sample.ready:6.2f}"
     return f"{decision.timestep:7d}  {sample.node}  {word}{ready}  score {decision.score:6.2f}  {decision.reason}"
-
-
-def _sum_up(tallies: dict[str, ReplayTally]) -> None:
-    steps = sum(tally.steps for tally in tallies.values())
-    refused = sum(tally.refused for tally in tallies.values())
-    click.echo(
-        f"{steps} decisions of {len(tallies)} node{'s' if len(tallies) > 1 else ''}: "
-        f"refused {refused} ({100 * refused / steps:.1f} % downtime)",
-        err=True,
-    )
-    parts = []
-    for word, name in (("refused", "ready_refused"), ("accepted", "ready_accepted")):
-        total = sum(getattr(tally, name)[0] for tally in tallies.values())
-        count = sum(getattr(tally, name)[1] for tally in tallies.values())
-        if count:
-            parts.append(f"{total / count:.2f} over {word} timesteps")
-    if parts:
-        click.echo(f"mean CPU Ready {', '.join(parts)}", err=True)

@@ -51,7 +51,7 @@ class Runner:
     def __init__(self, methods: list[Method], context: MethodContext) -> None:
         first = methods[0]
         options = "".join(f", {name} {value}" for name, value in first.options)
-        seen = f"{first.embedding}{options}" if first.embedding else "no embedding"
+        seen = first.embedding + options or ("all stages" if first.needs_vectors else "no embedding")
         self.name = f"{seen}: {', '.join(method.name for method in methods)}"
         self.methods = methods
         self._scorers = [method.make(context) for method in methods]
