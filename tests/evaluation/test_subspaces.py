@@ -16,8 +16,7 @@ from prontosched.evaluation.subspaces import SubspaceReplay
 from prontosched.pipeline import EMBEDDINGS
 from prontosched.pipeline.node import Node
 from prontosched.pipeline.presets import PRESETS
-from prontosched.pipeline.projection import Projector
-from prontosched.pipeline.spikes import SpikeDetector
+from prontosched.pipeline.projection import Projector, SpikeDetector
 from prontosched.signals import RejectJob
 from prontosched.telemetry.scaling import Scaling
 

@@ -18,7 +18,7 @@ from prontosched.pipeline import Embedding
 from prontosched.pipeline.frequent_directions import FrequentDirections
 from prontosched.pipeline.node import ADOPTED_SAMPLES
 from prontosched.pipeline.power_method import PowerMethod
-from prontosched.pipeline.spikes import RELATIVE_FLOOR, SpikeDetector
+from prontosched.pipeline.projection import RELATIVE_FLOOR, SpikeDetector
 from prontosched.pipeline.spirit import Spirit, SpiritFleet
 from prontosched.subspace import Array, Subspace
 
