@@ -33,7 +33,7 @@ from prontosched.evaluation.record import (
 from prontosched.evaluation.scorers import AlignedRows, MethodScores
 from prontosched.evaluation.truth import ThresholdLearner, Truth
 from prontosched.signals.arithmetic import Many
-from prontosched.signals.policy import DOWNTIME_WEIGHT, FIRST_SCORES
+from prontosched.signals.policy import DOWNTIME_WEIGHT, FIRST_SCORES, level_for
 from prontosched.signals.quantiles import WHOLE_PAST, ManySamples
 from prontosched.subspace import Array
 from prontosched.telemetry.scaling import Scaling
@@ -42,6 +42,7 @@ from prontosched.telemetry.trace.files import name_some
 
 # Timesteps handled at once: as many as `NODE_ROWS` of all nodes together, within these.
 FEWEST_ROWS, MOST_ROWS, NODE_ROWS = 256, 1024, 16_384
+SHORT_SPAN = 12
 Progress = Callable[[int], None]
 
 
@@ -327,9 +328,16 @@ class BudgetThresholds:
         raised = np.empty((*scores.shape, self._share.size), bool)
         downtime = self._downtime
         for span, seen in self._scores.spans(scores):
-            limits = self._limits(scores[span], seen)
-            for step, limit in enumerate(limits, start=span.start):
-                refused = np.less(downtime, limit, out=raised[step])
+            # Limits for many steps at once pay where there are many; streams that are young change at every step.
+            short = span.stop - span.start < SHORT_SPAN
+            limits = None if short else self._limits(scores[span], seen)
+            for step in range(span.start, span.stop):
+                if limits is None:
+                    level = level_for(self._scores.ops, downtime, self._share)
+                    refused = np.less(self._scores.quantiles(level), scores[step, :, None], out=raised[step])
+                    refused[seen[step - span.start] < FIRST_SCORES] = False
+                else:
+                    refused = np.less(downtime, limits[step - span.start], out=raised[step])
                 downtime *= 1.0 - DOWNTIME_WEIGHT
                 np.add(downtime, DOWNTIME_WEIGHT, out=downtime, where=refused)
         return raised

@@ -10,8 +10,8 @@ import numpy as np
 from prontosched.pipeline.embedding import VectorEmbedding, check_rank
 from prontosched.subspace import Array, Subspace, leading_exactly
 
-# Weakest square over the strongest from which directions of a Gram matrix are good to nine digits.
-GRAM_CLEAR = 1e-7
+# Distance between squares, over the largest, from which directions of a Gram matrix are good to ten digits.
+GRAM_CLEAR = 1e-5
 
 
 class FrequentDirections(VectorEmbedding):
@@ -94,7 +94,7 @@ class FrequentDirections(VectorEmbedding):
         """Take in the vectors `(n, d)` in order; return what was known before each.
 
         Directions are rows `(n, rank, d)` and strengths `(n, rank)`, 0 where there are fewer. They are those of
-        `subspace` to about nine digits, found for all vectors at once.
+        `subspace` to about ten digits, found for all vectors at once.
         """
         sketches = np.zeros((len(Y), 2 * self.rank, Y.shape[1]))
         for step, y in enumerate(Y):
@@ -104,10 +104,13 @@ class FrequentDirections(VectorEmbedding):
         rank = min(self.rank, Y.shape[1])
         rows, strengths = np.zeros((len(Y), rank, Y.shape[1])), np.zeros((len(Y), rank))
         squares, vectors = np.linalg.eigh(np.matmul(sketches, sketches.swapaxes(1, 2)))
-        squares, vectors = squares[:, : -rank - 1 : -1], vectors[:, :, : -rank - 1 : -1]
-        clear = squares[:, -1] > GRAM_CLEAR * squares[:, 0]
-        strengths[clear] = np.sqrt(squares[clear])
-        rows[clear] = np.matmul(vectors[clear].swapaxes(1, 2), sketches[clear]) / strengths[clear, :, None]
+        squares, vectors = squares[:, ::-1], vectors[:, :, ::-1]
+        # Directions whose squares nearly agree, or are weak, need an SVD.
+        apart = squares[:, :rank] - np.pad(squares, ((0, 0), (0, 1)))[:, 1 : rank + 1]
+        clear = (apart > GRAM_CLEAR * squares[:, :1]).all(axis=1)
+        strengths[clear] = np.sqrt(squares[clear, :rank])
+        along = np.matmul(vectors[clear, :, :rank].swapaxes(1, 2), sketches[clear])
+        rows[clear] = along / strengths[clear, :, None]
         for step in np.flatnonzero(~clear):
             found = leading_exactly(sketches[step], rank)
             if found is not None:
