@@ -111,10 +111,10 @@ class FrequentDirections(VectorEmbedding):
         strengths[clear] = np.sqrt(squares[clear, :rank])
         along = np.matmul(vectors[clear, :, :rank].swapaxes(1, 2), sketches[clear])
         rows[clear] = along / strengths[clear, :, None]
-        for step in np.flatnonzero(~clear):
-            found = leading_exactly(sketches[step], rank)
+        for place in np.flatnonzero(~clear):
+            found = leading_exactly(sketches[place], rank)
             if found is not None:
-                rows[step, : len(found[0])], strengths[step, : len(found[1])] = found
+                rows[place, : len(found[0])], strengths[place, : len(found[1])] = found
         return rows, strengths
 
     def _squeeze(self) -> None:
