@@ -9,6 +9,7 @@ travel from workers as they are.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -402,14 +403,14 @@ def _ranked(tape: Tape, ranks: Ranks, block: NDArray[np.int64], weights: Array) 
 
 
 def _shifted(
-    tape: Tape, ranks: list[Ranks], shifts: Array, window: int
+    tape: Tape, ranks: list[Ranks], shifts: NDArray[np.int64], window: int
 ) -> tuple[dict[str, NDArray[np.float32]], dict[str, Array]]:
     """Return the statistics of shifted signals, and the observed ones, for each method."""
     methods = len(ranks)
     label = tape.label & tape.valid
     positive, spikes = mean_over(label), mean_over(tape.spike)
     ahead = mean_over(label & tape.quiet) - mean_over(~tape.label & tape.valid & tape.quiet)
-    statistics = {
+    statistics: dict[str, tuple[Array, Callable[[int], NDArray[Any]]]] = {
         "own": (positive, lambda k: tape.own[:, k]),
         "recall": (positive, lambda k: tape.chosen[:, k]),
         "quiet": (ahead, lambda k: ranks[k].middle()),

@@ -212,7 +212,8 @@ class DistanceMeans:
         means = running_mean(distance, self._means[k], weight_of(HALF_LIFE), most=MOST_DISTANCE)
         before = np.concatenate([self._means[k][None], means[:-1]])
         self._means[k] = means[-1]
-        return distance / np.maximum(before, 1e-12)
+        relative: Array = distance / np.maximum(before, 1e-12)
+        return relative
 
 
 class RejectJobScorer:
@@ -267,7 +268,7 @@ class SignalScorer:
     def score(self, rows: AlignedRows) -> MethodScores:
         """Let every node decide, row by row."""
         shape = rows.ready.shape
-        found = MethodScores(np.full(shape, np.nan), np.zeros(shape, bool), np.full(shape, np.nan))
+        found = (np.full(shape, np.nan), np.zeros(shape, bool), np.full(shape, np.nan))
         if self._fleet is not None:
             self._decide_all(rows, found)
         for place, node in enumerate(self._nodes):
@@ -283,9 +284,9 @@ class SignalScorer:
                 ]
             for column, name in zip(found, ("score", "raised", "probability"), strict=True):
                 column[:size, place] = [getattr(decision, name) for decision in decisions]
-        return found
+        return MethodScores(*found)
 
-    def _decide_all(self, rows: AlignedRows, found: MethodScores) -> None:
+    def _decide_all(self, rows: AlignedRows, found: tuple[Array, Mask, Array]) -> None:
         columns = (rows.scaled, rows.ready, rows.utilisation, rows.time, rows.present, rows.timestep)
         for step, (Y, ready, busy, clock, present, timestep) in enumerate(zip(*columns, strict=True)):
             if self._blind:
