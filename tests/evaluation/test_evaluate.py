@@ -131,7 +131,7 @@ def test_what_is_generated_does_not_depend_on_how_much_is_asked_for_at_once() ->
 
 def test_few_nodes_one_by_one_and_many_as_arrays_decide_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     one_by_one = run("positive", ("learned", "paper"), nodes=3, steps=400)
-    monkeypatch.setattr("prontosched.evaluation.methods.FEW", 0)
+    monkeypatch.setattr("prontosched.evaluation.scorers.FEW", 0)
 
     arrays = run("positive", ("learned", "paper"), nodes=3, steps=400)
 
