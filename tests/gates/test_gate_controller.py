@@ -10,9 +10,9 @@ import pytest
 from examples.slurm_cluster import wait_for
 from prontosched.errors import IntegrationError
 from prontosched.gates.controller import Controller, GateStatus, sweep
-from prontosched.gates.gate import Observed, Verdict
+from prontosched.gates.gate import Observed, Rank, Verdict
 from prontosched.gates.policy import Rules
-from tests.gates.memory_gate import MemoryGate
+from tests.gates.memory_gate import MemoryGate, RankingMemoryGate
 from tests.gates.verdicts import busy_at, quiet_at
 
 EAGER = Rules(enforce=True, min_hold_seconds=0, min_accept_seconds=0)
@@ -265,3 +265,20 @@ def test_a_mark_renewed_since_the_list_was_made_stays() -> None:
     swept = sweep(gate, now=100.0)
 
     assert (swept.opened, swept.kept) == ([], ["n1"])
+
+
+def test_a_sweep_opens_nodes_before_it_takes_off_ranks_and_leaves_ranks_to_the_next() -> None:
+    class Listing(RankingMemoryGate):
+        def observe_all(self) -> dict[str, Observed]:
+            return {node: self._observed(node) for node in self.reasons}
+
+    gate = Listing("a", "b", "c")
+    for node in ("a", "b", "c"):
+        gate.ranks[node] = Rank(2, 0.5, False, 90.0)
+    gate.refuse("c", Verdict(True, 0.9, "busy", valid_until=90.0))
+    gate.calls.clear()
+    swept = sweep(gate, now=100.0, seconds=-1.0)
+
+    assert gate.changes() == [("accept", "c"), ("restore", "c")]
+    assert (swept.opened, swept.restored, swept.kept) == (["c"], ["c"], ["a", "b"])
+    assert sweep(gate, now=100.0).restored == ["a", "b"]

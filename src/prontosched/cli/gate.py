@@ -156,7 +156,7 @@ def watch(
     gates = _gates(names, options)
 
     def look(gate: Gate) -> SweepResult:
-        return sweep(gate, now=time.time(), node=node)
+        return sweep(gate, now=time.time(), node=node, seconds=math.inf if once else every)
 
     if once:
         if not _report_each(gates, look, as_json):

@@ -8,6 +8,7 @@ closed, is decided in `policy`.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -422,13 +423,14 @@ def release(gate: Gate) -> SweepResult:
     return sweep(gate, now=float("inf"))
 
 
-def sweep(gate: Gate, *, now: float, node: str | None = None) -> SweepResult:
+def sweep(gate: Gate, *, now: float, node: str | None = None, seconds: float = math.inf) -> SweepResult:
     """Undo what of ours is over at `now`, or cannot be read: on all nodes, or only on `node`.
 
     Where one call tells of all nodes, only those that are over are looked at again, closed ones
-    first: a call for each of a thousand would keep nodes closed past their time.
+    first: a call for each of a thousand would keep nodes closed past their time. For the same
+    reason ranks are taken off for `seconds` at most; the rest is left to the next sweep.
     """
-    swept = SweepResult()
+    swept, begun = SweepResult(), time.monotonic()
     listed: dict[str, Observed] = {}
     if node is None and isinstance(gate, ListingGate):
         listed = {name: seen for name, seen in gate.observe_all().items() if seen.marked}
@@ -438,17 +440,21 @@ def sweep(gate: Gate, *, now: float, node: str | None = None) -> SweepResult:
     for name in names:
         try:
             seen = listed[name] if name in listed else gate.observe(name)
-            if name in listed and (seen.lapsed(now) or (seen.rank is not None and seen.rank.expired(now))):
-                seen = gate.observe(name)
-            if seen.rank is not None and seen.rank.expired(now) and isinstance(gate, PreferringGate):
-                gate.restore(name)
-                swept.restored.append(name)
-            elif seen.rank is not None and not seen.ours:
+            over = seen.rank is not None and seen.rank.expired(now)
+            if over and not seen.lapsed(now) and time.monotonic() - begun > seconds:
                 swept.kept.append(name)
+                continue
+            if name in listed and (over or seen.lapsed(now)):
+                seen = gate.observe(name)
             if seen.lapsed(now):
                 gate.accept(name)
                 swept.opened.append(name)
             elif seen.ours:
+                swept.kept.append(name)
+            if seen.rank is not None and seen.rank.expired(now) and isinstance(gate, PreferringGate):
+                gate.restore(name)
+                swept.restored.append(name)
+            elif seen.rank is not None and not seen.ours:
                 swept.kept.append(name)
         except IntegrationError as error:
             # One node that the scheduler refuses to open must not keep the others from being undone.
