@@ -31,11 +31,12 @@ import numpy as np
 from benchmarks.http_load import Connections, closed_loop, open_loop
 from benchmarks.row import Row
 from prontosched.errors import ProntoError
+from prontosched.telemetry.linux import LinuxSource
 
 CONNECTIONS = 200
 STRETCHES = 9
 STRETCH_SECONDS = 1.5
-THREADS, QUIET_SECONDS = 200, 60.0
+THREADS, QUIET_SECONDS, READINGS = 200, 60.0, 13
 MANY, MANY_SECONDS = 1000, 20.0
 EMPTY, DECISION = "/v1/ping", "/v1/decision"
 EXPORTERS = ("prometheus-node-exporter", "node_exporter")
@@ -52,6 +53,7 @@ def agent_rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder, running_agent(folder) as (process, url):
         yield from quiet_rows(process.pid, url)
         yield from load_rows(url)
+    yield from reading_rows()
     yield from many_rows()
 
 
@@ -109,6 +111,21 @@ def quiet_rows(pid: int, url: str) -> Iterator[Row]:
         name = "one node at 1 s: processor time / that of a node_exporter asked each second"
         yield Row(name, shares[0] / shares[1], "ratio", 1.0)
     yield Row("one node at 1 s: memory of the agent (RSS)", _resident_bytes(pid) / 2**20, "MB", 62.0)
+
+
+def reading_rows() -> Iterator[Row]:
+    """Measure what it costs to read this machine once a second: files, threads, and what is made of them."""
+    source = LinuxSource()
+    with _threads_of_machine(THREADS) as threads:
+        costs = []
+        for _ in range(READINGS):
+            source.read()
+            costs.append(source.cost_seconds)
+            time.sleep(1.0)
+    source.close()
+    # The first ones open what the others keep open.
+    cost = float(np.median(costs[3:])) * 1000
+    yield Row(f"one reading of this machine, {threads} threads: processor time", cost, "ms")
 
 
 def load_rows(url: str) -> Iterator[Row]:

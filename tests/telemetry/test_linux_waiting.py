@@ -15,6 +15,7 @@ from prontosched.telemetry.linux import LinuxSource
 from prontosched.telemetry.linux.cgroup import cgroup_name, plain_name
 from prontosched.telemetry.linux.ready import Consumer, CpuReady
 from prontosched.telemetry.source import Sample
+from tests.processes import wait_for
 from tests.telemetry.cgroups import quota, spinning, view_of
 from tests.telemetry.machines import value
 
@@ -135,6 +136,30 @@ def test_a_process_that_is_made_low_is_noticed_within_seconds(tmp_path: Path) ->
                 source.read()
         finally:
             source.close()
+
+
+@LIVE
+@pytest.mark.parametrize(
+    ("how", "low"),
+    [({"nice": 19}, True), ({"idle": True}, True), ({}, False)],
+    ids=["nice 19", "SCHED_IDLE", "normal"],
+)
+def test_the_kernel_tells_the_priority_of_threads_of_this_machine(how: dict[str, int], low: bool) -> None:
+    source = LinuxSource()
+
+    def waiting() -> list[bool]:
+        source.read()
+        active = source.ready_reader.waiting.active
+        return [one.thread.background for one in active if one.thread.number in processes and one.waited]
+
+    try:
+        with spinning(2 * CPUS, **how) as processes:
+            source.read()
+            found = wait_for(waiting, what="a process that waits for a CPU")
+    finally:
+        source.close()
+
+    assert set(found) == {low}
 
 
 class Box:
