@@ -32,17 +32,10 @@ UNSYNCHRONISED = 0x40  # STA_UNSYNC of adjtimex(2)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong.
+    """One thing that is wrong: what was found, and the command that mends it.
 
-    Attributes
-    ----------
-    weight
-        `stops`: nothing is decided or carried out. `misleads`: what is decided rests on wrong numbers,
-        or a scheduler acts on old ones. `limits`: something is left out.
-    what
-        What was found, with what it means.
-    mend
-        The command that mends it.
+    It `stops` decisions or what comes of them, `misleads` (what is decided rests on wrong numbers, or a
+    scheduler acts on old ones) or `limits`: something is left out.
     """
 
     weight: Weight

@@ -146,7 +146,7 @@ class ThreadScanner:
         self._scanned = self._complete = False
 
     def scan(self, total: float = math.nan) -> Waiting:
-        """Look at all threads once; for new ones unless as many are known as the kernel counts, `total`."""
+        """Look at all threads once; for new ones while the kernel counts more (`total`) than are known."""
         begin = time.thread_time()
         seen = Waiting(self.stride)
         self._scan += 1
@@ -198,10 +198,10 @@ class ThreadScanner:
         # After a scan that read only some, what a thread waited spans more than the time since that.
         fresh = ran if self._complete else [one for one in ran if one.thread.scan == self._scan - 1]
         born = self._follow_threads()
-        if len(self._all()) != total:
+        if not len(self._all()) >= total:
             self._follow_processes()
             born += self._follow_threads()
-        if len(self._all()) != total:
+        if not len(self._all()) >= total:
             # Only a thread that ran can have started another.
             born += self._follow_threads({one.thread.process for one in ran})
         seen.active = [one for one in (*fresh, *self._advance(born)) if self._counts(one)]
