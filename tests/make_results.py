@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from prontosched.evaluation import claims
-from prontosched.evaluation.datasets import open_dataset
-from prontosched.evaluation.inputs import Columns, first_rows, plan_traces, shipped_trace
+from prontosched.evaluation.datasets import open_dataset, shipped_trace
+from prontosched.evaluation.inputs import Columns, first_rows, plan_traces
 from prontosched.evaluation.speed import performance_table
 from prontosched.federation.member import node_summary
 from prontosched.federation.publisher import Propagation

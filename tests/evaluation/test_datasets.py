@@ -1,4 +1,4 @@
-"""SMD, Bitbrains and vSphere exports, read as traces."""
+"""Published data sets and vSphere exports, read as traces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from prontosched.errors import TelemetryError
 from prontosched.evaluation.datasets import READERS, open_dataset, recognise
 from prontosched.evaluation.datasets.catalogue import CATALOGUE
-from prontosched.evaluation.datasets.public import METRICS, SmdFile
+from prontosched.evaluation.datasets.public import METRICS, RezolusFile, SmdFile
+from prontosched.telemetry.trace.files import TraceCounts, Wanted
 
 BITBRAINS_HEADER = (
     "Timestamp [ms];\tCPU cores;\tCPU capacity provisioned [MHZ];\tCPU usage [MHZ];\tCPU usage [%];\t"
@@ -163,6 +164,153 @@ def test_alibaba_has_no_header_many_machines_and_marks_for_wrong_values(tmp_path
     assert np.isnan(other.ready[0])
     assert source.counts.cells["marked as wrong by the publisher"] == 2
     assert source.metrics == ("mem_util_percent", "mem_gps", "mkpi", "net_in", "net_out", "disk_io_percent")
+
+
+def kth_trace(folder: Path, servers: list[str], clients: list[str]) -> Path:
+    folder.mkdir()
+    write(folder / "Y.csv", "TimeStamp,ReadsAvg,WritesAvg", *clients)
+    return write(folder / "X_cluster.csv", "TimeStamp,0_cpu1_.idle,0_tcpsck,1_cpu1_.idle", *servers)
+
+
+def test_kth_joins_what_clients_saw_to_the_metrics_of_the_servers(tmp_path: Path) -> None:
+    servers = [f"{1480000000 + at},{90 - at},{at},50" for at in range(5)]
+    clients = ["1480000001,20.5,61", "1480000003,22.5,63", "1480000000,19.5,60"]
+    path = kth_trace(tmp_path / "KV-SingleApp-PeriodicLoad", servers, clients)
+    source, unit = open_dataset([path], ready="ReadsAvg")
+    (chunk,) = source.chunks()
+
+    assert (source.interval_seconds, unit) == (1.0, "other")
+    np.testing.assert_array_equal(chunk.ready, [19.5, 20.5, np.nan, 22.5, np.nan])
+    assert source.metrics == ("0_cpu1_.idle", "0_tcpsck", "1_cpu1_.idle", "WritesAvg")
+    np.testing.assert_array_equal(chunk.vectors[:, 0], [90, 89, 88, 87, 86])
+    np.testing.assert_array_equal(chunk.vectors[:, 3], [60, 61, np.nan, 63, np.nan])
+
+
+def test_kth_without_what_clients_saw_is_one_clear_line(tmp_path: Path) -> None:
+    path = kth_trace(tmp_path / "KV", ["1480000000,90,1,50"], [])
+    path.with_name("Y.csv").unlink()
+
+    with pytest.raises(TelemetryError, match=r"must be beside it, in Y\.csv, got no such file"):
+        open_dataset([path])
+
+
+def matlab_cells(rows: list[list[object]]) -> np.ndarray:
+    cells = np.empty((len(rows), len(rows[0])), dtype=object)
+    for at, row in enumerate(rows):
+        for place, cell in enumerate(row):
+            cells[at, place] = cell
+    return cells
+
+
+def dbsherlock_case(first: float, names: list[str] | None = None) -> dict[str, object]:
+    names = names or ["Epoch", "latency", "osCpu", "osCpu", "dbmsCumChangedRows"]
+    data = np.column_stack([np.arange(1.0, 4.0), first + np.arange(3.0), *np.ones((len(names) - 2, 3))])
+    return {"data": data, "field_names": matlab_cells([names])}
+
+
+def test_dbsherlock_has_a_node_per_case_and_takes_latency_as_contention(tmp_path: Path) -> None:
+    from scipy.io import savemat
+
+    path = tmp_path / "dbsherlock_dataset_tpcc_16w.mat"
+    narrow = dbsherlock_case(90.0, ["Epoch", "latency", "osCpu"])
+    held = {
+        "causes": matlab_cells([["Workload Spike", "I/O Saturation"]]),
+        "test_datasets": matlab_cells(
+            [[dbsherlock_case(10.0), dbsherlock_case(20.0)], [dbsherlock_case(30.0), narrow]]
+        ),
+    }
+    savemat(path, held)
+    source, unit = open_dataset([path])
+    found = {chunk.node: chunk for chunk in source.chunks()}
+
+    assert (source.ready_column, source.interval_seconds, unit) == ("latency", 1.0, "other")
+    assert sorted(found) == ["I/O Saturation-1", "Workload Spike-1", "Workload Spike-2"]
+    assert found["Workload Spike-2"].ready.tolist() == [20.0, 21.0, 22.0]
+    assert found["Workload Spike-2"].timestamps.tolist() == [1.0, 2.0, 3.0]
+    assert source.metrics == ("osCpu", "osCpu #3")
+    assert source.counts.dropped == {"a case with other columns than the first": 3}
+
+
+def test_a_matlab_file_of_something_else_is_one_clear_line(tmp_path: Path) -> None:
+    from scipy.io import savemat
+
+    savemat(tmp_path / "other.mat", {"x": np.eye(2)})
+    (tmp_path / "broken.mat").write_bytes(b"MATLAB 5.0 and nothing more")
+
+    for name in ("other.mat", "broken.mat"):
+        with pytest.raises(TelemetryError, match=f"{name}: not a file of DBSherlock"):
+            open_dataset([tmp_path / name])
+
+
+def rezolus_recording(path: Path, columns: dict[str, tuple[dict[str, str], list[int]]]) -> Path:
+    """Write a recording as rezolus does: opaque column names, metrics and labels in the metadata."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    fields, arrays = [], []
+    for name, (labels, values) in columns.items():
+        kind = pa.int64() if labels.get("metric_type") == "gauge" else pa.uint64()
+        fields.append(pa.field(name, kind, metadata=labels))
+        arrays.append(pa.array(values, kind))
+    buckets = {"metric": "scheduler_runqueue_latency", "metric_type": "histogram"}
+    fields.append(pa.field("9:buckets", pa.list_(pa.uint64()), metadata=buckets))
+    arrays.append(pa.array([[1, 2]] * len(arrays[0]), pa.list_(pa.uint64())))
+    pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), path)
+    return path
+
+
+def counter(metric: str, **labels: str) -> dict[str, str]:
+    return {"metric": metric, "metric_type": "counter", **labels}
+
+
+def test_rezolus_counters_become_rates_summed_over_cpus_and_waiting_becomes_cpu_ready(tmp_path: Path) -> None:
+    start, second = 1_700_000_000 * 10**9, 10**9
+    path = rezolus_recording(
+        tmp_path / "recording.parquet",
+        {
+            "timestamp": ({"metric_type": "timestamp"}, [start + at * second for at in range(4)]),
+            # Past 2^53, where a float has no ones any more.
+            "0x0": (
+                counter("scheduler_runqueue_wait", id="0"),
+                [2**60 + at * second // 10 for at in range(4)],
+            ),
+            "0x1": (
+                counter("scheduler_runqueue_wait", id="1"),
+                [0, second // 2, second // 2, second],
+            ),
+            "1x0": (counter("cpu_usage", id="0", state="user"), [0, second, 2 * second, 3 * second]),
+            "1x1": (counter("cpu_usage", id="0", state="idle"), [0, second, 2 * second, 3 * second]),
+            "2": ({"metric": "cpu_cores", "metric_type": "gauge"}, [2, 2, 2, 2]),
+            "3x0": (counter("syscall", op="read", sampler="syscall_counts"), [10, 30, 5, 45]),
+        },
+    )
+    source, unit = open_dataset([path])
+    (chunk,) = source.chunks()
+
+    assert (source.ready_column, unit, source.interval_seconds) == ("ready", "percent", 1.0)
+    np.testing.assert_allclose(chunk.ready, [30.0, 5.0, 30.0], rtol=1e-6)
+    np.testing.assert_allclose(chunk.utilisation, 50.0)
+    assert source.metrics == ("cpu_usage_user", "cpu_usage_idle", "cpu_cores", "syscall_read")
+    np.testing.assert_array_equal(chunk.vectors[:, 3], [20.0, np.nan, 40.0])
+    assert chunk.timestamps.tolist() == [1_700_000_001.0, 1_700_000_002.0, 1_700_000_003.0]
+
+
+def test_rezolus_is_read_alike_in_batches_of_any_size(tmp_path: Path) -> None:
+    columns = {
+        "timestamp": ({"metric_type": "timestamp"}, [10**18 + at * 10**9 for at in range(9)]),
+        "a": (counter("scheduler_runqueue_wait"), [at * at * 10**7 for at in range(9)]),
+        "b": ({"metric": "cpu_cores", "metric_type": "gauge"}, [1] * 9),
+    }
+    path = rezolus_recording(tmp_path / "recording.parquet", columns)
+    file = RezolusFile(path)
+    wanted = Wanted(("ready",), None, "timestamp")
+    whole, parts = (
+        np.concatenate([batch.numbers for batch in file.batches(wanted, size, TraceCounts())])
+        for size in (100, 2)
+    )
+
+    np.testing.assert_allclose(whole[:, 0], [1.0 + 2.0 * at for at in range(8)])
+    np.testing.assert_array_equal(whole, parts)
 
 
 def test_the_catalogue_has_every_reader_and_the_page_has_the_catalogue() -> None:

@@ -21,7 +21,7 @@ from prontosched.evaluation.forecast.models import (
     lagged,
     smooth,
 )
-from prontosched.evaluation.forecast.study import daily_day, rmse_by_node, window_pair
+from prontosched.evaluation.forecast.study import daily_day, node_rmse, window_pair
 
 
 @settings(max_examples=50, deadline=None)
@@ -133,8 +133,7 @@ def test_cluster_forecasts_of_the_simple_methods_are_those_of_the_average_node(
 def test_same_node_forecasts_do_not_see_other_nodes(rng: np.random.Generator) -> None:
     scaled = rng.random((2, 14))
     changed = np.vstack([scaled[:1], rng.random((1, 14))])
-    first = forecast_same_node(scaled, scaled[:, -1], steps=1)
-    second = forecast_same_node(changed, changed[:, -1], steps=1)
+    first, second = forecast_same_node(scaled), forecast_same_node(changed)
 
     for method in first:
         assert first[method][0] == second[method][0]
@@ -144,7 +143,7 @@ def test_forecasts_do_not_see_the_day_they_forecast(rng: np.random.Generator) ->
     daily = rng.random((8, 15)) * 100.0
     other = daily.copy()
     other[:, 14] += 1000.0
-    first, second = (daily_day(values, 14, 14, [2], 0)["errors"] for values in (daily, other))
+    first, second = (daily_day(values, [2], 0)["errors"] for values in (daily, other))
 
     for key in first:
         assert first[key]["2"] - second[key]["2"] == pytest.approx(1000.0)
@@ -152,7 +151,7 @@ def test_forecasts_do_not_see_the_day_they_forecast(rng: np.random.Generator) ->
 
 def test_daily_errors_scale_with_the_unit(rng: np.random.Generator) -> None:
     daily = rng.random((8, 15)) + 1.0
-    small, large = (daily_day(daily * unit, 14, 14, [0, 3], 0)["errors"] for unit in (1.0, 1000.0))
+    small, large = (daily_day(daily * unit, [0, 3], 0)["errors"] for unit in (1.0, 1000.0))
 
     for key in small:
         assert large[key]["3"] == pytest.approx(1000.0 * small[key]["3"], rel=1e-3, abs=1e-2)
@@ -162,7 +161,7 @@ def test_nodes_with_an_unknown_day_are_skipped_and_counted(rng: np.random.Genera
     daily = rng.random((6, 15))
     daily[1, 14] = np.nan
     daily[2, :8] = np.nan
-    answer = daily_day(daily, 14, 14, [0, 1, 2], 0)
+    answer = daily_day(daily, [0, 1, 2], 0)
 
     assert answer["skipped"] == 2
     assert set(answer["errors"]["same node/naive"]) == {"0"}
@@ -178,8 +177,9 @@ def test_naive_window_forecast_is_the_median_of_the_window_before(rng: np.random
 
 
 def test_rmse_of_too_few_forecasts_is_unknown() -> None:
-    assert np.isnan(rmse_by_node([1.0, 2.0]))
-    assert rmse_by_node([3.0, 4.0, 5.0]) == pytest.approx(np.sqrt(50 / 3))
+    errors = {"m": {"a": {0: 1.0, 1: 2.0}, "b": {0: 3.0, 1: 4.0, 2: 5.0}}}
+
+    assert node_rmse(errors, "m") == {"b": pytest.approx(np.sqrt(50 / 3))}
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from prontosched.evaluation.forecast.models import known_pasts
 from prontosched.evaluation.forecast.panel import (
     DAY,
     HOUR,
     LENGTHS,
+    ClusterWindows,
     Panel,
-    PanelBuilder,
-    filled_histories,
+    cut_windows,
     level_of,
     points_per_window,
 )
 
 
-def build(ready: np.ndarray, *, interval: float = 60.0, windows: int | None = None, parts: int = 1) -> object:
-    builder = PanelBuilder(
-        "c", tuple("ab"[: len(ready)]), interval_seconds=interval, steps=ready.shape[1], windows=windows
-    )
-    for part in np.array_split(ready, parts, axis=1):
-        builder.feed(part)
-    return builder.finish()
+def build(ready: np.ndarray, *, interval: float = 60.0, windows: int | None = None) -> ClusterWindows:
+    return cut_windows("c", tuple("ab"[: len(ready)]), ready, interval_seconds=interval, windows=windows)
 
 
 def test_window_medians_are_those_of_the_samples(rng: np.random.Generator) -> None:
@@ -40,11 +34,8 @@ def test_window_medians_are_those_of_the_samples(rng: np.random.Generator) -> No
 def test_windows_can_be_forecast_by_their_means(rng: np.random.Generator) -> None:
     ready = rng.random((2, 24 * 180)) ** 4
     ready[1, :100] = np.nan
-    builder = PanelBuilder(
-        "c", ("a", "b"), interval_seconds=20.0, steps=ready.shape[1], windows=2, level="mean"
-    )
-    builder.feed(ready)
-    hours = builder.finish().windows[HOUR]
+    cluster = cut_windows("c", ("a", "b"), ready, interval_seconds=20.0, windows=2, level="mean")
+    hours = cluster.windows[HOUR]
 
     np.testing.assert_allclose(hours.levels[0], ready[0].reshape(24, 180).mean(axis=1))
     assert np.isnan(hours.levels[1, 0])
@@ -62,15 +53,14 @@ def test_points_are_medians_inside_the_chosen_windows(rng: np.random.Generator) 
         np.testing.assert_allclose(windows.points[0, place], np.median(inside, axis=1))
 
 
-@settings(max_examples=15, deadline=None)
-@given(parts=st.integers(1, 40))
-def test_windows_do_not_depend_on_how_the_samples_arrive(parts: int) -> None:
-    ready = np.random.default_rng(5).random((2, 2 * 1440 + 77))
-    whole, pieces = build(ready), build(ready, parts=parts)
+def test_a_window_cut_off_by_the_end_of_the_trace_is_left_out(rng: np.random.Generator) -> None:
+    ready = rng.random((2, 2 * 1440 + 77))
+    whole, cut = build(ready), build(ready[:, : 2 * 1440])
 
     for length in LENGTHS:
-        np.testing.assert_array_equal(whole.windows[length].levels, pieces.windows[length].levels)
-        np.testing.assert_array_equal(whole.windows[length].points, pieces.windows[length].points)
+        shared = cut.windows[length].levels
+        np.testing.assert_array_equal(whole.windows[length].levels[:, : shared.shape[1]], shared)
+        assert whole.windows[length].levels.shape[1] == (2 * 1440 + 77) // (length // 60)
 
 
 def test_a_window_with_less_than_half_its_samples_is_unknown(rng: np.random.Generator) -> None:
@@ -114,8 +104,7 @@ def test_gaps_of_a_past_window_are_filled_with_the_value_before_and_long_gaps_le
     past = np.array(
         [[1.0, np.nan, 3.0, 4.0, 5.0], [np.nan, np.nan, np.nan, 1.0, 2.0], [np.nan, 2.0, 2.0, 2.0, 7.0]]
     )
-    filled = dict(filled_histories(past))
+    rows, filled = known_pasts(past)
 
-    assert sorted(filled) == [0, 2]
-    assert filled[0].tolist() == [1.0, 1.0, 3.0, 4.0, 5.0]
-    assert filled[2].tolist() == [2.0, 2.0, 2.0, 2.0, 7.0]
+    assert rows.tolist() == [0, 2]
+    assert filled.tolist() == [[1.0, 1.0, 3.0, 4.0, 5.0], [2.0, 2.0, 2.0, 2.0, 7.0]]

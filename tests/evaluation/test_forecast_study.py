@@ -14,17 +14,20 @@ import pytest
 from prontosched.errors import TelemetryError
 from prontosched.evaluation.datasets.paper_shape import PaperShape
 from prontosched.evaluation.forecast import models, paper_tables, study
-from prontosched.evaluation.forecast.answers import QUESTIONS, answer, as_text, compare, daily_table
+from prontosched.evaluation.forecast.answers import QUESTIONS, all_tables, answer, compare
 from prontosched.evaluation.forecast.panel import read_traces, trace_example, trace_panel
 from prontosched.evaluation.forecast.report import as_json, as_plain_text, tables_of, write_report
-from prontosched.evaluation.forecast.run import ForecastOutcome, ForecastSettings, run_forecast
 from prontosched.evaluation.forecast.study import (
+    ForecastOutcome,
+    ForecastSettings,
     StudyResult,
     StudySettings,
+    describe_lack,
     lay_out_tasks,
     mean_rmse,
     node_rmse,
     pick_targets,
+    run_forecast,
 )
 
 
@@ -64,11 +67,11 @@ def test_study_fills_every_table_it_is_long_enough_for(outcome: ForecastOutcome)
 
     for key in ("daily", "similar", "windows", "fixed-accuracy", "percentiles-balanced", "statistical-plain"):
         (grid,) = tables[key].ours
-        known = [value for _, row in grid.rows for value in row if not math.isnan(value)]
+        known = [value for row in grid.rows.values() for value in row if not math.isnan(value)]
         assert known, key
     (daily,) = tables["daily"].ours
-    assert not math.isnan(daily.rows[0][1][0])
-    assert math.isnan(daily.rows[0][1][1])  # 18 days hold no past window of 21
+    assert not math.isnan(daily.rows["naive"][0])
+    assert math.isnan(daily.rows["naive"][1])  # 18 days hold no past window of 21
 
 
 def test_ours_and_the_papers_numbers_never_share_a_grid(outcome: ForecastOutcome) -> None:
@@ -80,12 +83,14 @@ def test_ours_and_the_papers_numbers_never_share_a_grid(outcome: ForecastOutcome
 
 def test_papers_tables_are_as_printed(outcome: ForecastOutcome) -> None:
     tables = {table.key: table for table in tables_of(outcome)}
-    text = as_text(tables["daily"].paper)
+    text = tables["daily"].paper.as_text()
 
     assert "127.61" in text
     assert "100.23*" in text
-    assert tables["windows"].paper.rows[0][1] == (122.39, 219.55, 335.22, 236.8, 1052.41, 837.71, 876.16)
-    assert tables["percentiles-accuracy"].paper.footer[1] == pytest.approx((13.28, 10.18, 7.3))
+    assert tables["windows"].paper.rows["naive"] == [
+        *(122.39, 219.55, 335.22, 236.8, 1052.41, 837.71, 876.16)
+    ]
+    assert tables["percentiles-accuracy"].paper.shares == pytest.approx((13.28, 10.18, 7.3))
 
 
 def test_a_second_run_takes_up_all_finished_pieces(
@@ -267,7 +272,7 @@ def test_trace_too_short_for_days_is_joined_by_the_generated_data_set(
 
     assert [one.panel.generated for one in joined.studied] == [False, True]
     assert joined.studied[0].panel.lengths() == [900]
-    assert any("daily medians from 14 days need" in line for line in joined.studied[0].lacks)
+    assert any("daily medians from 14 days need" in line for line in describe_lack(joined.studied[0].panel))
     assert as_json(joined, "")["data_sets"][1] == as_json(outcome, "")["data_sets"][0]
 
 
@@ -331,4 +336,4 @@ def test_smd_machines_are_long_enough_for_every_table_but_thresholds_in_ms(share
 
     assert (panel.unit, panel.days, len(panel.clusters[0].nodes)) == ("load_1", 32, 7)
     assert len(panel.lengths()) == 7
-    assert daily_table({}).paper is not None
+    assert all_tables({})[0].paper is not None

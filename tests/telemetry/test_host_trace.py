@@ -1,8 +1,9 @@
-"""The trace that ships with the package is what its card says."""
+"""The traces that ship with the package are what their cards say."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from importlib.resources import as_file, files
 
 import numpy as np
@@ -14,24 +15,34 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 DATA = files("prontosched") / "data"
 
 
-@pytest.fixture(scope="module")
-def trace() -> tuple[TraceSource, Chunk]:
-    with as_file(DATA / "host.parquet") as path:
+@dataclass(frozen=True)
+class Shipped:
+    name: str
+    source: TraceSource
+    chunk: Chunk
+    card: str
+
+
+def shipped(name: str) -> Shipped:
+    with as_file(DATA / f"{name}.parquet") as path:
         source = open_trace(path)
         (chunk,) = source.chunks(rows=10_000)
-    return source, chunk
+    return Shipped(name, source, chunk, (DATA / f"{name}.md").read_text())
 
 
-def test_it_is_long_and_wide_enough_and_small(trace: tuple[TraceSource, Chunk]) -> None:
-    source, chunk = trace
-
-    assert chunk.timestamps[-1] - chunk.timestamps[0] >= 45 * 60
-    assert len(source.metrics) >= 120
-    assert len(DATA.joinpath("host.parquet").read_bytes()) < 3_000_000
+@pytest.fixture(scope="module", params=["host", "server"])
+def trace(request: pytest.FixtureRequest) -> Shipped:
+    return shipped(request.param)
 
 
-def test_every_timestep_has_cpu_ready_and_all_metrics(trace: tuple[TraceSource, Chunk]) -> None:
-    source, chunk = trace
+def test_it_is_long_and_wide_enough_and_small(trace: Shipped) -> None:
+    assert trace.chunk.timestamps[-1] - trace.chunk.timestamps[0] >= 45 * 60
+    assert len(trace.source.metrics) >= 120
+    assert len(DATA.joinpath(f"{trace.name}.parquet").read_bytes()) < 3_000_000
+
+
+def test_every_timestep_has_cpu_ready_and_all_metrics(trace: Shipped) -> None:
+    source, chunk = trace.source, trace.chunk
 
     assert np.isfinite(chunk.ready).all()
     assert np.isfinite(chunk.utilisation).all()
@@ -40,9 +51,8 @@ def test_every_timestep_has_cpu_ready_and_all_metrics(trace: tuple[TraceSource, 
     assert not any("ready" in name or "run_delay" in name for name in source.metrics)
 
 
-def test_the_card_says_what_is_in_the_file(trace: tuple[TraceSource, Chunk]) -> None:
-    source, chunk = trace
-    card = (DATA / "host.md").read_text()
+def test_the_card_says_what_is_in_the_file(trace: Shipped) -> None:
+    source, chunk, card = trace.source, trace.chunk, trace.card
 
     assert f"{len(chunk):,} timesteps" in card
     assert f"{len(source.metrics)} metrics" in card
@@ -52,12 +62,30 @@ def test_the_card_says_what_is_in_the_file(trace: tuple[TraceSource, Chunk]) -> 
     assert "CC0" in card
 
 
-def test_the_schedule_of_its_load_lies_in_its_time(trace: tuple[TraceSource, Chunk]) -> None:
-    _, chunk = trace
+def test_the_schedule_of_the_host_lies_in_its_time() -> None:
+    host = shipped("host")
     load = json.loads((DATA / "host-load.json").read_text())
-    card = (DATA / "host.md").read_text()
 
-    assert f"--seed {load['seed']}" in card
+    assert f"--seed {load['seed']}" in host.card
     times = [event["timestamp"] for event in load["events"]]
-    assert chunk.timestamps[0] < min(times) < max(times) < chunk.timestamps[-1]
+    assert host.chunk.timestamps[0] < min(times) < max(times) < host.chunk.timestamps[-1]
     assert sum(event["contention"] for event in load["events"]) == 75
+
+
+def test_the_jobs_of_the_server_lie_in_its_time() -> None:
+    server = shipped("server")
+    ran = json.loads((DATA / "server-jobs.json").read_text())
+    jobs, regular = ran["jobs"], [job for job in ran["jobs"] if job["regular"]]
+
+    assert f"--seed {ran['seed']}" in server.card
+    assert f"{len(jobs)} jobs" in server.card
+    assert f"{len(regular)} regular" in server.card
+    starts = [job["start"] for job in jobs]
+    assert server.chunk.timestamps[0] < min(starts) < max(starts) < server.chunk.timestamps[-1]
+
+
+def test_the_server_is_mostly_calm_and_sometimes_contended() -> None:
+    ready = shipped("server").chunk.ready
+
+    assert np.median(ready) < 5.0
+    assert 0.05 < (ready >= 5.0).mean() < 0.5

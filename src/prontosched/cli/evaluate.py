@@ -235,8 +235,9 @@ def _setting(methods: str | None, truth: str, options: dict[str, Any]) -> Settin
 
 
 def _plan(traces: tuple[str, ...], control: str | None, options: dict[str, Any]) -> Plan:
+    from prontosched.evaluation.datasets import shipped_trace
     from prontosched.evaluation.generators import plan_control
-    from prontosched.evaluation.inputs import Columns, plan_traces, shipped_trace
+    from prontosched.evaluation.inputs import Columns, plan_traces
 
     if control:
         return plan_control(control, nodes=options["nodes"], steps=options["steps"], seed=options["seed"])

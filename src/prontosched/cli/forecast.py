@@ -18,7 +18,7 @@ from prontosched.cli.options import Duration
 from prontosched.extras import require_extra
 
 if TYPE_CHECKING:
-    from prontosched.evaluation.forecast.run import ForecastSettings
+    from prontosched.evaluation.forecast.study import ForecastSettings
 
 PATH = click.Path(path_type=Path)
 DAY_SECONDS = 86400.0
@@ -107,7 +107,7 @@ def command(report: Path | None, as_json: bool, **options: Any) -> None:
     require_extra("forecasting", "evaluation")
     from prontosched.evaluation.forecast.report import as_json as to_json
     from prontosched.evaluation.forecast.report import as_plain_text, write_report
-    from prontosched.evaluation.forecast.run import run_forecast
+    from prontosched.evaluation.forecast.study import run_forecast
 
     settings = _settings(options)
     began = time.monotonic()
@@ -125,8 +125,7 @@ def command(report: Path | None, as_json: bool, **options: Any) -> None:
 def _settings(options: dict[str, Any]) -> ForecastSettings:
     """Turn options into settings."""
     from prontosched.evaluation.datasets.paper_shape import PaperShape
-    from prontosched.evaluation.forecast.run import ForecastSettings
-    from prontosched.evaluation.forecast.study import StudySettings
+    from prontosched.evaluation.forecast.study import ForecastSettings, StudySettings
 
     traces, seed, vms = options["traces"], options["seed"], options["vms"]
     if options["no_generated"] and not traces:

@@ -91,8 +91,9 @@ def _tenants(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 @click.option(
     "--background",
     multiple=True,
-    type=click.Path(exists=True, path_type=Path),
-    help="One scenario: traces that tenants replay, with their own metrics. May be repeated.",
+    type=click.Path(path_type=Path),
+    help="One scenario: traces that tenants replay, with their own metrics; `host` and `server` come with Pronto. "
+    "Repeatable.",
 )
 @click.option(
     "--load-column",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import importlib.resources
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from prontosched.errors import SettingsError, TelemetryError
-from prontosched.evaluation.datasets import open_dataset, recognise
+from prontosched.evaluation.datasets import open_dataset, recognise, resolve
 from prontosched.extras import missing_extra
 from prontosched.subspace import Array
 from prontosched.telemetry.source import PROBE_COLUMN
@@ -209,14 +208,6 @@ class Plan:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def shipped_trace() -> str:
-    """Return the path of the trace that comes with Pronto."""
-    path = importlib.resources.files("prontosched") / "data" / "host.parquet"
-    if not path.is_file():
-        raise TelemetryError("the shipped trace is missing: name traces to evaluate")
-    return str(path)
-
-
 def chunk_size(nodes: int) -> int:
     """Return how many of `nodes` nodes make a part."""
     fewest = FEWEST_NODES if nodes <= LARGE_PART else LARGE_PART
@@ -261,17 +252,16 @@ def plan_traces(paths: Sequence[str], columns: Columns) -> Plan:
 
 
 def _expanded(paths: Sequence[str]) -> list[str]:
-    """Replace folders of several traces by their files; a folder of parts stays one trace."""
+    """Replace names of shipped traces, and folders of several by their files; a folder of parts stays one trace."""
     found: list[str] = []
-    for text in paths:
-        path = Path(text)
+    for path in map(resolve, paths):
         files = [file for ending in ENDINGS for file in sorted(path.glob(f"*{ending}"))]
         # A folder may hold a licence or notes as well; text counts only where it is a known data set.
         files = [file for file in files if file.suffix != ".txt" or recognise(file) is not None]
         if path.is_dir() and files and not any(file.name.startswith("part-") for file in files):
             found += [str(file) for file in files]
         else:
-            found.append(text)
+            found.append(str(path))
     return list(dict.fromkeys(found))
 
 

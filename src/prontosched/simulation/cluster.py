@@ -24,18 +24,12 @@ EACH = 4
 
 
 class Jobs(NamedTuple):
-    """Jobs in order of arrival, one array each.
-
-    Attributes
-    ----------
-    prelude
-        Seconds of loading before the work, with little CPU.
-    """
+    """Jobs in order of arrival, one array each."""
 
     arrival: NDArray[np.int64]
     width: Array
     work: Array
-    prelude: Array
+    prelude: Array  # seconds of loading before the work, with little CPU
 
     @property
     def ideal(self) -> Array:
@@ -51,15 +45,10 @@ def draw_jobs(
     length: float | None = None,
     widths: Array = WIDTHS,
 ) -> Jobs:
-    """Draw all jobs of a run.
+    """Draw all jobs of a run, so that `load` CPU seconds of work arrive a second.
 
-    Parameters
-    ----------
-    load
-        CPU seconds of work that arrive a second, in CPUs.
-    length
-        Mean seconds of a job, from half to one and a half times it; by default work is
-        heavy-tailed (bounded Pareto, 10 to 3,000 CPU seconds, tail 1.3).
+    Jobs take `length` seconds on average, from half to one and a half times it; by default work is heavy-tailed
+    (bounded Pareto, 10 to 3,000 CPU seconds, tail 1.3).
     """
     mean_width = float(widths @ SHARES)
     mean_work = (
@@ -93,25 +82,9 @@ def bounded_pareto_mean(smallest: float, largest: float, tail: float) -> float:
 class Cluster:
     """Jobs and tenants share the CPUs of their node; time goes on in steps of a second.
 
-    Within a step every node shares its CPUs in proportion to what is asked for; the
-    moment a job ends inside a step is interpolated. Several clusters can be carried as
-    one: nodes of all of them in a row.
-
-    Parameters
-    ----------
-    overcommit
-        Widths of the jobs on a node may add up to its CPUs times this.
-
-    Attributes
-    ----------
-    start, end
-        When each job started and ended, NaN until then.
-    work_done
-        CPU seconds given to jobs so far.
-
-    Notes
-    -----
-    Memory: five numbers a running job, two for each that comes, and a handful a node.
+    Within a step every node shares its CPUs in proportion to what is asked for; the moment a job ends inside a step
+    is interpolated. Several clusters can be carried as one: nodes of all of them in a row. `start` and `end` of a job
+    are NaN until then.
     """
 
     def __init__(self, cores: Array, jobs: Jobs, *, overcommit: float = 1.0) -> None:
@@ -201,12 +174,8 @@ class NodeTelemetry(NamedTuple):
 class Sensors:
     """Read a cluster as its nodes would: many metrics of a few causes, with noise, late by `delay` seconds.
 
-    Parameters
-    ----------
-    vectors
-        False reads CPU Ready and utilisation only, for rules that look at nothing else.
-    own
-        Names of metrics that the tenants bring with them.
+    Without `vectors` only CPU Ready and utilisation are read, for rules that look at nothing else. `own` names the
+    metrics that tenants bring with them.
     """
 
     def __init__(
@@ -231,13 +200,7 @@ class Sensors:
         self._late: deque[NodeTelemetry] = deque(maxlen=delay + 1)
 
     def read(self, cluster: Cluster, announced: Array, own: Array | None = None) -> NodeTelemetry:
-        """Return what the nodes show now.
-
-        Parameters
-        ----------
-        announced
-            How far a burst of the tenants is announced, 0 to 1.
-        """
+        """Return what the nodes show now; `announced` says how far a burst of their tenants is, 0 to 1."""
         ready = cluster.ready() + np.abs(self._ready.normal(0.0, 0.3, cluster.nodes))
         vectors = self._read_vectors(cluster, announced) if self.vectors else self._nothing
         if own is not None and self.vectors:

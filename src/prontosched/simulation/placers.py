@@ -27,41 +27,22 @@ DRAWING = ("random", "two-choices", "two-choices-stale")
 
 
 class View(NamedTuple):
-    """What a placer may know of the nodes of its cluster, `(M,)` each.
-
-    Attributes
-    ----------
-    cores, allocated
-        CPUs, and those that jobs asked for.
-    stale
-        The same, ten seconds old.
-    """
+    """What a placer may know of the nodes of its cluster, `(M,)` each."""
 
     cores: Array
-    allocated: Array
+    allocated: Array  # CPUs that jobs asked for
     load: Array
-    stale: Array
+    stale: Array  # the load ten seconds ago
 
 
 class Choice(NamedTuple):
-    """A job's question.
-
-    Attributes
-    ----------
-    able
-        Which nodes are open and have room, at least one.
-    score, levels
-        What the rule prefers, lower first; None where it prefers nothing.
-    recent
-        CPUs of jobs placed in the last seconds, which telemetry does not show yet, in
-        shares of the node's.
-    """
+    """A job's question."""
 
     width: float
-    able: Mask
-    score: Array | None
+    able: Mask  # which nodes are open and have room, at least one
+    score: Array | None  # what the rule prefers, lower first; None where it prefers nothing
     levels: NDArray[np.intp] | None
-    recent: Array
+    recent: Array  # CPUs of jobs placed in the last seconds, which telemetry does not show yet, in shares
 
 
 Placer = Callable[[View, Choice, np.random.Generator], int]

@@ -32,13 +32,7 @@ HORIZON = 5
 
 
 class ClusterGate:
-    """Preference and veto over the nodes of one cluster, with hysteresis, holds and a floor.
-
-    Parameters
-    ----------
-    rules
-        Share of the nodes that may be closed, and how long they stay closed and open at least.
-    """
+    """Preference and veto over the nodes of one cluster, with hysteresis, holds and a floor."""
 
     def __init__(self, nodes: int, rules: Rules | None = None) -> None:
         self.rules = rules or Rules()
@@ -54,13 +48,7 @@ class ClusterGate:
         return self.levels
 
     def close(self, refusing: Mask, probability: Array, *, starved: bool) -> Mask:
-        """Return which nodes are closed until the next second.
-
-        Parameters
-        ----------
-        starved
-            Whether jobs wait that no open node can take: then all open, whatever the holds.
-        """
+        """Return which nodes are closed until the next second; none where jobs starved of an open node wait."""
         share = self.rules.max_refusing
         closed = closable(refusing, probability, share=share, starved=starved, held=self.closed)
         if not starved:
@@ -91,13 +79,7 @@ class RuleDecision(NamedTuple):
 
 
 class RuleContext(NamedTuple):
-    """What rules are made for: clusters in a row, their tenants, and what is measured of them.
-
-    Attributes
-    ----------
-    draws
-        Whether the placer draws at random: then it goes by levels.
-    """
+    """What rules are made for: clusters in a row, their tenants, and what is measured of them."""
 
     cluster: Cluster
     tenants: Tenants
@@ -105,34 +87,20 @@ class RuleContext(NamedTuple):
     metrics: tuple[str, ...]
     budget: float
     rng: np.random.Generator
-    draws: bool = True
+    draws: bool = True  # whether the placer draws at random: then it goes by levels
 
 
 class Rule:
-    """Decide for all nodes at once, every second; this one neither prefers nor refuses any: the placer alone.
+    """Decide for all nodes at once, every second; this one neither prefers nor refuses any: the placer alone."""
 
-    Attributes
-    ----------
-    vectors
-        Whether it looks at more than CPU Ready and utilisation.
-    """
-
-    vectors = False
+    vectors = False  # whether it looks at more than CPU Ready and utilisation
 
     def __init__(self, context: RuleContext) -> None:
         self.context = context
         self._open: Mask = np.zeros(context.cluster.nodes, np.bool_)
 
     def decide(self, reading: NodeTelemetry, time: float, starved: Mask) -> RuleDecision:
-        """Return what holds until the next second.
-
-        Parameters
-        ----------
-        time
-            Clock time in seconds.
-        starved
-            For each cluster, whether jobs wait that no open node can take.
-        """
+        """Return what holds until the next second; `starved` says where jobs wait that no open node can take."""
         return RuleDecision(None, self._open)
 
 
@@ -154,13 +122,8 @@ class CompetitorRule(Rule):
 class Pronto(Rule):
     """Preference and a bounded veto, as agents and their gates run them where the veto is asked for.
 
-    Placers that rank nodes add the chance of contention, as a scheduler extender's score;
-    those that draw go by the gate's levels.
-
-    Parameters
-    ----------
-    prefer, veto
-        Either can be left out.
+    Placers that rank nodes add the chance of contention, as a scheduler extender's score; those that draw go by the
+    gate's levels. Preference or veto can be left out.
     """
 
     vectors = True

@@ -32,40 +32,24 @@ UNSEEN_SECONDS = 4
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated.
-
-    Attributes
-    ----------
-    busy
-        Share of all CPUs in use, by jobs and tenants together: jobs come as often as that takes.
-    tenants
-        Kind of hidden tenants, one of `TENANTS`, or `trace` for those of `background`.
-    length
-        Mean seconds of a job; None for heavy-tailed work.
-    unequal
-        Nodes have half, once and twice `cores` CPUs, a third of them each.
-    overcommit
-        Widths of the jobs on a node may add up to its CPUs times this; beyond it jobs wait.
-    warm_up
-        Share of the steps at the start whose jobs are not counted: signals learn in it.
-    budget
-        Share of time that a node refuses under equal downtime.
-    equal_downtime
-        Every rule is a veto that refuses the same share of time.
-    """
+    """What is simulated."""
 
     nodes: int = 60
     cores: float = 8.0
     steps: int = 2400
-    busy: float = 0.66
-    tenants: str = "bursty"
-    length: float | None = None
-    unequal: bool = False
-    overcommit: float = 1.0
-    warm_up: float = 0.4
+    busy: float = (
+        0.66  # share of all CPUs in use, by jobs and tenants together: jobs come as often as that takes
+    )
+    tenants: str = "bursty"  # one of `TENANTS`, or `trace` for those of `background`
+    length: float | None = None  # mean seconds of a job; None for heavy-tailed work
+    unequal: bool = False  # nodes have half, once and twice `cores` CPUs, a third of them each
+    overcommit: float = (
+        1.0  # widths of the jobs on a node may add up to its CPUs times this; beyond it jobs wait
+    )
+    warm_up: float = 0.4  # share of the steps at the start whose jobs are not counted: signals learn in it
     delay: int = 1
-    budget: float = 0.1
-    equal_downtime: bool = False
+    budget: float = 0.1  # share of time that a node refuses under equal downtime
+    equal_downtime: bool = False  # every rule is a veto that refuses the same share of time
     background: RecordedTenants | None = field(default=None, compare=False, repr=False)
 
     def as_json(self) -> dict[str, Any]:
@@ -80,37 +64,22 @@ class RunOutcome:
     The same jobs are counted for every placer and rule: those that arrive after the
     warm-up and early enough to end, at twice the time they need alone, within the run. One
     that has not ended by then counts as if it did.
-
-    Attributes
-    ----------
-    slowdown_mean, slowdown_p50, slowdown_p99
-        Time from arrival to end over the time the job takes alone; queueing counts.
-    slowdown_by_work
-        The mean, each job weighted by its work.
-    contended
-        Share of jobs that ran over 5 % longer than alone.
-    throughput
-        Counted jobs that ended, a second.
-    utilisation, downtime
-        Share of all CPUs in use by jobs and tenants, and of node time closed.
-    changes
-        Times that a node closed or opened, an hour and node.
     """
 
     placer: str
     rule: str
     seed: int
     jobs: int
-    slowdown_mean: float
+    slowdown_mean: float  # time from arrival to end over the time the job takes alone; queueing counts
     slowdown_p50: float
     slowdown_p99: float
-    slowdown_by_work: float
-    contended: float
+    slowdown_by_work: float  # the mean, each job weighted by its work
+    contended: float  # share of jobs that ran over 5 % longer than alone
     queueing_mean: float
-    throughput: float
-    utilisation: float
-    downtime: float
-    changes: float
+    throughput: float  # counted jobs that ended, a second
+    utilisation: float  # share of all CPUs in use by jobs and tenants
+    downtime: float  # share of node time closed
+    changes: float  # times that a node closed or opened, an hour and node
 
     @property
     def excess(self) -> float:

@@ -49,13 +49,7 @@ class SeedInterval:
 
 
 def over_seeds(values: Sequence[float]) -> SeedInterval:
-    """Return the mean of one value per seed, with Student's interval.
-
-    Examples
-    --------
-    >>> over_seeds([1.0, 1.2, 1.1]).mean
-    1.1
-    """
+    """Return the mean of one value per seed, with Student's interval."""
     data = np.asarray(values, dtype=float)
     mean = float(data.mean())
     if data.size < 2:
@@ -80,13 +74,7 @@ def cells_of(name: str, scenario: Scenario, placers: Sequence[str], rules: Seque
 
 
 def whole_grid(scenario: Scenario) -> dict[str, list[Cell]]:
-    """Return the default study, part by part: placers, utilisation, length of jobs, kinds of tenants.
-
-    Parameters
-    ----------
-    scenario
-        Sizes to use; with a background, its tenants are a kind more.
-    """
+    """Return the default study in the sizes of a scenario, part by part; its background is a kind of tenants more."""
     plain = replace(scenario, background=None)
     placers = cells_of(busy_name(plain.busy), plain, PLACERS_COMPARED, EVERY_RULE)
     utilisation, length, tenants = [], [], []

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from prontosched.errors import SettingsError
-from prontosched.evaluation.inputs import shipped_trace
+from prontosched.evaluation.datasets import resolve
 from prontosched.subspace import Array
 from prontosched.telemetry.trace import open_trace
 
@@ -31,28 +31,16 @@ LEAST_ROWS = 100
 
 
 class Tenants(NamedTuple):
-    """What the tenants of each node do, step by step.
+    """What the tenants of each node do, step by step."""
 
-    Attributes
-    ----------
-    wanted
-        CPUs wanted, in shares of the node's, `(T, M)`.
-    announced
-        How far a burst is announced by other metrics, 0 to 1, `(T, M)`.
-    clock
-        Seconds of clock time that one step takes.
-    traces
-        Recorded metrics that nodes replay, `(rows, k)` each; none for made-up tenants.
-    machine, offset
-        Which of them each node replays, and from which row, `(M,)`.
-    """
-
-    wanted: Array
-    announced: Array
-    clock: float = 1.0
-    traces: tuple[Array, ...] = ()
-    machine: Array | None = None
-    offset: Array | None = None
+    wanted: Array  # CPUs wanted, in shares of the node's, `(T, M)`
+    announced: Array  # how far a burst is announced by other metrics, 0 to 1, `(T, M)`
+    clock: float = 1.0  # seconds of clock time that one step takes
+    traces: tuple[
+        Array, ...
+    ] = ()  # recorded metrics that nodes replay, `(rows, k)` each; none for made-up tenants
+    machine: Array | None = None  # which of them each node replays, `(M,)`
+    offset: Array | None = None  # and from which row
 
     def own(self, step: int) -> Array | None:
         """Return the metrics that the tenants bring with them at a step, `(M, k)`; None for made-up ones."""
@@ -66,17 +54,11 @@ class Tenants(NamedTuple):
 
 
 class RecordedTenants(NamedTuple):
-    """Recorded machines for tenants to replay.
-
-    Attributes
-    ----------
-    demand
-        CPUs wanted, in shares of the machine's, `(rows,)` a machine.
-    """
+    """Recorded machines for tenants to replay."""
 
     metrics: tuple[str, ...]
     vectors: tuple[Array, ...]
-    demand: tuple[Array, ...]
+    demand: tuple[Array, ...]  # CPUs wanted, in shares of the machine's, `(rows,)` a machine
 
 
 def bursty(
@@ -92,14 +74,8 @@ def bursty(
 ) -> Tenants:
     """Return tenants with a slow base load and bursts, some of them announced by other metrics.
 
-    Parameters
-    ----------
-    base
-        Mean share of the CPUs that tenants take when they do not burst.
-    every, length
-        Mean seconds between the bursts of a node, and their mean length (heavy-tailed).
-    announced
-        Share of bursts that show in memory and fork rate `prelude` seconds before.
+    They take `base` of the CPUs when they do not burst. Bursts come `every` so many seconds on average, with a mean
+    length and a heavy tail; a share of them shows in memory and fork rate `prelude` seconds before.
     """
     wanted = _base_load(nodes, steps, rng, base)
     signs = np.zeros((steps, nodes))
@@ -217,15 +193,10 @@ def read_background(
 ) -> RecordedTenants:
     """Read traces for tenants to replay, one row a step.
 
-    Parameters
-    ----------
-    load
-        Column that tells how many tasks run or wait; by default utilisation and CPU Ready
-        together. Its unit does not matter: the 95th percentile takes all CPUs.
-    exclude
-        Patterns of columns that are not shown to the signal.
+    The column `load` tells how many tasks run or wait; by default utilisation and CPU Ready do, together. Its unit
+    does not matter: the 95th percentile takes all CPUs. Excluded columns are not shown to the signal.
     """
-    source = open_trace(list(paths), ready=load, exclude=list(exclude))
+    source = open_trace([resolve(path) for path in paths], ready=load, exclude=list(exclude))
     vectors: dict[str, list[np.ndarray]] = {}
     demand: dict[str, list[np.ndarray]] = {}
     for chunk in source.chunks():
@@ -252,4 +223,4 @@ def shipped_background() -> RecordedTenants | None:
         import pyarrow  # noqa: F401
     except ImportError:
         return None
-    return read_background([Path(shipped_trace())])
+    return read_background([Path("host")])

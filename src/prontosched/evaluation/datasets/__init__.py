@@ -6,25 +6,24 @@ a trace reads these too. Where each is published, and under which licence, is in
 
 from __future__ import annotations
 
+import importlib.resources
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Protocol
 
 from prontosched.errors import TelemetryError
-from prontosched.evaluation.datasets.public import (
-    AlibabaFile,
-    BitbrainsFile,
-    ExathlonFile,
-    SmdFile,
-    WestermoFile,
-)
+from prontosched.evaluation.datasets.public import CSV_LAYOUTS, DbsherlockFile, KthFile, RezolusFile, SmdFile
 from prontosched.evaluation.datasets.vsphere import VsphereCsvFile, first_lines
 from prontosched.telemetry.trace import TraceSource, open_files, open_trace
 from prontosched.telemetry.trace.files import TraceFile
 
-SUFFIXES = (".parquet", ".csv", ".csv.gz", ".txt")
-READERS = (SmdFile, BitbrainsFile, WestermoFile, ExathlonFile, AlibabaFile, VsphereCsvFile)
+SUFFIXES = (".parquet", ".csv", ".csv.gz", ".txt", ".mat")
+READERS = (SmdFile, *CSV_LAYOUTS, KthFile, DbsherlockFile, RezolusFile, VsphereCsvFile)
+
+
+# Traces that come with Pronto: a saturated machine, and a server that is mostly calm.
+SHIPPED = ("host", "server")
 
 
 class DatasetFile(TraceFile, Protocol):
@@ -46,14 +45,30 @@ def recognise(path: Path) -> Callable[[Path], DatasetFile] | None:
     return None
 
 
+def shipped_trace(name: str = "host") -> str:
+    """Return the path of a trace that comes with Pronto: `host` (the hard case) or `server`."""
+    path = importlib.resources.files("prontosched") / "data" / f"{name}.parquet"
+    if name not in SHIPPED or not path.is_file():
+        raise TelemetryError(f"a shipped trace must be one of {', '.join(SHIPPED)}, got {name!r}")
+    return str(path)
+
+
+def resolve(path: str | PathLike[str]) -> Path:
+    """Return the path of a trace; `host` and `server` are Pronto's own where there is no such file."""
+    shipped = str(path) in SHIPPED and not Path(path).exists()
+    return Path(shipped_trace(str(path)) if shipped else path)
+
+
 def files_of(paths: Sequence[str | PathLike[str]]) -> list[Path]:
     """Return the files, and the files of the folders among them, in order."""
     found: list[Path] = []
-    for path in map(Path, paths):
+    for path in map(resolve, paths):
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(SUFFIXES))
             if not inside:
-                raise TelemetryError(f"{path}: the folder must hold .parquet, .csv or .txt files, got none")
+                raise TelemetryError(
+                    f"{path}: the folder must hold .parquet, .csv, .txt or .mat files, got none"
+                )
             found += inside
         elif path.exists():
             found.append(path)
@@ -88,7 +103,8 @@ def open_dataset(
     files = files_of(paths)
     readers = [recognise(path) for path in files]
     if not any(readers):
-        source = open_trace(paths, ready=ready, exclude=exclude, utilisation=utilisation, keep=keep)
+        own = [resolve(path) for path in paths]
+        source = open_trace(own, ready=ready, exclude=exclude, utilisation=utilisation, keep=keep)
         return source, "percent" if ready is None else _unit_of(source.ready_column)
     for path, reader in zip(files, readers, strict=True):
         if reader is None:

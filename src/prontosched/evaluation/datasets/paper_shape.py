@@ -133,19 +133,11 @@ _BURST = float(np.exp(-1.0 / 15.0))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricTable:
-    """The metrics of one kind of node.
+    """The metrics of one kind of node; CPU Ready is not among them."""
 
-    Attributes
-    ----------
-    names
-        vSphere counter names, `d` of them; CPU Ready is not among them.
-    weights
-        What each hidden course adds, relative to the size, `(d, 5)`.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of vSphere counters, `d` of them
     size: Array
-    weights: Array
+    weights: Array  # what each hidden course adds, relative to the size, `(d, 5)`
     noise: Array
 
     def mix(self, courses: Array, noise: Array) -> Array:
@@ -167,26 +159,16 @@ TABLES = {"vm": _table(_VM), "host": _table(_VM | _DEVICES)}
 class PaperShape:
     """What to generate; the defaults are the paper's data set.
 
-    Attributes
-    ----------
-    vms
-        VMs per cluster; None draws 250 to 350.
-    seed
-        Same seed, same data, however much of it is asked for.
-
-    Examples
-    --------
     >>> shape = PaperShape(clusters=1, hosts=2, vms=6, days=1, seed=1)
-    >>> hour = next(shape.stream(0))
-    >>> hour.ready_ms.shape, hour.values is None
-    ((6, 180), True)
+    >>> next(shape.stream(0)).ready_ms.shape
+    (6, 180)
     """
 
     clusters: int = 100
     hosts: int = 14
-    vms: int | None = None
+    vms: int | None = None  # per cluster; None draws 250 to 350
     days: int = 28
-    seed: int = 7
+    seed: int = 7  # same seed, same data, however much of it is asked for
 
     def __post_init__(self) -> None:
         for name in ("clusters", "hosts", "days"):
@@ -205,15 +187,7 @@ class PaperShape:
     def stream(
         self, cluster: int, *, kind: str = "vm", metrics_of: Sequence[int] = (), steps: int | None = None
     ) -> Iterator[ClusterHour]:
-        """Yield one cluster hour by hour.
-
-        Parameters
-        ----------
-        kind
-            "vm" (52 metrics) or "host" (134 metrics).
-        metrics_of
-            Nodes whose metrics are wanted; CPU Ready comes for all. It is the same with metrics or without.
-        """
+        """Yield the VMs or hosts of one cluster hour by hour: CPU Ready of all, metrics of the nodes asked for."""
         if kind not in TABLES:
             raise ValueError(f"kind must be 'vm' or 'host', got {kind!r}")
         if not 0 <= cluster < self.clusters:
@@ -224,28 +198,16 @@ class PaperShape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterHour:
-    """Up to an hour of one cluster.
-
-    Attributes
-    ----------
-    cluster, nodes, metrics
-        Names; `metrics` are those of `values`.
-    cpus
-        Virtual CPUs of a VM or cores of a host, `(M,)`.
-    ready_ms
-        CPU Ready in ms per 20 s, summed over the node's CPUs, `(M, n)`.
-    values
-        Metrics of the nodes asked for, `(k, n, d)`, or None.
-    """
+    """Up to an hour of one cluster."""
 
     cluster: str
     nodes: tuple[str, ...]
     metrics: tuple[str, ...]
-    cpus: Array
+    cpus: Array  # virtual CPUs of a VM or cores of a host, `(M,)`
     timestamps: Array
-    ready_ms: Array
+    ready_ms: Array  # per 20 s, summed over the node's CPUs, `(M, n)`
     utilisation: Array
-    values: Array | None
+    values: Array | None  # metrics of the nodes asked for, `(k, n, d)`
 
     def ready_percent(self) -> Array:
         """CPU Ready in percent per CPU, `(M, n)`."""
@@ -254,12 +216,7 @@ class ClusterHour:
 
 
 class _Cluster:
-    """The courses of one cluster, generated in order.
-
-    Notes
-    -----
-    Memory: a few arrays of nodes x 180 steps, and the day levels of each node.
-    """
+    """The courses of one cluster, generated in order: a few arrays of nodes x 180 steps at a time."""
 
     def __init__(self, shape: PaperShape, index: int) -> None:
         self.shape, self.index = shape, index

@@ -30,7 +30,6 @@ HEADINGS = {
     "time": ("timestamp", "time", "sampletime", "offset_s", "date"),
     "value": ("value",),
     "node": ("entity", "entityname", "vm", "vmname", "node", "host", "name"),
-    "unit": ("unit",),
     "instance": ("instance",),
     "interval": ("intervalsecs", "interval", "intervalseconds"),
 }
@@ -62,15 +61,13 @@ class LongColumns(NamedTuple):
 def find_long_columns(names: list[str]) -> LongColumns | None:
     """Return the columns of an export with one row per counter and time, None if it is no such export."""
     by_name = {name.lower().strip(): name for name in names}
-    found = {
-        role: next((by_name[heading] for heading in headings if heading in by_name), None)
-        for role, headings in HEADINGS.items()
-    }
-    if found["metric"] is None or found["time"] is None or found["value"] is None:
-        return None
-    return LongColumns(
-        found["metric"], found["time"], found["value"], found["node"], found["instance"], found["interval"]
+    metric, time, value, *others = (
+        next((by_name[heading] for heading in headings if heading in by_name), None)
+        for headings in HEADINGS.values()
     )
+    if metric is None or time is None or value is None:
+        return None
+    return LongColumns(metric, time, value, *others)
 
 
 def split_heading(name: str) -> tuple[str, str] | None:
@@ -123,13 +120,8 @@ def parse_times(cells: Any) -> Any:
 class VsphereCsvFile:
     """An export of vSphere counters, of one VM or host or of many.
 
-    Attributes
-    ----------
-    names
-        `timestamp`, `node`, `ready` (where there is a ready counter) and the counters; CPU Ready is not left
-        among them under another name.
-    cpus
-        CPUs of each node, told from counter instances; 1 where the export does not say.
+    CPU Ready becomes the column `ready` and is not left among the counters under another name. The CPUs of a node are
+    told from counter instances; 1 where the export does not say.
     """
 
     kind = "vsphere"
@@ -280,19 +272,13 @@ class VsphereCsvFile:
         table = self._table
         own = [c for c in table.columns if c.startswith((READY_MS, READY_PERCENT, "% Ready", "Ready"))]
         instances = [c for c in own if c.startswith(f"{READY_MS}.")]
-        cpus = np.array(
-            [self.cpus.get(node, 1) for node in table.index.get_level_values("node")], dtype=float
-        )
-        ready = None
+        ready = next((table[name] for name in (READY_PERCENT, "% Ready") if name in own), None)
         if READY_MS in own or instances:
-            waited = table[READY_MS] if READY_MS in own else table[instances].sum(axis=1, min_count=1)
-            if READY_MS in own and instances:
-                waited = waited.fillna(table[instances].sum(axis=1, min_count=1))
-            ready = waited / (10.0 * self.interval_seconds) / cpus
-        elif READY_PERCENT in own:
-            ready = table[READY_PERCENT]
-        elif "% Ready" in own:
-            ready = table["% Ready"]
+            waited = table[instances].sum(axis=1, min_count=1)
+            if READY_MS in own:
+                waited = table[READY_MS].fillna(waited)
+            cpus = [self.cpus.get(node, 1) for node in table.index.get_level_values("node")]
+            ready = waited / (10.0 * self.interval_seconds) / np.array(cpus, dtype=float)
         self._table = table.drop(columns=own).copy()
         if ready is not None:
             self._table.insert(0, "ready", ready)
@@ -307,8 +293,8 @@ class VsphereCsvFile:
 
 
 def first_lines(path: Path, count: int) -> list[str]:
-    """Return the first lines of a text file; empty ones for Parquet."""
-    if path.name.endswith(".parquet"):
+    """Return the first lines of a text file; empty ones for Parquet and MATLAB."""
+    if path.name.endswith((".parquet", ".mat")):
         return [""] * count
     opener = gzip.open if path.name.endswith(".gz") else open
     try:

@@ -7,7 +7,7 @@ that is a coarse sieve, and the answer says so.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from prontosched.evaluation.forecast.models import GROUPINGS, METHODS
 from prontosched.evaluation.forecast.panel import LENGTHS
 from prontosched.evaluation.forecast.study import (
     ALARM_METHODS,
+    FIXED_MS,
     PAST_DAYS,
+    PERCENTILES,
     THRESHOLDS,
     Errors,
     StudyResult,
@@ -27,38 +29,49 @@ from prontosched.evaluation.forecast.study import (
 BOOTSTRAP_DRAWS = 2000
 # With fewer, the bootstrap draws the same few nodes again and again and its interval says little.
 FEWEST_NODES = 5
-PAPER_MS = f"{paper_tables.SOURCE}, in ms"
 SCOPES = ("same node", "same cluster")
+# Title, note, and the questions that each table of errors bears on.
+VALUE_TABLES = {
+    "daily": (
+        "Average RMSE of days, from the same node and from all nodes of its cluster",
+        "For the cluster, the naive method and exponential smoothing forecast the average node.",
+        ("Q1", "Q2", "Q4"),
+    ),
+    "similar": (
+        "Average RMSE of days, from similar nodes",
+        "SVM regression on the nodes of the same group; groups of about ten nodes.",
+        ("Q1", "Q2"),
+    ),
+    "windows": (
+        "Average RMSE for different forecasting windows",
+        "The next window's median or mean is forecast from the inside of the window before it, as long.",
+        ("Q3", "Q4"),
+    ),
+}
 SPIKE_TABLES = {
-    "fixed": ("a fixed threshold, in ms", ("500ms", "800ms", "1000ms")),
-    "percentiles": ("percentiles of the node's past", ("p90", "p95", "p99")),
+    "fixed": ("a fixed threshold, in ms", FIXED_MS),
+    "percentiles": ("percentiles of the node's past", PERCENTILES),
     "statistical": ("statistical thresholds and the median", ("3sigma", "xbar", "median", "mean+xbar")),
 }
 MEASURES = {
-    "accuracy": "accuracy per node (mean of TP/P and TN/N)",
-    "balanced": "balanced accuracy over all nodes and days",
-    "plain": "plain accuracy (share of right answers)",
-    "literal": "the formula as printed (numbers forecast over numbers actual; can exceed 1)",
+    "accuracy": "Accuracy per node (mean of TP/P and TN/N).",
+    "balanced": "Balanced accuracy over all nodes and days.",
+    "plain": "Plain accuracy (share of right answers).",
+    "literal": "The formula as printed (numbers forecast over numbers actual; can exceed 1).",
 }
+SWAPPED = " A share of 49.1 % for xbar and 24.91 % for the median is as printed; they may be swapped."
 QUESTIONS = {
     "how many": "How many other VMs should be used to forecast?",
     "how much past": "How much data from the past?",
     "how far": "How far into the future can be forecast?",
     "which method": "Which is the best method?",
 }
+NAN = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How much larger one error is than another, in percent of the other, over the nodes both have.
-
-    Attributes
-    ----------
-    change
-        Mean of the first minus mean of the second, in percent of the second.
-    low, high
-        95 % interval over nodes.
-    """
+    """How much larger one error is than another, in percent, with its 95 % interval over the nodes both have."""
 
     change: float
     low: float
@@ -79,14 +92,6 @@ class Comparison:
         return f"{'lower' if self.change < 0 else 'higher'} ({interval} over {self.nodes} nodes)"
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionAnswer:
-    """An answer in one sentence, and the numbers behind it."""
-
-    verdict: str
-    numbers: tuple[str, ...] = ()
-
-
 def compare(first: dict[str, float], second: dict[str, float], *, seed: int = 0) -> Comparison | None:
     """Compare the errors of the nodes that both have; None if there is none."""
     nodes = sorted(first.keys() & second.keys())
@@ -100,11 +105,19 @@ def compare(first: dict[str, float], second: dict[str, float], *, seed: int = 0)
     return Comparison(float(middle), float(low), float(high), len(nodes))
 
 
+@dataclass(frozen=True, slots=True)
+class QuestionAnswer:
+    """An answer in one sentence, and the numbers behind it."""
+
+    verdict: str
+    numbers: tuple[str, ...] = ()
+
+
 Parts = list[tuple[str, Comparison | None]]
 
 
 def answer(result: StudyResult) -> dict[str, QuestionAnswer]:
-    """QuestionAnswer the four questions; a question without numbers says so."""
+    """Answer the four questions; a question without numbers says so."""
     return {
         "how many": _how_many(result),
         "how much past": _how_much_past(result),
@@ -120,7 +133,9 @@ def _how_many(result: StudyResult) -> QuestionAnswer:
             (f"{METHODS[method]} from {days} days", f"same cluster/{method}", f"same node/{method}")
             for method in ("arima", "svm")
         ]
-        best = min(GROUPINGS, key=lambda g: np.nan_to_num(mean_rmse(errors, f"similar/{g}"), nan=np.inf))
+        best = (
+            _best({grouping: mean_rmse(errors, f"similar/{grouping}") for grouping in GROUPINGS}) or "ordered"
+        )
         similar = f"SVM from {days} days, similar nodes ({GROUPINGS[best]}) against the cluster"
         for label, first, second in (*pairs, (similar, f"similar/{best}", "same cluster/svm")):
             parts.append((label, compare(node_rmse(errors, first), node_rmse(errors, second))))
@@ -168,21 +183,16 @@ def _compared(parts: Parts, lack: str, verdicts: tuple[str, str], title: str) ->
 
 
 def _how_far(result: StudyResult) -> QuestionAnswer:
-    best = {
-        length: min(
-            (m for m in METHODS if mean_rmse(errors, m) == mean_rmse(errors, m)),
-            default="",
-            key=lambda m: mean_rmse(errors, m),
-        )
+    found = {
+        length: {method: mean_rmse(errors, method) for method in METHODS}
         for length, errors in result.windows.items()
     }
-    known = {length: method for length, method in best.items() if method}
+    known = {length: best for length, means in found.items() if (best := _best(means))}
     if len(known) < 2:
         return QuestionAnswer("Not answered: the data set has fewer than two window lengths.")
+    errors = {length: found[length][method] for length, method in known.items()}
     longest, shortest = max(known), min(known)
-    errors = {length: mean_rmse(result.windows[length], method) for length, method in known.items()}
-    easiest = min(errors, key=lambda length: errors[length])
-    found = compare(
+    apart = compare(
         node_rmse(result.windows[shortest], known[shortest]),
         node_rmse(result.windows[longest], known[longest]),
     )
@@ -190,43 +200,47 @@ def _how_far(result: StudyResult) -> QuestionAnswer:
         f"{LENGTHS[length]}: {errors[length]:.4g} ({METHODS[known[length]]})"
         for length in sorted(errors, reverse=True)
     ]
-    if found is not None:
-        lines.append(f"{LENGTHS[shortest]} against {LENGTHS[longest]}: {found.words()}")
+    if apart is not None:
+        lines.append(f"{LENGTHS[shortest]} against {LENGTHS[longest]}: {apart.words()}")
+    easiest = min(errors, key=lambda length: errors[length])
     verdict = f"The error of the best method is smallest for windows of {LENGTHS[easiest]}."
     return QuestionAnswer(verdict, ("error of the best method:", *lines))
 
 
 def _which_method(result: StudyResult) -> QuestionAnswer:
-    wins: dict[str, int] = dict.fromkeys(METHODS, 0)
-    beats: dict[str, int] = dict.fromkeys(METHODS, 0)
-    columns = 0
-    tables: list[tuple[Errors, str]] = [(errors, "") for errors in result.windows.values()]
-    tables += [(e, f"{scope}/") for e in result.daily.values() for scope in ("same node", "same cluster")]
-    for errors, prefix in tables:
-        means = {m: mean_rmse(errors, f"{prefix}{m}") for m in METHODS}
-        known = {m: v for m, v in means.items() if v == v}
-        if not known:
+    wins, beats = dict.fromkeys(METHODS, 0), dict.fromkeys(METHODS, 0)
+    columns = [(errors, "") for errors in result.windows.values()]
+    columns += [(errors, f"{scope}/") for errors in result.daily.values() for scope in SCOPES]
+    counted = 0
+    for errors, prefix in columns:
+        smallest = _best({method: mean_rmse(errors, f"{prefix}{method}") for method in METHODS})
+        if not smallest:
             continue
-        columns += 1
-        wins[min(known, key=lambda m: known[m])] += 1
+        counted += 1
+        wins[smallest] += 1
         # The bar for all of them: the same node's last value.
         bar = node_rmse(errors, "same node/naive" if prefix else "naive")
         for method in METHODS:
             found = compare(node_rmse(errors, f"{prefix}{method}"), bar)
-            if method != "naive" and found is not None and found.clear and found.change < 0:
-                beats[method] += 1
-    if not columns:
+            beats[method] += found is not None and found.clear and found.change < 0
+    if not counted:
         return QuestionAnswer("Not answered: there are no forecasts.")
-    best = max(wins, key=lambda m: wins[m])
-    won = ", ".join(f"{METHODS[m]} {n}" for m, n in wins.items())
-    clear = ", ".join(f"{METHODS[m]} {n}" for m, n in beats.items() if m != "naive")
+    best = max(wins, key=lambda method: wins[method])
+    won = ", ".join(f"{METHODS[method]} {times}" for method, times in wins.items())
+    clear = ", ".join(f"{METHODS[method]} {times}" for method, times in beats.items() if method != "naive")
     return QuestionAnswer(
         f"{METHODS[best]} has the smallest error most often.",
         (
-            f"of {columns} columns of the tables, smallest in: {won}",
+            f"of {counted} columns of the tables, smallest in: {won}",
             f"clearly better than the node's own last value in: {clear}",
         ),
     )
+
+
+def _best(errors: dict[str, float]) -> str:
+    """Return the name of the smallest error that is known, empty where none is."""
+    known = {name: error for name, error in errors.items() if not math.isnan(error)}
+    return min(known, key=lambda name: known[name], default="")
 
 
 def _steps(errors: Errors, key: str) -> set[int]:
@@ -235,214 +249,144 @@ def _steps(errors: Errors, key: str) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One table of numbers.
-
-    Attributes
-    ----------
-    origin
-        Whose numbers, and their unit: a data set of ours, or the paper.
-    rows
-        Label and numbers; NaN where there is none.
-    footer
-        A row apart, such as the share of spikes.
-    groups
-        Headings over the headings, each with the number of columns it spans.
-    best
-        Whether the smallest ("low") or largest ("high") number of a column is the best.
-    """
+    """One table of numbers: of a data set of ours, or the paper's."""
 
     origin: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[float, ...]], ...]
-    best: str
+    rows: dict[str, list[float]]  # by label; NaN where there is no number
+    best: str  # of a column: `min` or `max`
     digits: int
-    footer: tuple[str, tuple[float, ...]] | None = None
-    groups: tuple[tuple[str, int], ...] = ()
+    shares: tuple[float, ...] = ()  # percentage of spikes in each column; none for errors
+    groups: tuple[tuple[str, int], ...] = ()  # headings over the headings, with the columns each spans
 
-    def is_best(self, row: int, column: int) -> bool:
+    @property
+    def known(self) -> bool:
+        """Whether there is any number."""
+        return any(not math.isnan(value) for row in self.rows.values() for value in row)
+
+    def is_best(self, label: str, column: int) -> bool:
         """Tell whether a cell is the best of its column."""
-        value = self.rows[row][1][column]
-        known = [cells[column] for _, cells in self.rows if not math.isnan(cells[column])]
+        value = self.rows[label][column]
+        known = [row[column] for row in self.rows.values() if not math.isnan(row[column])]
         if math.isnan(value) or len(known) < 2:
             return False
         return round(value, self.digits) == round(
-            min(known) if self.best == "low" else max(known), self.digits
+            min(known) if self.best == "min" else max(known), self.digits
         )
 
-    def show(self, value: float) -> str:
+    def show(self, value: float, digits: int | None = None) -> str:
         """Return a number as it is printed."""
-        return "–" if math.isnan(value) else f"{value:.{self.digits}f}"
+        return "–" if math.isnan(value) else f"{value:.{self.digits if digits is None else digits}f}"
+
+    def as_text(self) -> str:
+        """Return plain text; the best of each column is starred."""
+        above = ["", *(label if not place else "" for label, span in self.groups for place in range(span))]
+        lines = [above, ["", *self.columns]] if self.groups else [["", *self.columns]]
+        for label, row in self.rows.items():
+            marks = ["*" if self.is_best(label, column) else " " for column in range(len(row))]
+            lines.append([label, *(f"{self.show(v)}{mark}" for v, mark in zip(row, marks, strict=True))])
+        if self.shares:
+            lines.append(["% of spikes", *(f"{self.show(share, 2)} " for share in self.shares)])
+        first, *others = (max(len(cell) for cell in column) for column in zip(*lines, strict=True))
+        return "\n".join(
+            "  ".join([name.ljust(first), *map(str.rjust, cells, others)]).rstrip() for name, *cells in lines
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of ours beside the paper's.
-
-    Attributes
-    ----------
-    ours
-        One grid per data set.
-    paper
-        What the paper printed; None where it has no such table.
-    """
+    """A table of ours, one grid per data set, beside what the paper printed, if it has such a table."""
 
     key: str
     title: str
-    ours: tuple[Grid, ...]
+    ours: list[Grid]
     paper: Grid | None
     note: str = ""
-    questions: tuple[str, ...] = field(default=())
-
-
-def digits_for(values: list[float]) -> int:
-    """Return how many decimals show four places or so."""
-    known = [abs(v) for v in values if not math.isnan(v) and v]
-    return 2 if not known else min(6, max(1, 3 - math.floor(math.log10(max(known)))))
-
-
-# Where a cell of a table of errors comes from: part of the study, past days or length, and method.
-Cell = tuple[str, int, str]
-
-
-def _rmse_table(
-    head: tuple[str, str, str, tuple[str, ...]],
-    results: dict[str, StudyResult],
-    columns: tuple[str, ...],
-    cells: dict[str, list[Cell]],
-    printed: dict[str, list[float]],
-    groups: tuple[tuple[str, int], ...] = (),
-) -> Table:
-    """Return a table of average errors, the smallest best; `head` is its key, title, note and questions."""
-    key, title, note, questions = head
-
-    def grid(origin: str, rows: dict[str, list[float]], digits: int) -> Grid:
-        filled = tuple((label, tuple(values)) for label, values in rows.items())
-        return Grid(origin, columns, filled, "low", digits, groups=groups)
-
-    ours = []
-    for origin, result in results.items():
-        rows = {
-            label: [mean_rmse(getattr(result, part).get(group, {}), name) for part, group, name in row]
-            for label, row in cells.items()
-        }
-        ours.append(grid(origin, rows, digits_for([value for row in rows.values() for value in row])))
-    return Table(key, title, tuple(ours), grid(PAPER_MS, printed, 2), note, questions)
-
-
-def daily_table(results: dict[str, StudyResult]) -> Table:
-    """Table of daily medians from the same node and from the same cluster."""
-    return _rmse_table(
-        (
-            "daily",
-            "Average RMSE of days, from the same node and from all nodes of its cluster",
-            "For the cluster, the naive method and exponential smoothing forecast the average node.",
-            ("Q1", "Q2", "Q4"),
-        ),
-        results,
-        tuple(f"{days} days" for _ in SCOPES for days in PAST_DAYS),
-        {
-            title: [("daily", days, f"{scope}/{method}") for scope in SCOPES for days in PAST_DAYS]
-            for method, title in METHODS.items()
-        },
-        {METHODS[m]: list(row.values()) for m, row in paper_tables.DAILY.items()},
-        tuple((scope, len(PAST_DAYS)) for scope in SCOPES),
-    )
-
-
-def similar_table(results: dict[str, StudyResult]) -> Table:
-    """Table of daily medians from groups of similar nodes."""
-    return _rmse_table(
-        (
-            "similar",
-            "Average RMSE of days, from similar nodes",
-            "SVM regression on the nodes of the same group; groups of about ten nodes.",
-            ("Q1", "Q2"),
-        ),
-        results,
-        tuple(f"{days} days" for days in PAST_DAYS),
-        {
-            title: [("daily", days, f"similar/{key}") for days in PAST_DAYS]
-            for key, title in GROUPINGS.items()
-        },
-        {GROUPINGS[k]: list(v.values()) for k, v in paper_tables.SIMILAR.items()},
-    )
-
-
-def windows_table(results: dict[str, StudyResult]) -> Table:
-    """Table of forecasting windows, each from a past window as long."""
-    titles = {"naive": "naive", "expsmo": "ExpSmo", "arima": "ARIMA", "svm": "SVM cluster"}
-    return _rmse_table(
-        (
-            "windows",
-            "Average RMSE for different forecasting windows",
-            "The next window's median or mean is forecast from the inside of the window before it, as long.",
-            ("Q3", "Q4"),
-        ),
-        results,
-        tuple(LENGTHS.values()),
-        {title: [("windows", length, method) for length in LENGTHS] for method, title in titles.items()},
-        {titles[m]: list(row) for m, row in paper_tables.WINDOWS.items()},
-    )
-
-
-def alarm_tables(results: dict[str, StudyResult], measure: str = "accuracy") -> list[Table]:
-    """Tables of spikes forecast by the alarm method, for one measure."""
-    tables = []
-    for key, (title, kinds) in SPIKE_TABLES.items():
-        ours = tuple(_alarm_grid(origin, result, kinds, measure) for origin, result in results.items())
-        paper = None
-        if measure == "accuracy":
-            printed = tuple(k for k in kinds if k in paper_tables.ALARMS["naive"])
-            rows = tuple(
-                (name, tuple(paper_tables.ALARMS[m][k] for k in printed)) for m, name in ALARM_METHODS.items()
-            )
-            share = tuple(100.0 * paper_tables.ALARMS["share of spikes"][k] for k in printed)
-            columns = tuple(THRESHOLDS[k] for k in printed)
-            paper = Grid(paper_tables.SOURCE, columns, rows, "high", 4, ("% of spikes", share))
-        note = MEASURES[measure][0].upper() + MEASURES[measure][1:] + "."
-        if key == "statistical" and measure == "accuracy":
-            note += (
-                " A share of 49.1 % for xbar and 24.91 % for the median is as printed; they may be swapped."
-            )
-        tables.append(Table(f"{key}-{measure}", f"Spikes by {title}", ours, paper, note, ()))
-    return tables
-
-
-def _alarm_grid(origin: str, result: StudyResult, kinds: tuple[str, ...], measure: str) -> Grid:
-    nan = float("nan")
-    rows = tuple(
-        (name, tuple(result.alarms.get(k, {}).get(m, {}).get(measure, nan) for k in kinds))
-        for m, name in ALARM_METHODS.items()
-    )
-    share = tuple(
-        100.0 * result.alarms.get(k, {}).get("share of spikes", {}).get(measure, nan) for k in kinds
-    )
-    name = origin.rsplit(", in ", 1)[0]  # an accuracy has no unit
-    return Grid(name, tuple(THRESHOLDS[k] for k in kinds), rows, "high", 4, ("% of spikes", share))
+    questions: tuple[str, ...] = ()
 
 
 def all_tables(results: dict[str, StudyResult]) -> list[Table]:
     """Return every table of the study, in the paper's order, then the other measures of spikes."""
-    tables = [daily_table(results), similar_table(results), windows_table(results)]
+    tables = _value_tables(results)
     for measure in MEASURES:
-        tables += alarm_tables(results, measure)
+        tables += [_spike_table(results, key, measure) for key in SPIKE_TABLES]
     return tables
 
 
-def as_text(grid: Grid) -> str:
-    """Return a grid as plain text; the best of each column is starred."""
-    footer = [grid.footer] if grid.footer else []
-    above = ["", *(label if not place else "" for label, span in grid.groups for place in range(span))]
-    lines = [above, ["", *grid.columns]] if grid.groups else [["", *grid.columns]]
-    for row, (label, cells) in enumerate(grid.rows):
-        marks = ["*" if grid.is_best(row, column) else " " for column in range(len(cells))]
-        lines.append([label, *(f"{grid.show(v)}{mark}" for v, mark in zip(cells, marks, strict=True))])
-    for label, cells in footer:
-        lines.append([label, *("– " if math.isnan(v) else f"{v:.2f} " for v in cells)])
-    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(w) if not place else cell.rjust(w) for place, (cell, w) in enumerate(pairs)
-        ).rstrip()
-        for pairs in (list(zip(line, widths, strict=True)) for line in lines)
-    )
+def _value_tables(results: dict[str, StudyResult]) -> list[Table]:
+    """Return the tables of average errors: of days, from similar nodes, and of forecasting windows."""
+    scoped = [(scope, past) for scope in SCOPES for past in PAST_DAYS]
+    days = tuple(f"{past} days" for past in PAST_DAYS)
+    groups = tuple((scope, len(PAST_DAYS)) for scope in SCOPES)
+    # Each row's cells: part of the study, past days or length, and method.
+    daily = {m: [("daily", past, f"{scope}/{m}") for scope, past in scoped] for m in METHODS}
+    similar = {g: [("daily", past, f"similar/{g}") for past in PAST_DAYS] for g in GROUPINGS}
+    windows = {m: [("windows", length, m) for length in LENGTHS] for m in METHODS}
+    return [
+        _value_table("daily", results, days * len(SCOPES), METHODS, daily, paper_tables.DAILY, groups),
+        _value_table("similar", results, days, GROUPINGS, similar, paper_tables.SIMILAR),
+        _value_table(
+            "windows",
+            results,
+            tuple(LENGTHS.values()),
+            METHODS | {"svm": "SVM cluster"},
+            windows,
+            paper_tables.WINDOWS,
+        ),
+    ]
+
+
+def _value_table(
+    key: str,
+    results: dict[str, StudyResult],
+    columns: tuple[str, ...],
+    titles: dict[str, str],
+    cells: dict[str, list[tuple[str, int, str]]],
+    printed: dict[str, tuple[float, ...]],
+    groups: tuple[tuple[str, int], ...] = (),
+) -> Table:
+    title, note, questions = VALUE_TABLES[key]
+    ours = []
+    for origin, result in results.items():
+        rows = {
+            titles[row]: [
+                mean_rmse(getattr(result, part).get(group, {}), name) for part, group, name in places
+            ]
+            for row, places in cells.items()
+        }
+        digits = _digits_for([value for row in rows.values() for value in row])
+        ours.append(Grid(origin, columns, rows, "min", digits, groups=groups))
+    theirs = {titles[row]: list(values) for row, values in printed.items()}
+    paper = Grid(f"{paper_tables.SOURCE}, in ms", columns, theirs, "min", 2, groups=groups)
+    return Table(key, title, [grid for grid in ours if grid.known], paper, note, questions)
+
+
+def _spike_table(results: dict[str, StudyResult], key: str, measure: str) -> Table:
+    """Return the table of spikes forecast by the alarm method, for one kind of threshold and one measure."""
+    title, kinds = SPIKE_TABLES[key]
+    ours = []
+    for origin, result in results.items():
+        values = {
+            method: {k: result.alarms.get(k, {}).get(method, {}).get(measure, NAN) for k in kinds}
+            for method in (*ALARM_METHODS, "share of spikes")
+        }
+        # An accuracy has no unit.
+        ours.append(_spike_grid(origin.rsplit(", in ", 1)[0], kinds, values))
+    note, paper = MEASURES[measure], None
+    if measure == "accuracy":
+        printed = tuple(kind for kind in kinds if kind in paper_tables.ALARMS["naive"])
+        paper = _spike_grid(paper_tables.SOURCE, printed, paper_tables.ALARMS)
+        note += SWAPPED if key == "statistical" else ""
+    return Table(f"{key}-{measure}", f"Spikes by {title}", [g for g in ours if g.known], paper, note)
+
+
+def _spike_grid(origin: str, kinds: tuple[str, ...], values: dict[str, dict[str, float]]) -> Grid:
+    rows = {title: [values[method][kind] for kind in kinds] for method, title in ALARM_METHODS.items()}
+    shares = tuple(100.0 * values["share of spikes"][kind] for kind in kinds)
+    return Grid(origin, tuple(THRESHOLDS[kind] for kind in kinds), rows, "max", 4, shares)
+
+
+def _digits_for(values: list[float]) -> int:
+    """Return how many decimals show four places or so."""
+    known = [abs(v) for v in values if not math.isnan(v) and v]
+    return 2 if not known else min(6, max(1, 3 - math.floor(math.log10(max(known)))))

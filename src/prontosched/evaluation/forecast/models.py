@@ -47,22 +47,27 @@ GROUP_SIZE = 10
 CORT_STEEPNESS = 2.0
 TRAINING_SECONDS = 3600.0
 NEIGHBOURS = 5
+MOST_GAPS = 0.2
 # Metrics about memory and network, by the names in use: vSphere, /proc, SMD, Bitbrains.
 MEMORY_OR_NETWORK = re.compile(r"mem|swap|net|eth|tcp|udp|segs|packet|received|transmitted", re.IGNORECASE)
 
 
-class WindowScale:
-    """The range of each node in one past window.
+def fill_gaps(courses: Array) -> Array:
+    """Return courses `(M, n)` whose gaps hold the value before them, and the first known one at their start."""
+    import pandas as pd
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> scale = WindowScale(np.array([[10.0, 30.0, 20.0]]))
-    >>> scale.scaled
-    array([[0. , 1. , 0.5]])
-    >>> scale.back(np.array([0.5]))
-    array([20.])
-    """
+    filled: Array = pd.DataFrame(courses).ffill(axis=1).bfill(axis=1).to_numpy()
+    return filled
+
+
+def known_pasts(past: Array) -> tuple[NDArray[np.intp], Array]:
+    """Return the rows of `(M, n)` that are at least 80 % known, and these rows with their gaps filled."""
+    rows = np.flatnonzero(np.isnan(past).mean(axis=1) <= MOST_GAPS)
+    return rows, fill_gaps(past[rows])
+
+
+class WindowScale:
+    """Past windows `(M, n)` scaled to [0, 1], each by its own range."""
 
     def __init__(self, past: Array) -> None:
         from sklearn.preprocessing import MinMaxScaler
@@ -82,55 +87,33 @@ class WindowScale:
 
 
 class Arima:
-    """The ARIMA model of one course whose order has the smallest AIC.
+    """The ARIMA model of one course, a node's own or that of the average node, whose order has the smallest AIC.
 
-    Parameters
-    ----------
-    course
-        The course it is built on, `(n,)`: a node's own, or that of the average node.
-    most_terms
-        Largest sum of p and q tried; 2 if not given.
-
-    Attributes
-    ----------
-    order
-        The (p, d, q) chosen; None for a constant course, which is forecast as it is.
-
-    Examples
-    --------
-    >>> Arima(np.full(14, 0.25)).forecast(np.full(14, 0.5), steps=2)
-    array([0.5, 0.5])
+    The order is None for a constant course, which is forecast as it is.
     """
 
-    def __init__(self, course: Array, most_terms: int | None = None) -> None:
+    def __init__(self, course: Array) -> None:
         self.order: tuple[int, int, int] | None = None
         self._fitted: Any = None
         if np.ptp(course) < 1e-9:
             return
-        best = np.inf
-        for order in _orders(MOST_TERMS if most_terms is None else most_terms):
-            fitted = _fit(course, order)
-            if fitted is not None and fitted.aic < best:
-                best, self.order, self._fitted = fitted.aic, order, fitted
+        best, sizes = np.inf, range(MOST_TERMS + 1)
+        for d in range(MOST_DIFFERENCES + 1):
+            for p, q in ((p, q) for p in sizes for q in sizes if p + q <= MOST_TERMS):
+                fitted = _fit(course, (p, d, q))
+                if fitted is not None and fitted.aic < best:
+                    best, self.order, self._fitted = fitted.aic, (p, d, q), fitted
 
     def forecast(self, course: Array, *, steps: int) -> Array:
         """Return the next `steps` values of a course that need not be the one the model is built on."""
+        last = np.full(steps, course[-1])
         if self._fitted is None or np.ptp(course) < 1e-9:
-            return np.full(steps, course[-1])
+            return last
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ahead = np.asarray(self._fitted.apply(course).forecast(steps), dtype=float)
         # A model of another course can run away on this one: then its last value is the best it says.
-        return (
-            ahead if np.isfinite(ahead).all() and np.abs(ahead).max() < 10.0 else np.full(steps, course[-1])
-        )
-
-
-def _orders(most_terms: int) -> list[tuple[int, int, int]]:
-    sizes = range(most_terms + 1)
-    return [
-        (p, d, q) for d in range(MOST_DIFFERENCES + 1) for p in sizes for q in sizes if p + q <= most_terms
-    ]
+        return ahead if np.isfinite(ahead).all() and np.abs(ahead).max() < 10.0 else last
 
 
 def _fit(course: Array, order: tuple[int, int, int]) -> Any:
@@ -164,24 +147,16 @@ def lagged(scaled: Array, lags: int) -> tuple[Array, Array]:
     return windows[:, :-1], windows[:, -1]
 
 
-def lags_for(length: int) -> int:
-    """Return how many lags a past window of so many points allows: a week's, or half the window."""
-    return max(1, min(LAGS, length // 2))
-
-
 class AutoregressiveSVR:
-    """Support vector regression of the next value on the values before it.
+    """Support vector regression of the next value on the values before it: a week's, or half the window.
 
-    Parameters
-    ----------
-    seed
-        Picks the examples where there are more than `most_examples`.
+    The seed picks the examples where there are more than `most_examples`.
     """
 
     def __init__(self, scaled: Array, *, seed: int = 0, most_examples: int = MOST_EXAMPLES) -> None:
         from sklearn.svm import SVR
 
-        self.lags = lags_for(scaled.shape[1])
+        self.lags = max(1, min(LAGS, scaled.shape[1] // 2))
         features, targets = lagged(scaled, self.lags)
         if len(targets) > most_examples:
             picked = np.random.default_rng(seed).choice(len(targets), most_examples, replace=False)
@@ -198,26 +173,14 @@ class AutoregressiveSVR:
         return ahead
 
 
-def forecast_same_node(scaled: Array, last: Array, *, steps: int) -> dict[str, Array]:
-    """Forecast each node from its own past alone.
-
-    Parameters
-    ----------
-    scaled
-        Past windows in [0, 1], `(M, n)`.
-    last
-        The value seen last, in the same scale, `(M,)`.
-    steps
-        Points to look ahead; the forecast is their median.
-    """
-    every = range(len(scaled))
+def forecast_same_node(scaled: Array) -> dict[str, Array]:
+    """Forecast the next value of each node from its own past in [0, 1], `(M, n)`, alone."""
+    alone = scaled[:, None, :]
     return {
-        "naive": last,
+        "naive": scaled[:, -1],
         "expsmo": smooth(scaled),
-        "arima": np.array([np.median(Arima(scaled[i]).forecast(scaled[i], steps=steps)) for i in every]),
-        "svm": np.array(
-            [np.median(AutoregressiveSVR(scaled[[i]]).forecast(scaled[[i]], steps=steps)) for i in every]
-        ),
+        "arima": np.array([Arima(course).forecast(course, steps=1)[0] for course in scaled]),
+        "svm": np.array([AutoregressiveSVR(course).forecast(course)[0, 0] for course in alone]),
     }
 
 
@@ -227,7 +190,7 @@ def forecast_from_cluster(
     """Forecast some nodes of a cluster from the past of all its nodes.
 
     The naive and smoothed forecasts are those of the average node. ARIMA is built on the average node and
-    applied to each node's own past; the SVM is trained on all nodes.
+    applied to each node's own past; the SVM is trained on all nodes. Several steps ahead give their median.
     """
     own = scaled[targets]
     model = Arima(scaled.mean(axis=0))
@@ -242,20 +205,12 @@ def forecast_from_cluster(
 
 
 def group_nodes(grouping: str, past: Array, scaled: Array, *, seed: int, groups: int | None = None) -> Array:
-    """Return the group of each node, `(M,)`.
+    """Return the group of each node, `(M,)`; by default about one group for ten nodes, at least two.
 
-    Parameters
-    ----------
-    past
-        Past windows in their unit, `(M, n)`: their medians give the order of "ordered".
-    scaled
-        The same in [0, 1]: what the k-means distances compare.
-    groups
-        How many; by default about one for ten nodes, at least two.
+    "ordered" goes by the medians of past windows in their unit, k-means by the distances of the scaled ones.
     """
     nodes = len(past)
-    count = groups if groups is not None else max(2, round(nodes / GROUP_SIZE))
-    count = min(count, nodes)
+    count = min(groups if groups is not None else max(2, round(nodes / GROUP_SIZE)), nodes)
     if grouping == "ordered":
         order = np.argsort(np.median(past, axis=1), kind="stable")
         labels = np.empty(nodes, dtype=int)
@@ -285,30 +240,31 @@ def embed(grouping: str, scaled: Array) -> Array:
     if grouping == "acf":
         return _autocorrelations(scaled)
     if grouping == "cort":
-        from sklearn.manifold import ClassicalMDS
-
-        distances = cort_distances(scaled)
-        if distances.max() == 0.0:
-            return np.zeros((len(scaled), 1))
-        size = min(scaled.shape[1], len(scaled) - 1)
-        with np.errstate(invalid="ignore"):
-            points: Array = ClassicalMDS(n_components=size, metric="precomputed").fit_transform(distances)
-        # CORT is no metric: along some axes its squared distances are negative, and there is no such point.
-        return points[:, np.isfinite(points).all(axis=0)]
+        return _near_cort(scaled)
     raise ValueError(f"grouping must be one of {', '.join(GROUPINGS)}, got {grouping!r}")
+
+
+def _near_cort(scaled: Array) -> Array:
+    from sklearn.manifold import ClassicalMDS
+
+    distances = cort_distances(scaled)
+    if distances.max() == 0.0:
+        return np.zeros((len(scaled), 1))
+    size = min(scaled.shape[1], len(scaled) - 1)
+    with np.errstate(invalid="ignore"):
+        points: Array = ClassicalMDS(n_components=size, metric="precomputed").fit_transform(distances)
+    # CORT is no metric: along some axes its squared distances are negative, and there is no such point.
+    return points[:, np.isfinite(points).all(axis=0)]
 
 
 def cort_distances(scaled: Array) -> Array:
     """Return the CORT distances, `(M, M)`: Euclidean, weighted by how alike the courses rise and fall.
 
-    References
-    ----------
     Chouakria and Nagabhushan, "Adaptive dissimilarity index for measuring time series proximity", 2007.
     """
     from sklearn.metrics import pairwise_distances
 
-    slopes = np.diff(scaled, axis=1)
-    likeness = 1.0 - pairwise_distances(slopes, metric="cosine")
+    likeness = 1.0 - pairwise_distances(np.diff(scaled, axis=1), metric="cosine")
     weight = 2.0 / (1.0 + np.exp(CORT_STEEPNESS * likeness))
     distances: Array = weight * pairwise_distances(scaled)
     np.fill_diagonal(distances, 0.0)
@@ -328,21 +284,13 @@ def _autocorrelations(scaled: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HourForecast:
-    """What the figure shows.
-
-    Attributes
-    ----------
-    interval_seconds
-        How far ahead is forecast.
-    metrics
-        How many metrics of memory and network were used.
-    """
+    """One hour of a node, and its forecasts one sample ahead."""
 
     node: str
     interval_seconds: float
     actual: Array
     forecasts: dict[str, Array]
-    metrics: int
+    metrics: int  # of memory and network that were used
 
     def rmse(self) -> dict[str, float]:
         """Return the error of each method over the hour."""
@@ -351,25 +299,6 @@ class HourForecast:
             for method, forecast in self.forecasts.items()
         }
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it in plain lists."""
-        return {
-            "node": self.node,
-            "interval_seconds": self.interval_seconds,
-            "metrics": self.metrics,
-            "actual": self.actual.round(3).tolist(),
-            "forecasts": {method: values.round(3).tolist() for method, values in self.forecasts.items()},
-            "rmse": self.rmse(),
-        }
-
-    @classmethod
-    def from_dict(cls, held: dict[str, Any]) -> HourForecast:
-        """Return what `as_dict` gave."""
-        forecasts = {method: np.array(values) for method, values in held["forecasts"].items()}
-        return cls(
-            held["node"], held["interval_seconds"], np.array(held["actual"]), forecasts, held["metrics"]
-        )
-
 
 def memory_and_network(metrics: tuple[str, ...]) -> list[int]:
     """Return the places of the metrics about memory and network."""
@@ -377,13 +306,7 @@ def memory_and_network(metrics: tuple[str, ...]) -> list[int]:
 
 
 def one_hour(node: str, ready: Array, values: Array, *, interval_seconds: float) -> HourForecast:
-    """Forecast the last hour sample by sample, each time from the hour before.
-
-    Parameters
-    ----------
-    values
-        Metrics of memory and network at the same times, `(n, d)`.
-    """
+    """Forecast the last hour sample by sample, each time from the hour before and its metrics, `(n, d)`."""
     hour = max(8, round(TRAINING_SECONDS / interval_seconds))
     if len(ready) < 2 * hour:
         raise ValueError(f"the example needs {2 * hour} samples (two hours), got {len(ready)}")
@@ -391,34 +314,31 @@ def one_hour(node: str, ready: Array, values: Array, *, interval_seconds: float)
     values = np.where(np.isfinite(values), values, 0.0)
     if not np.isfinite(ready).any():
         raise ValueError(f"the example needs a known CPU Ready, got {len(ready)} unknown samples")
-    ready = fill_forward(ready)
+    ready = fill_gaps(ready[None, :])[0]
     conditions = np.column_stack([values, np.diff(ready, prepend=ready[0])])
-    shown = range(len(ready) - hour, len(ready))
     forecasts: dict[str, list[float]] = {
         "ExpSmo": [],
         "Cond. Diff KNN": [],
         "Cond. Diff SVR": [],
         "naive": [],
     }
-    for at in shown:
+    for at in range(len(ready) - hour, len(ready)):
         past = ready[at - hour : at]
-        forecasts["ExpSmo"].append(float(smooth(past[None, :])[0]))
-        forecasts["naive"].append(float(past[-1]))
+        last = float(past[-1])
         # What was known at each step of the past hour, and the difference that came next.
-        steps = _next_difference(conditions[at - hour : at - 1], np.diff(past), conditions[at - 1])
-        for name, step in steps.items():
-            forecasts[name].append(max(0.0, float(past[-1]) + step))
-    return HourForecast(
-        node,
-        interval_seconds,
-        ready[shown.start :],
-        {name: np.array(course) for name, course in forecasts.items()},
-        values.shape[1],
-    )
+        neighbours, regression = _next_difference(
+            conditions[at - hour : at - 1], np.diff(past), conditions[at - 1]
+        )
+        forecasts["ExpSmo"].append(float(smooth(past[None, :])[0]))
+        forecasts["naive"].append(last)
+        forecasts["Cond. Diff KNN"].append(max(0.0, last + neighbours))
+        forecasts["Cond. Diff SVR"].append(max(0.0, last + regression))
+    courses = {name: np.array(course) for name, course in forecasts.items()}
+    return HourForecast(node, interval_seconds, ready[-hour:], courses, values.shape[1])
 
 
-def _next_difference(known: Array, change: Array, now: Array) -> dict[str, float]:
-    """Forecast the next difference from what is known now, by two models trained on the hour."""
+def _next_difference(known: Array, change: Array, now: Array) -> tuple[float, float]:
+    """Forecast the next difference from what is known now, by KNN and by SVR trained on the hour."""
     from sklearn import config_context
     from sklearn.neighbors import KNeighborsRegressor
     from sklearn.preprocessing import StandardScaler
@@ -431,15 +351,4 @@ def _next_difference(known: Array, change: Array, now: Array) -> dict[str, float
         # The margin of the regression is relative to the range of the differences.
         span = float(np.ptp(change)) or 1.0
         regression = SVR(C=1.0, epsilon=0.02).fit(features, change / span)
-        return {
-            "Cond. Diff KNN": float(neighbours.predict(asked)[0]),
-            "Cond. Diff SVR": span * float(regression.predict(asked)[0]),
-        }
-
-
-def fill_forward(course: Array) -> Array:
-    """Return a course whose gaps hold the value before them, and the first known one at its start."""
-    known = np.flatnonzero(np.isfinite(course))
-    before = np.searchsorted(known, np.arange(len(course)), side="right") - 1
-    filled: Array = course[known[np.maximum(before, 0)]]
-    return filled
+        return float(neighbours.predict(asked)[0]), span * float(regression.predict(asked)[0])

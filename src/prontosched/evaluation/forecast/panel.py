@@ -1,15 +1,13 @@
-"""CPU Ready of many nodes, cut into windows: all that the forecasts need, gathered in one pass.
+"""CPU Ready of many nodes, cut into windows: the input of the forecasts.
 
-Per window length only the median of each window is kept, and, for the windows chosen for scoring, a few dozen
-points inside them. A month of samples becomes a few megabytes, whatever its length. Panels are filled from traces
-of any kind, or from the generated data set of the paper's shape. Traces of one folder make a cluster; a file with
-many nodes is a cluster of its own. CPU Ready in percent per CPU, or in milliseconds per interval, becomes
-milliseconds per 20 s, the paper's unit; any other column keeps its own.
+Of each window its level (median or mean) is kept, and of the windows chosen for scoring a few dozen points inside
+them. Traces of one folder make a cluster; a file with many nodes is a cluster of its own. CPU Ready in percent per
+CPU, or in milliseconds per interval, becomes milliseconds per 20 s, the paper's unit; any other column keeps its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -20,7 +18,7 @@ from numpy.typing import NDArray
 from prontosched.errors import ProntoError, TelemetryError
 from prontosched.evaluation.datasets import files_of, open_dataset
 from prontosched.evaluation.datasets.paper_shape import CHUNK_STEPS, INTERVAL_SECONDS, PaperShape
-from prontosched.evaluation.forecast.models import HourForecast, fill_forward, memory_and_network, one_hour
+from prontosched.evaluation.forecast.models import HourForecast, memory_and_network, one_hour
 from prontosched.subspace import Array
 from prontosched.telemetry.trace.rows import ready_wanted
 
@@ -40,8 +38,8 @@ LENGTHS: dict[int, str] = {
 # Points inside a window: a quarter of an hour at 20 s has 45 samples, and longer windows get no more.
 MOST_POINTS = 45
 FEWEST_POINTS = 8
-# A window with fewer of its samples than this share is unknown.
-FEWEST_KNOWN = 0.5
+# A window of which more than this share is unknown is unknown.
+MOST_UNKNOWN = 0.5
 PAPER_INTERVAL_SECONDS = 20.0
 MS_PER_PERCENT = 10.0 * PAPER_INTERVAL_SECONDS
 # A trace may be this many times longer than its rows would fill before its clock is called broken.
@@ -50,36 +48,20 @@ MOST_SPAN = 50
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:
-    """One window length of one cluster.
+    """One window length of one cluster."""
 
-    Attributes
-    ----------
-    levels
-        Median of every window, `(M, windows)`; NaN where too little is known.
-    chosen
-        Windows whose successor is forecast, `(k,)`.
-    points
-        The inside of the chosen windows, `(M, k, points)`.
-    """
-
-    levels: Array
-    chosen: NDArray[np.intp]
-    points: Array
+    levels: Array  # of every window, `(M, windows)`; NaN where too little is known
+    chosen: NDArray[np.intp]  # windows whose successor is forecast, `(k,)`
+    points: Array  # the inside of the chosen windows, `(M, k, points)`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterWindows:
-    """The nodes that are forecast from one another.
-
-    Attributes
-    ----------
-    windows
-        By length in seconds; a length is missing where the trace is too short or too coarse for it.
-    """
+    """The nodes that are forecast from one another; a length that the trace is too short for is missing."""
 
     name: str
     nodes: tuple[str, ...]
-    windows: Mapping[int, Windows]
+    windows: Mapping[int, Windows]  # by length in seconds
 
     @property
     def daily(self) -> Array:
@@ -90,17 +72,11 @@ class ClusterWindows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panel:
-    """One data set, ready to be forecast.
-
-    Attributes
-    ----------
-    unit
-        "ms" (per 20 s), or what else CPU Ready is measured in.
-    """
+    """One data set, ready to be forecast."""
 
     name: str
     generated: bool
-    unit: str
+    unit: str  # "ms" (per 20 s), or what else CPU Ready is measured in
     interval_seconds: float
     clusters: tuple[ClusterWindows, ...]
     card: Mapping[str, str] = field(default_factory=dict)
@@ -120,102 +96,43 @@ class Panel:
         ]
 
 
+def cut_windows(
+    name: str,
+    nodes: tuple[str, ...],
+    ready: Array,
+    *,
+    interval_seconds: float,
+    windows: int | None,
+    level: Level = "median",
+) -> ClusterWindows:
+    """Cut the samples of a cluster, `(M, steps)`, into windows of every length it is long and fine enough for.
+
+    So many `windows` of each length are chosen for scoring, spread over the trace; None chooses all.
+    """
+    found = {}
+    for length in LENGTHS:
+        samples = round(length / interval_seconds)
+        count = ready.shape[1] // samples if samples else 0
+        parts = points_per_window(samples) if count else 0
+        if count >= 2 and parts >= FEWEST_POINTS:
+            chosen = _spread(count - 1, windows)
+        elif length == DAY and count and samples > 1:
+            chosen = np.empty(0, dtype=np.intp)
+        else:
+            continue
+        # One window at a time: numpy copies what it takes the median of.
+        each = [ready[:, at * samples : (at + 1) * samples] for at in range(count)]
+        levels = np.stack([level_of(window, level) for window in each], axis=1)
+        points = np.empty((len(nodes), len(chosen), parts))
+        for place, at in enumerate(chosen):
+            points[:, place] = level_of(each[at].reshape(len(nodes), parts, -1), level)
+        found[length] = Windows(levels, chosen, points)
+    return ClusterWindows(name, nodes, found)
+
+
 def points_per_window(samples: int) -> int:
     """Return into how many equal parts a window of so many samples is cut: at most 45."""
     return max(n for n in range(1, min(samples, MOST_POINTS) + 1) if samples % n == 0)
-
-
-class PanelBuilder:
-    """Gather the windows of one cluster from CPU Ready as it streams by.
-
-    Parameters
-    ----------
-    windows
-        How many windows of each length to choose for scoring, spread over the trace; None takes all.
-    level
-        What is forecast of a window: its `median` or its `mean`.
-
-    Notes
-    -----
-    Memory: one day of samples, the levels, and the chosen windows; not the trace.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        nodes: tuple[str, ...],
-        *,
-        interval_seconds: float,
-        steps: int,
-        windows: int | None,
-        level: Level = "median",
-    ) -> None:
-        self.name, self.nodes = name, nodes
-        self._block = max(1, round(DAY / interval_seconds))
-        self._held: list[Array] = []
-        self._waiting = 0
-        self._plans: dict[int, _Plan] = {}
-        for length in LENGTHS:
-            samples = round(length / interval_seconds)
-            count = steps // samples if samples else 0
-            if samples and count >= 2 and points_per_window(samples) >= FEWEST_POINTS:
-                self._plans[length] = _Plan(samples, _spread(count - 1, windows), level)
-            elif length == DAY and count >= 1 and samples > 1:
-                self._plans[length] = _Plan(samples, np.empty(0, dtype=np.intp), level)
-
-    def feed(self, ready: Array) -> None:
-        """Take in the next samples of all nodes, `(M, n)`; NaN is unknown."""
-        while ready.shape[1]:
-            room = self._block - self._waiting
-            self._held.append(np.asarray(ready[:, :room], dtype=float))
-            self._waiting += self._held[-1].shape[1]
-            ready = ready[:, room:]
-            if self._waiting == self._block:
-                self._flush()
-
-    def finish(self) -> ClusterWindows:
-        """Return what was gathered; a window cut off by the end of the trace is left out."""
-        self._flush()
-        return ClusterWindows(
-            self.name,
-            self.nodes,
-            {length: plan.windows(len(self.nodes)) for length, plan in self._plans.items()},
-        )
-
-    def _flush(self) -> None:
-        if not self._waiting:
-            return
-        day = np.concatenate(self._held, axis=1)
-        self._held, self._waiting = [], 0
-        for plan in self._plans.values():
-            plan.take(day)
-
-
-class _Plan:
-    """What is kept of one window length."""
-
-    def __init__(self, samples: int, chosen: NDArray[np.intp], level: Level) -> None:
-        self.samples, self.chosen = samples, chosen
-        self.points_each = points_per_window(samples)
-        self._level = level
-        self._levels: list[Array] = []
-        self._points: list[Array] = []
-        self._wanted = set(chosen.tolist())
-        self._seen = 0
-
-    def take(self, day: Array) -> None:
-        for start in range(0, day.shape[1] - self.samples + 1, self.samples):
-            window = day[:, start : start + self.samples]
-            self._levels.append(level_of(window, self._level))
-            if self._seen in self._wanted:
-                parts = window.reshape(len(window), self.points_each, -1)
-                self._points.append(level_of(parts, self._level))
-            self._seen += 1
-
-    def windows(self, nodes: int) -> Windows:
-        levels = np.stack(self._levels, axis=1) if self._levels else np.empty((nodes, 0))
-        points = np.stack(self._points, axis=1) if self._points else np.empty((nodes, 0, self.points_each))
-        return Windows(levels, self.chosen[: points.shape[1]], points)
 
 
 def level_of(values: Array, level: Level = "median") -> Array:
@@ -224,12 +141,9 @@ def level_of(values: Array, level: Level = "median") -> Array:
     if not unknown.any():
         plain: Array = (np.median if level == "median" else np.mean)(values, axis=-1)
         return plain
-    known = 1.0 - unknown.mean(axis=-1)
     filled = np.where(unknown.all(axis=-1, keepdims=True), 0.0, values)
-    result: Array = np.where(
-        known < FEWEST_KNOWN, np.nan, (np.nanmedian if level == "median" else np.nanmean)(filled, axis=-1)
-    )
-    return result
+    known: Array = (np.nanmedian if level == "median" else np.nanmean)(filled, axis=-1)
+    return np.where(unknown.mean(axis=-1) > MOST_UNKNOWN, np.nan, known)
 
 
 def _spread(count: int, wanted: int | None) -> NDArray[np.intp]:
@@ -239,15 +153,6 @@ def _spread(count: int, wanted: int | None) -> NDArray[np.intp]:
     edges = np.linspace(0, count, wanted + 1)
     places = np.random.default_rng([count, wanted]).uniform(edges[:-1], edges[1:])
     return np.unique(places.astype(np.intp))
-
-
-def filled_histories(points: Array) -> Iterator[tuple[int, Array]]:
-    """Yield the rows of `(M, n)` that are at least 80 % known, gaps filled with the value before them."""
-    for row, course in enumerate(points):
-        unknown = np.isnan(course)
-        if unknown.mean() > 0.2:
-            continue
-        yield row, fill_forward(course) if unknown.any() else course
 
 
 @dataclass(slots=True)
@@ -281,22 +186,17 @@ def read_traces(
     ready: str | None = None,
     unit: str | None = None,
     interval_seconds: float | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    advance: Callable[[int], None] = lambda done: None,
 ) -> TraceSet:
     """Read CPU Ready of all nodes; a file that cannot be used is warned of, and the rest is read.
 
-    Parameters
-    ----------
-    unit
-        "ms" (per interval), "percent" (per CPU) or "other"; without it told from the trace.
-    interval_seconds
-        Time between two rows; without it told from the timestamps.
+    The unit ("ms" per interval, "percent" per CPU, or "other") and the interval are told from the trace if not given.
     """
     found: TraceSet | None = None
     problems: list[ProntoError] = []
     warnings: list[str] = []
     for path in whole_traces(paths):
-        tell(str(path))
+        advance(1)
         try:
             one = _read_one(path, ready, unit, interval_seconds)
         except TelemetryError as error:
@@ -342,25 +242,21 @@ def _read_one(path: Path, ready: str | None, unit: str | None, interval: float |
     factor = {"percent": MS_PER_PERCENT, "ms": PAPER_INTERVAL_SECONDS / step}.get(chosen, 1.0)
     label = "ms" if chosen in ("percent", "ms") else source.ready_column
     result = TraceSet(step, label, source.ready_column)
-    held: dict[str, tuple[list[Array], list[Array], list[Array]]] = {}
     places = memory_and_network(source.metrics)
-    tail = 2 * round(3600.0 / step) + 2
+    tail = 2 * round(HOUR / step) + 2
+    held: dict[str, tuple[list[Array], list[Array], Array]] = {}
     for chunk in source.chunks():
-        times, values, metrics = held.setdefault(chunk.node, ([], [], []))
-        times.append(chunk.timestamps)
-        values.append(chunk.ready * factor)
-        if places:
-            last = [*metrics, chunk.vectors[-tail:, places]]
-            metrics[:] = [np.concatenate(last)[-tail:]]
-    for node, (times, values, metrics) in held.items():
+        times, values, last = held.get(chunk.node, ([], [], np.empty((0, len(places)))))
+        last = np.concatenate([last, chunk.vectors[-tail:, places]])[-tail:]
+        held[chunk.node] = ([*times, chunk.timestamps], [*values, chunk.ready * factor], last)
+    for node, (times, values, last) in held.items():
         course = np.concatenate(values)
         if not np.isfinite(course).any():
             result.warnings.append(f"{path}: node '{node}' left out: its CPU Ready is never known")
             continue
         start, grid = _on_grid(path, np.concatenate(times), course, step)
         cluster = path.stem if len(held) > 1 else path.parent.name or "traces"
-        own = metrics[0] if metrics else np.empty((min(len(course), tail), 0))
-        result.traces.append(NodeTrace(node, cluster, start, grid, course[-len(own) :], own))
+        result.traces.append(NodeTrace(node, cluster, start, grid, course[-len(last) :], last))
     result.warnings += [f"{path}: {line}" for line in source.counts.warnings()]
     result.rows, result.dropped = source.counts.rows, source.counts.dropped.total()
     if not result.traces:
@@ -392,29 +288,17 @@ def trace_panel(traces: TraceSet, *, windows: int | None, level: Level = "median
         first = min(trace.start for trace in members)
         offsets = [round((trace.start - first) / step) for trace in members]
         steps = max(at + len(trace.ready) for at, trace in zip(offsets, members, strict=True))
-        builder = PanelBuilder(
-            name,
-            tuple(t.node for t in members),
-            interval_seconds=step,
-            steps=steps,
-            windows=windows,
-            level=level,
-        )
-        day = max(1, round(86_400 / step))
-        for start in range(0, steps, day):
-            block = np.full((len(members), min(day, steps - start)), np.nan)
-            for row, (at, trace) in enumerate(zip(offsets, members, strict=True)):
-                low, high = max(start, at), min(start + block.shape[1], at + len(trace.ready))
-                if low < high:
-                    block[row, low - start : high - start] = trace.ready[low - at : high - at]
-            builder.feed(block)
-        clusters.append(builder.finish())
+        ready = np.full((len(members), steps), np.nan)
+        for row, at, trace in zip(ready, offsets, members, strict=True):
+            row[at : at + len(trace.ready)] = trace.ready
+        nodes = tuple(trace.node for trace in members)
+        clusters.append(cut_windows(name, nodes, ready, interval_seconds=step, windows=windows, level=level))
     longest = max(len(trace.ready) for trace in traces.traces) * step
     card = {
         "nodes": f"{len(traces.traces)} in {len(clusters)} clusters",
         "CPU Ready": f"column '{traces.ready_column}', in {traces.unit}",
         "interval": f"{step:g} s",
-        "length": f"{longest / 86_400:.1f} days" if longest > 86_400 else f"{longest / 3600:.1f} hours",
+        "length": f"{longest / DAY:.1f} days" if longest > DAY else f"{longest / HOUR:.1f} hours",
         "rows": f"{traces.rows} read, {traces.dropped} dropped",
         "forecast": f"{level}s of days and windows",
     }
@@ -422,37 +306,24 @@ def trace_panel(traces: TraceSet, *, windows: int | None, level: Level = "median
 
 
 def trace_example(traces: TraceSet) -> HourForecast | None:
-    """Return the one-hour example on the longest trace that has metrics of memory or network."""
-    need = 2 * round(3600.0 / traces.interval_seconds)
-    able = [
-        t for t in traces.traces if len(t.tail_metrics) >= need and t.tail_metrics.shape[1] and need >= 16
-    ]
+    """Return the one-hour example on the liveliest trace that has metrics of memory or network."""
+    step = traces.interval_seconds
+    need = 2 * round(HOUR / step)
+    able = [t for t in traces.traces if len(t.tail_metrics) >= need >= 16 and t.tail_metrics.shape[1]]
     for trace in sorted(able, key=lambda t: -float(np.nanstd(t.tail_ready))):
         if np.isfinite(trace.tail_ready).mean() > 0.8:
-            return one_hour(
-                trace.node, trace.tail_ready, trace.tail_metrics, interval_seconds=traces.interval_seconds
-            )
+            return one_hour(trace.node, trace.tail_ready, trace.tail_metrics, interval_seconds=step)
     return None
 
 
 def collect_generated(
     shape: PaperShape, cluster: int, windows: int | None, level: Level = "median"
 ) -> ClusterWindows:
-    """Stream one generated cluster and keep its windows."""
-    builder: PanelBuilder | None = None
-    for chunk in shape.stream(cluster):
-        if builder is None:
-            builder = PanelBuilder(
-                chunk.cluster,
-                chunk.nodes,
-                interval_seconds=INTERVAL_SECONDS,
-                steps=shape.steps,
-                windows=windows,
-                level=level,
-            )
-        builder.feed(chunk.ready_ms)
-    assert builder is not None  # a shape has at least a day
-    return builder.finish()
+    """Generate one cluster and keep its windows."""
+    hours = list(shape.stream(cluster))
+    ready = np.concatenate([hour.ready_ms for hour in hours], axis=1)
+    name, nodes = hours[0].cluster, hours[0].nodes
+    return cut_windows(name, nodes, ready, interval_seconds=INTERVAL_SECONDS, windows=windows, level=level)
 
 
 def generated_panel(shape: PaperShape, clusters: Sequence[ClusterWindows], level: Level = "median") -> Panel:
@@ -475,18 +346,8 @@ def generated_example(shape: PaperShape, hours: int = 12) -> HourForecast:
     spread = np.concatenate([c.ready_ms for c in shape.stream(0, steps=steps)], axis=1)[:, -2 * CHUNK_STEPS :]
     # At the upper quartile: lively, but no extreme.
     node = int(np.argsort(spread.std(axis=1))[len(spread) * 3 // 4])
-    ready: list[Array] = []
-    values: list[Array] = []
-    metrics: tuple[str, ...] = ()
-    for chunk in shape.stream(0, metrics_of=[node], steps=steps):
-        assert chunk.values is not None  # they were asked for
-        ready.append(chunk.ready_ms[node])
-        values.append(chunk.values[0])
-        metrics = chunk.metrics
-    places = memory_and_network(metrics)
-    return one_hour(
-        f"vm-000-{node:03d}",
-        np.concatenate(ready),
-        np.concatenate(values)[:, places],
-        interval_seconds=INTERVAL_SECONDS,
-    )
+    chunks = list(shape.stream(0, metrics_of=[node], steps=steps))
+    places = memory_and_network(chunks[0].metrics)
+    ready = np.concatenate([chunk.ready_ms[node] for chunk in chunks])
+    values = np.concatenate([chunk.values[0][:, places] for chunk in chunks if chunk.values is not None])
+    return one_hour(f"vm-000-{node:03d}", ready, values, interval_seconds=INTERVAL_SECONDS)

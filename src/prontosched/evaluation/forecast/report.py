@@ -13,11 +13,20 @@ from typing import Any
 import numpy as np
 
 from prontosched.evaluation.forecast import paper_tables
-from prontosched.evaluation.forecast.answers import QUESTIONS, Table, all_tables, answer, as_text
+from prontosched.evaluation.forecast.answers import QUESTIONS, SCOPES, Table, all_tables, answer
 from prontosched.evaluation.forecast.models import METHODS, HourForecast
 from prontosched.evaluation.forecast.panel import LENGTHS
-from prontosched.evaluation.forecast.run import DataSetStudy, ForecastOutcome
-from prontosched.evaluation.forecast.study import ALARM_METHODS, THRESHOLDS, StudyResult, mean_rmse, node_rmse
+from prontosched.evaluation.forecast.study import (
+    ALARM_METHODS,
+    THRESHOLDS,
+    DataSetStudy,
+    Errors,
+    ForecastOutcome,
+    StudyResult,
+    describe_lack,
+    mean_rmse,
+    node_rmse,
+)
 
 COLOURS = {
     "naive": "#8a8f98",
@@ -48,13 +57,22 @@ CAPTIONS = {
 }
 
 
+def _figure(columns: int = 1) -> tuple[Any, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.4, 3.7), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(1, columns)
+
+
 def draw_example(example: HourForecast, unit: str) -> Any:
     """Draw one hour of CPU Ready and three forecasts of it, each from the hour before."""
-    figure, axes = _figure(3.6)
+    figure, axes = _figure()
     minutes = np.arange(len(example.actual)) * example.interval_seconds / 60.0
     axes.plot(minutes, example.actual, color="#20242a", linewidth=1.6, label="actual")
-    lines = {"ExpSmo": "#2a78d6", "Cond. Diff KNN": "#d9822b", "Cond. Diff SVR": "#2f9e6e"}
     errors = example.rmse()
+    lines = {"ExpSmo": "#2a78d6", "Cond. Diff KNN": "#d9822b", "Cond. Diff SVR": "#2f9e6e"}
     for name, colour in lines.items():
         label = f"{name} (RMSE {errors[name]:.4g})"
         axes.plot(minutes, example.forecasts[name], color=colour, linewidth=1.1, alpha=0.9, label=label)
@@ -66,16 +84,14 @@ def draw_example(example: HourForecast, unit: str) -> Any:
 
 def draw_windows(result: StudyResult, unit: str) -> Any:
     """Draw the error of each method against the length of the forecasting window."""
-    figure, axes = _figure(3.6)
+    figure, axes = _figure()
     lengths = sorted(result.windows)
     for method, title in METHODS.items():
-        known = [n for n in lengths if node_rmse(result.windows[n], method)]
-        if not known:
-            continue
-        middle = np.array([mean_rmse(result.windows[n], method) for n in known])
-        places = [lengths.index(n) for n in known]
+        errors = [mean_rmse(result.windows[length], method) for length in lengths]
+        known = [place for place, error in enumerate(errors) if not math.isnan(error)]
         label = f"{title}{' cluster' if method == 'svm' else ''}"
-        axes.plot(places, middle, marker="o", markersize=4.5, color=COLOURS[method], label=label)
+        style = {"marker": "o", "markersize": 4.5, "color": COLOURS[method]}
+        axes.plot(known, [errors[place] for place in known], label=label, **style)
     axes.set_xticks(range(len(lengths)), [LENGTHS[n] for n in lengths])
     axes.set(xlabel="length of the past and of the forecast window", ylabel=f"average RMSE [{unit}]")
     axes.set_ylim(bottom=0)
@@ -84,22 +100,17 @@ def draw_windows(result: StudyResult, unit: str) -> Any:
 
 
 def draw_daily(result: StudyResult, unit: str) -> Any:
-    """Draw the errors of daily medians, by method, scope and past window; dots are nodes."""
-    figure, axes = _figure(3.6)
-    groups = [(scope, days) for days in sorted(result.daily) for scope in ("same node", "same cluster")]
+    """Draw the errors of daily levels, by method, scope and past window; dots are nodes."""
+    figure, axes = _figure()
+    groups = [(scope, days) for days in sorted(result.daily) for scope in SCOPES]
     width = 0.8 / len(METHODS)
     for place, (method, title) in enumerate(METHODS.items()):
         for group, (scope, days) in enumerate(groups):
-            errors = result.daily[days]
+            errors, key = result.daily[days], f"{scope}/{method}"
             at = group + (place - 1.5) * width
-            nodes = list(node_rmse(errors, f"{scope}/{method}").values())
-            axes.bar(
-                at,
-                mean_rmse(errors, f"{scope}/{method}"),
-                width * 0.92,
-                color=COLOURS[method],
-                label=title if not group else None,
-            )
+            label = None if group else title
+            axes.bar(at, mean_rmse(errors, key), width * 0.92, color=COLOURS[method], label=label)
+            nodes = list(node_rmse(errors, key).values())
             axes.plot([at] * len(nodes), nodes, ".", color="#20242a", markersize=3, alpha=0.5)
     axes.set_xticks(range(len(groups)), [f"{scope}\n{days} days" for scope, days in groups])
     axes.set(ylabel=f"RMSE of days [{unit}]")
@@ -109,87 +120,47 @@ def draw_daily(result: StudyResult, unit: str) -> Any:
 
 def draw_alarms(result: StudyResult) -> Any:
     """Draw how the paper's accuracy and the balanced one judge the same alarms."""
-    figure, both = _figure(3.8, columns=2)
+    figure, both = _figure(columns=2)
     kinds = list(result.alarms)
+    shares = [100.0 * result.alarms[kind]["share of spikes"]["accuracy"] for kind in kinds]
     for axes, measure, title in (
         (both[0], "accuracy", "per node (the paper's)"),
         (both[1], "balanced", "balanced, all nodes together"),
     ):
-        for place, kind in enumerate(kinds):
-            for shift, method in enumerate(ALARM_METHODS):
-                axes.plot(
-                    result.alarms[kind][method][measure],
-                    place + 0.13 * (2 - shift),
-                    "o",
-                    color=COLOURS[method],
-                    markersize=4.5,
-                    label=ALARM_METHODS[method] if not place else None,
-                )
+        for shift, (method, label) in enumerate(ALARM_METHODS.items()):
+            scores = [result.alarms[kind][method][measure] for kind in kinds]
+            heights = np.arange(len(kinds)) + 0.13 * (2 - shift)
+            axes.plot(scores, heights, "o", color=COLOURS[method], markersize=4.5, label=label)
         axes.axvline(0.5, color="#c9ccd1", linewidth=1)
         axes.set(title=title, xlim=(0.0, 1.03), xlabel="accuracy")
-        axes.set_yticks(range(len(kinds)), [_with_share(result, kind) for kind in kinds])
+        labels = [f"{THRESHOLDS[kind]} ({share:.1f} %)" for kind, share in zip(kinds, shares, strict=True)]
+        axes.set_yticks(range(len(kinds)), labels)
         axes.invert_yaxis()
     both[1].set_yticklabels([])
     both[0].legend(loc="lower left", fontsize=8)
     return figure
 
 
-def _with_share(result: StudyResult, kind: str) -> str:
-    share = 100.0 * result.alarms[kind]["share of spikes"]["accuracy"]
-    return f"{THRESHOLDS[kind]} ({share:.1f} %)"
-
-
-def draw_all(
-    result: StudyResult, example: HourForecast | None, unit: str, example_unit: str
-) -> dict[str, Any]:
-    """Draw every figure there are numbers for, by name."""
-    import matplotlib as mpl
-
+def draw_all(outcome: ForecastOutcome) -> dict[str, Any]:
+    """Draw every figure there are numbers for, by name; those of a second data set end in `-generated`."""
     figures: dict[str, Any] = {}
-    with mpl.rc_context(STYLE):
-        if example is not None:
-            figures["example"] = draw_example(example, example_unit)
+    if outcome.example is not None:
+        figures["example"] = draw_example(outcome.example, outcome.example_unit)
+    for number, one in enumerate(outcome.studied):
+        ending = "-generated" if number else ""
+        result, unit = one.result, one.panel.unit
         if result.daily:
-            figures["daily"] = draw_daily(result, unit)
+            figures[f"daily{ending}"] = draw_daily(result, unit)
         if result.windows:
-            figures["windows"] = draw_windows(result, unit)
+            figures[f"windows{ending}"] = draw_windows(result, unit)
         if result.alarms:
-            figures["alarms"] = draw_alarms(result)
+            figures[f"alarms{ending}"] = draw_alarms(result)
     return figures
-
-
-def save(figures: dict[str, Any], folder: Path) -> dict[str, str]:
-    """Write each figure as SVG and PNG; return the SVGs by name."""
-    import matplotlib as mpl
-
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = {}
-    with mpl.rc_context(STYLE):
-        for name, figure in figures.items():
-            figure.savefig(folder / f"{name}.png", dpi=150)
-            path = folder / f"{name}.svg"
-            figure.savefig(path, metadata={"Date": None})
-            drawn[name] = path.read_text(encoding="utf-8")
-    return drawn
-
-
-def _figure(height: float, columns: int = 1) -> tuple[Any, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.4, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots(1, columns)
 
 
 def tables_of(outcome: ForecastOutcome) -> list[Table]:
     """Return all tables, each with a grid per data set that has numbers for it."""
-    tables = all_tables({one.origin: one.result for one in outcome.studied})
-    kept = []
-    for table in tables:
-        ours = tuple(g for g in table.ours if any(not math.isnan(v) for _, row in g.rows for v in row))
-        kept.append(Table(table.key, table.title, ours, table.paper, table.note, table.questions))
-    return kept
+    return all_tables({one.origin: one.result for one in outcome.studied})
 
 
 def as_plain_text(outcome: ForecastOutcome) -> str:
@@ -199,61 +170,53 @@ def as_plain_text(outcome: ForecastOutcome) -> str:
         if not table.ours or table.key.endswith(("-plain", "-literal")):
             continue
         lines = [table.title, f"  {table.note}"]
-        for grid in table.ours:
-            lines += [f"[{grid.origin}]", as_text(grid)]
-        if table.paper is not None:
-            lines += [f"[{table.paper.origin}]", as_text(table.paper)]
+        for grid in (*table.ours, *([table.paper] if table.paper else [])):
+            lines += [f"[{grid.origin}]", grid.as_text()]
         blocks.append("\n".join(lines))
     if outcome.example is not None:
         errors = ", ".join(f"{name} {value:.4g}" for name, value in outcome.example.rmse().items())
         blocks.append(f"One hour of {outcome.example.node} ({outcome.example_of}), RMSE: {errors}")
     for one in outcome.studied:
-        blocks.append(f"[{one.origin}] answers:\n" + "\n".join(_answers(one)))
+        lines = [f"[{one.origin}] answers:"]
+        given = answer(one.result)
+        for number, (key, question) in enumerate(QUESTIONS.items(), start=1):
+            lines += [f"Q{number} {question}", f"   {given[key].verdict}"]
+            lines += [f"   The paper: {paper_tables.ANSWERS[key]}"]
+            lines += [f"     - {line}" for line in given[key].numbers]
+        blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
-
-
-def _answers(one: DataSetStudy) -> list[str]:
-    given = answer(one.result)
-    lines = []
-    for number, (key, question) in enumerate(QUESTIONS.items(), start=1):
-        lines += [
-            f"Q{number} {question}",
-            f"   {given[key].verdict}",
-            f"   The paper: {paper_tables.ANSWERS[key]}",
-        ]
-        lines += [f"     - {line}" for line in given[key].numbers]
-    return lines
 
 
 def write_report(outcome: ForecastOutcome, path: Path, *, command: str, seconds: float) -> list[Path]:
     """Write page, figures and numbers; return what was written, the page first."""
+    import matplotlib as mpl
     from jinja2 import Environment, PackageLoader
+    from markupsafe import Markup
 
     folder = path.with_name(f"{path.stem}-figures")
-    main = outcome.studied[0]
-    drawn = save(
-        draw_all(main.result, outcome.example, main.panel.unit, outcome.example_unit),
-        folder,
-    )
-    for one in outcome.studied[1:]:
-        more = draw_all(one.result, None, one.panel.unit, outcome.example_unit)
-        drawn |= save({f"{name}-generated": figure for name, figure in more.items()}, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    inline = {}
+    with mpl.rc_context(STYLE):
+        for name, figure in draw_all(outcome).items():
+            figure.savefig(folder / f"{name}.png", dpi=150)
+            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+            svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
+            inline[name] = Markup(svg[svg.index("<svg") :])
     environment = Environment(
         loader=PackageLoader("prontosched.evaluation.forecast", "."), autoescape=True, trim_blocks=True
     )
     page = environment.get_template("report.html").render(
         outcome=outcome,
         tables=tables_of(outcome),
-        figures={name: _inline(svg) for name, svg in drawn.items()},
+        figures=inline,
         captions=CAPTIONS,
         questions=QUESTIONS,
         answers=[(one, answer(one.result)) for one in outcome.studied],
+        lacks=describe_lack,
         paper_tables=paper_tables,
         command=command,
         minutes=seconds / 60.0,
-        isnan=math.isnan,
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
     numbers = path.with_suffix(".json")
     numbers.write_text(json.dumps(as_json(outcome, command), indent=1, allow_nan=False), encoding="utf-8")
@@ -265,14 +228,66 @@ def as_json(outcome: ForecastOutcome, command: str) -> dict[str, Any]:
     printed = {
         "source": paper_tables.SOURCE,
         "daily": {
-            m: {f"{s}, {d} days": v for (s, d), v in row.items()} for m, row in paper_tables.DAILY.items()
+            method: dict(zip(paper_tables.DAILY_COLUMNS, row, strict=True))
+            for method, row in paper_tables.DAILY.items()
         },
-        "similar": {g: {f"{d} days": v for d, v in row.items()} for g, row in paper_tables.SIMILAR.items()},
+        "similar": {
+            grouping: {"14 days": short, "21 days": long}
+            for grouping, (short, long) in paper_tables.SIMILAR.items()
+        },
         "windows": paper_tables.WINDOWS,
         "alarms": paper_tables.ALARMS,
     }
-    plain: dict[str, Any] = _without_nan({"command": command, **outcome.as_dict(), "published": printed})
+    plain: dict[str, Any] = _without_nan(
+        {
+            "command": command,
+            "data_sets": [_data_set(one) for one in outcome.studied],
+            "example": _example(outcome),
+            "published": printed,
+        }
+    )
     return plain
+
+
+def _data_set(one: DataSetStudy) -> dict[str, Any]:
+    panel, result = one.panel, one.result
+    return {
+        "name": panel.name,
+        "generated": panel.generated,
+        "unit": panel.unit,
+        "card": dict(panel.card),
+        "warnings": list(panel.warnings),
+        "too_short_for": describe_lack(panel),
+        "results": {
+            "daily": {days: _summary(errors) for days, errors in result.daily.items()},
+            "windows": {LENGTHS[length]: _summary(errors) for length, errors in result.windows.items()},
+            "alarms": result.alarms,
+            "skipped": result.skipped,
+        },
+        "answers": {
+            key: {"answer": given.verdict, "numbers": list(given.numbers)}
+            for key, given in answer(result).items()
+        },
+    }
+
+
+def _summary(errors: Errors) -> dict[str, Any]:
+    return {key: {"mean": mean_rmse(errors, key), "nodes": node_rmse(errors, key)} for key in errors}
+
+
+def _example(outcome: ForecastOutcome) -> dict[str, Any] | None:
+    if outcome.example is None:
+        return None
+    return {
+        "data_set": outcome.example_of,
+        "unit": outcome.example_unit,
+        "node": outcome.example.node,
+        "interval_seconds": outcome.example.interval_seconds,
+        "metrics": outcome.example.metrics,
+        "actual": outcome.example.actual.round(3).tolist(),
+        "forecasts": {name: course.round(3).tolist() for name, course in outcome.example.forecasts.items()},
+        "rmse": outcome.example.rmse(),
+    }
 
 
 def _without_nan(value: Any) -> Any:
@@ -281,10 +296,3 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without_nan(held) for held in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _inline(svg: str) -> Any:
-    """Return a figure that can stand in a page: without the XML header, and marked as ready markup."""
-    from markupsafe import Markup
-
-    return Markup(svg[svg.index("<svg") :])
