@@ -155,7 +155,7 @@ class Server:
             return f"wrk -t 2 -c 16 -d {seconds} http://127.0.0.1:{self.web_port}/log"
         if kind == "one thread":
             return f"timeout {seconds} sha512sum /dev/zero || true"
-        return "find /usr -xdev -type f -size -200k | head -20000 | xargs cat | sha256sum"
+        return "(find /usr -xdev -type f -size -200k -print0 || true) | head -zn 20000 | xargs -0 cat | sha256sum"
 
     def run(self, kind: str, rng: random.Random, *, regular: bool) -> None:
         """Run one job and keep when it ran."""

@@ -12,7 +12,7 @@ import click
 def command(as_json: bool) -> None:
     """List data sets: what each holds, where it is published, its licence and size, and how to read it.
 
-    None of them comes with Pronto, and nothing is fetched.
+    `host` and `server` come with Pronto; nothing is fetched.
 
     \b
     Example:

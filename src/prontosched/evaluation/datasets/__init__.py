@@ -22,7 +22,7 @@ SUFFIXES = (".parquet", ".csv", ".csv.gz", ".txt", ".mat")
 READERS = (SmdFile, *CSV_LAYOUTS, KthFile, DbsherlockFile, RezolusFile, VsphereCsvFile)
 
 
-# Traces that come with Pronto: a saturated machine, and a server that is mostly calm.
+# Traces that come with Pronto: a saturated machine, and a calmer server at work.
 SHIPPED = ("host", "server")
 
 

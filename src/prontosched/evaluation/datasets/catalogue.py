@@ -26,6 +26,24 @@ class PublishedDataset(NamedTuple):
 
 CATALOGUE = (
     PublishedDataset(
+        "host",
+        "a saturated Linux machine, 252 metrics, 1 s, 49 minutes: the hard case",
+        "yes",
+        "comes with Pronto",
+        "CC0 1.0",
+        "1.3 MB",
+        "pronto evaluate host",
+    ),
+    PublishedDataset(
+        "server",
+        "a Linux server at work, calmer than host, 254 metrics and a probe, 1 s, 64 minutes",
+        "yes",
+        "comes with Pronto",
+        "CC0 1.0",
+        "1.1 MB",
+        "pronto evaluate server",
+    ),
+    PublishedDataset(
         "SMD",
         "28 servers, 38 metrics, 1 min, 5 weeks",
         "none; load_1 stands in",
