@@ -235,8 +235,9 @@ class KthFile:
         clients = CsvFile(seen)
         self._seen = tuple(n for n in clients.names if n != "TimeStamp" and n not in self._servers.names)
         batches = list(clients.batches(Wanted(self._seen, None, "TimeStamp"), 100_000, TraceCounts()))
-        self._times = np.concatenate([b.timestamps for b in batches if b.timestamps is not None] or [[]])
-        self._values = np.concatenate([b.numbers for b in batches] or [np.empty((0, len(self._seen)))])
+        times = (batch.timestamps for batch in batches if batch.timestamps is not None)
+        self._times = np.concatenate([np.empty(0), *times])
+        self._values = np.concatenate([np.empty((0, len(self._seen))), *(b.numbers for b in batches)])
         self.names = ("timestamp", *(n for n in self._servers.names if n != "TimeStamp"), *self._seen)
         self.text = self._servers.text - {"TimeStamp"}
 
