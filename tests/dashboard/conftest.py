@@ -139,6 +139,12 @@ def fleet(start: Start) -> str:
 
 
 @pytest.fixture(scope="module")
+def hundreds(start: Start) -> str:
+    """Three hundred nodes in one process, which soon have directions and a tree."""
+    return start("--synthetic", "300", "--no-keep", "--interval", "0.5")
+
+
+@pytest.fixture(scope="module")
 def dozen(start: Start) -> str:
     """Twelve nodes in one process."""
     return start("--synthetic", "12", "--no-keep", "--interval", "0.5")

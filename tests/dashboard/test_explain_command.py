@@ -142,14 +142,14 @@ def test_several_nodes_ask_for_a_name_and_a_log_for_its_keeping(start: Start) ->
     assert "must keep a decision log" in unkept.output
 
 
-def test_a_node_far_down_a_fleet_remembers_its_refusal_and_its_record(fleet: str) -> None:
+def test_a_node_far_down_a_fleet_remembers_its_refusal_and_its_record(hundreds: str) -> None:
     """Beyond the first nodes too: whoever refuses can say what drove it."""
     deadline = time.monotonic() + 60
     drivers: list[object] = []
     while not drivers and time.monotonic() < deadline:
-        for row in fetch(fleet + "/v1/nodes")["nodes"][200:]:
+        for row in fetch(hundreds + "/v1/nodes")["nodes"][200:]:
             if row["raised"]:
-                found = fetch(f"{fleet}/v1/explain?node={quote(row['node'], safe='')}")
+                found = fetch(f"{hundreds}/v1/explain?node={quote(row['node'], safe='')}")
                 drivers = (found["last_rejection"] or {}).get("drivers", [])
                 if drivers:
                     break

@@ -64,12 +64,12 @@ def read_metrics(url: str) -> Served:
 def served(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Served:
     """All that one node with a record and several in a federation serve together."""
     folder = tmp_path_factory.mktemp("often")
-    # Contention every second, so that there is soon enough of it to tell what refusals are worth.
+    # Contention every 0.4 s, so that there is soon enough of it to tell what refusals are worth.
     trace = planted(folder / "often.csv", quiet=14, busy=6)
     state = str(folder / "state")
     gate = ("--gate", "hook", "--gate-option", "command=true", "--gate-option", f"folder={folder}")
-    node = start("--trace", trace, "--repeat", "--interval", "0.05", "--state", state, *gate)
-    several = start("--synthetic", "3", "--no-keep", "--interval", "0.3")
+    node = start("--trace", trace, "--repeat", "--interval", "0.02", "--state", state, *gate)
+    several = start("--synthetic", "3", "--no-keep", "--interval", "0.2")
     board = json.loads(BOARD.read_text())
     deadline = time.monotonic() + 90
     while True:

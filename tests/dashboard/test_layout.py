@@ -38,16 +38,18 @@ OVERLAPS = """() => [...document.querySelectorAll('.card')].flatMap((card) => {
 
 
 @pytest.fixture(scope="module")
-def pages(start: Start, fleet: str, dozen: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def pages(
+    start: Start, hundreds: str, dozen: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
     """A node that has refused, a node of a crowd, and two fleets."""
     folder = tmp_path_factory.mktemp("wall")
     trace = planted(folder / "web-17.example.org.csv", quiet=60, busy=40)
-    node = start("--trace", trace, "--repeat", "--interval", "0.05", "--state", str(folder / "state"))
-    name = fetch(fleet + "/v1/nodes")["nodes"][7]["node"]
+    node = start("--trace", trace, "--repeat", "--interval", "0.1", "--state", str(folder / "state"))
+    name = fetch(hundreds + "/v1/nodes")["nodes"][7]["node"]
     return {
         "node": node + "/",
-        "member": f"{fleet}/?node={name}",
-        "fleet": fleet + "/fleet",
+        "member": f"{hundreds}/?node={name}",
+        "fleet": hundreds + "/fleet",
         "dozen fleet": dozen + "/fleet",
     }
 

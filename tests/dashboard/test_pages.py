@@ -312,7 +312,7 @@ def test_the_browser_runs_no_script_that_data_brought_in(browser: Any, node: str
 def test_the_token_rule_holds_for_the_pages_too(browser: Any, start: Start, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("sixteen-characters-or-more")
-    url = start("--synthetic", "3", "--no-keep", "--token-file", str(token))
+    url = start("--synthetic", "3", "--no-keep", "--interval", "0.2", "--token-file", str(token))
     for path in ("/", "/fleet", "/static/node.js", "/v1/federation", "/v1/explain", "/v1/stream"):
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(url + path, timeout=10)
