@@ -191,7 +191,7 @@ def test_it_stays_small_and_imports_nothing_heavy(start, tmp_path):
 def test_a_thousand_made_up_nodes_are_decided(start, tmp_path):
     process = start("up", *listen(), "--synthetic", "1000", "--json")
     url = address(tmp_path)
-    wait_for(lambda: ask(url)["tally"]["decisions"] >= 5000)
+    wait_for(lambda: ask(url)["tally"]["decisions"] >= 2000)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=120)
     found = json.loads(out)
