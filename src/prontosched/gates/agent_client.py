@@ -137,13 +137,17 @@ class PolledDecisions:
             del self._newest[gone]
         slots = asyncio.Semaphore(AT_ONCE)
 
-        async def ask(node: str, wait: float) -> None:
-            await asyncio.sleep(wait)
-            async with slots:
+        async def ask(node: str) -> None:
+            try:
                 await self._ask(session, node)
+            finally:
+                slots.release()
 
-        step = over_seconds / max(1, len(wanted))
-        await asyncio.gather(*(ask(node, number * step) for number, node in enumerate(wanted)))
+        async with asyncio.TaskGroup() as asking:
+            for node in wanted:
+                await slots.acquire()
+                asking.create_task(ask(node))
+                await asyncio.sleep(over_seconds / len(wanted))
 
     async def _ask(self, session: aiohttp.ClientSession, node: str) -> None:
         try:
