@@ -210,15 +210,15 @@ def test_rpm_installs_runs_and_is_erased(ready: Tree) -> None:
     places = "/opt /usr/bin /usr/lib/systemd/system /usr/share/man /usr/share/bash-completion /etc"
     before = ready.run(f"find {places} -name '*pronto*' 2>/dev/null | sort")
     file = ready.run("make rpm 2>/dev/null").splitlines()[-1]
-    rpm = "rpm --force-debian --dbpath /tmp/rpms --nodeps"
-    ready.run(f"{rpm} --install ./{file}")
+    rpm = "rpm --force-debian --dbpath /tmp/rpms"
+    ready.run(f"{rpm} --nodeps --install ./{file}")
     try:
         works(ready, user="tester")
         assert ready.run("systemd-analyze verify /usr/lib/systemd/system/pronto-agent.service") == ""
         assert ready.run(f"{rpm} --query --configfiles prontosched").split() == ["/etc/pronto/pronto.toml"]
         assert re.search(r"/usr/bin/python3\.\d+", ready.run(f"{rpm} --query --requires prontosched"))
     finally:
-        ready.run(f"{rpm} --erase prontosched")
+        ready.run(f"{rpm} --nodeps --erase prontosched")
     assert ready.run(f"find {places} -name '*pronto*' 2>/dev/null | sort") == before
 
 
