@@ -21,21 +21,11 @@ from prontosched.telemetry.scaling import Scaling
 
 
 class Preset(NamedTuple):
-    """Settings that belong together.
-
-    Attributes
-    ----------
-    signal
-        Name of the signal.
-    embedding
-        Settings per embedding, by its name.
-    lag
-        Vectors the detector looks back on.
-    """
+    """Settings that belong together."""
 
     signal: str
-    embedding: Mapping[str, Mapping[str, Any]]
-    lag: int = 10
+    embedding: Mapping[str, Mapping[str, Any]]  # settings per embedding, by its name
+    lag: int = 10  # vectors the detector looks back on
 
 
 PRESETS: dict[str, Preset] = {

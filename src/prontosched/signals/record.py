@@ -25,33 +25,15 @@ ENOUGH_EARLY = 20.0
 
 
 class SignalFigures(NamedTuple):
-    """What a node's record says.
+    """What a node's record says."""
 
-    Attributes
-    ----------
-    steps
-        Labelled steps behind the figures; the past fades with a half-life of 10,000.
-    recall
-        Share of the steps before contention at which the signal was raised, or would have been.
-    precision
-        Share of the raised steps after which contention came within the horizon.
-    downtime
-        Share of steps refused. A coin of this downtime has this recall.
-    base_rate
-        Share of steps before contention. A coin has this precision.
-    lead_steps
-        Mean number of steps from the first raise to the onset, over onsets foreseen.
-    better_than_coin
-        False after a long window without proof; None while too little is known.
-    """
-
-    steps: float
-    recall: float
-    precision: float
-    downtime: float
-    base_rate: float
-    lead_steps: float
-    better_than_coin: bool | None
+    steps: float  # labelled steps behind the figures; the past fades with a half-life of 10,000
+    recall: float  # share of the steps before contention at which the signal was raised, or would have been
+    precision: float  # share of the raised steps after which contention came within the horizon
+    downtime: float  # share of steps refused; a coin of this downtime has this recall
+    base_rate: float  # share of steps before contention; a coin has this precision
+    lead_steps: float  # mean number of steps from the first raise to the onset, over onsets foreseen
+    better_than_coin: bool | None  # False after a long window without proof; None while too little is known
 
 
 class SignalRecord(Component):
