@@ -274,16 +274,16 @@ class Correction(Component):
         # The first values measure their own scale: they say nothing yet.
         warm = on * (seen > 30.0)
         raw = directions.copy()
-        means, squares, trends = self.means, self.squares, self.trends
+        means, squares, kept = self.means, self.squares, 1.0 - k
         for i, value in enumerate((ops.log(0.05 + t_squared), ops.log(1e-6 + spe), along)):
             apart = value - means[i]
-            means[i] = means[i] + k * apart
-            squares[i] = square = (1.0 - k) * (squares[i] + k * apart * apart)
+            moved = k * apart
+            means[i] = means[i] + moved
+            squares[i] = square = kept * (squares[i] + moved * apart)
             raw.append(warm * ops.clip(apart / (ops.sqrt(square) + 1e-3), -FARTHEST, FARTHEST))
         trend = on * ops.maximum(TREND_WEIGHT, plain)
-        for i, old in enumerate(trends):
-            trends[i] = old + trend * (raw[i] - old)
-        inputs: Array = ops.stack(raw + trends)
+        self.trends = [old + trend * (new - old) for old, new in zip(self.trends, raw, strict=True)]
+        inputs: Array = ops.stack(raw + self.trends)
         return inputs
 
     def trust(self) -> Value:
