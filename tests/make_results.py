@@ -4,8 +4,9 @@
 `docs/evaluation.md`. Every number there comes from one run of the command above its table. The machines of SMD
 are read from PRONTO_TEST_DATA. A test compares tables and numbers.
 
-`python -m tests.make_results paper [PART…]` measures what the paper's claims are judged by, all parts or some, and
-writes `src/prontosched/data/paper.json` and the table of `docs/paper.md`.
+`python -m tests.make_results paper` measures, in one run, everything that the paper's claims are judged by: the shipped
+trace, all machines of SMD, the forecast study, speed, and what a federation sends. It writes
+`src/prontosched/data/paper.json` with the commit that it ran on, and the table of `docs/paper.md`.
 """
 
 from __future__ import annotations
@@ -45,8 +46,6 @@ STUDIES = {
 }
 CLAIMED = ROOT / "src" / "prontosched" / "data" / "paper.json"
 CLAIMS_PAGE = ROOT / "docs" / "paper.md"
-# Two of them: more take hours.
-SMD_MACHINES = ("machine-1-2.parquet", "machine-1-3.parquet")
 OWN_AGE, AHEAD = 4000, 1000
 FIGURES = ("recall_low", "recall", "precision", "quiet_roc", "quiet_average_precision", "exposure_cut")
 
@@ -58,10 +57,7 @@ def command(study: str) -> str:
 
 def run(study: str) -> dict[str, Any]:
     """Run a study; return its numbers, rounded to what is worth printing."""
-    words = [sys.executable, "-m", "prontosched", *command(study).split()[1:], "--json"]
-    smd = require_data() / "data" / "smd" if study == "smd" else Path()
-    words = [str(smd) if word == "smd/" else word for word in words]
-    found = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    found = pronto([smd() if word == "smd/" else word for word in command(study).split()[1:]])
     goals = ("what", "value", "low", "high", "goal_in_words", "met")
     return {
         "answer": found["answer"]["sentence"],
@@ -171,14 +167,25 @@ def fill(page: str, numbers: dict[str, Any]) -> str:
     return re.sub(r"<!-- results: (\S+) -->\n.*?\n?<!-- end -->", replaced, page, flags=re.DOTALL)
 
 
-def evaluated(data: str) -> dict[str, Any]:
-    """Run the paper's methods on the shipped trace or SMD; return its measures of each method."""
-    words = [sys.executable, "-m", "prontosched", *claims.EVALUATE.split()[1:], "--json"]
-    trace = [str(require_data() / "data" / "smd" / name) for name in SMD_MACHINES] if data == "smd" else []
+def pronto(words: list[str]) -> Any:
+    """Run a command of Pronto; return what it prints with --json."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "prontosched", *words, "--json"], check=True, stdout=subprocess.PIPE, text=True
+    )
+    return json.loads(ran.stdout)
+
+
+def smd() -> str:
+    """Return the folder of the machines of SMD."""
+    return str(require_data() / "data" / "smd")
+
+
+def evaluated(traces: list[str]) -> dict[str, Any]:
+    """Run the paper's methods on traces; return the paper's measures of each method."""
+    words = claims.EVALUATE.split()[1:]
     place = words.index("[SMD]")
-    words[place : place + 1] = trace
-    found = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
-    return measured(found)
+    words[place : place + 1] = traces
+    return measured(pronto(words))
 
 
 def measured(found: dict[str, Any]) -> dict[str, Any]:
@@ -208,13 +215,14 @@ def measured(found: dict[str, Any]) -> dict[str, Any]:
 
 def forecasts() -> dict[str, Any]:
     """Run the forecast study on SMD, with medians and with means; return the errors by window and method."""
-    words = [sys.executable, "-m", "prontosched", *claims.FORECAST.split()[1:], "--fresh", "--json"]
-    words[words.index("smd/")] = str(require_data() / "data" / "smd")
-    found = {}
-    for level in ("median", "mean"):
-        ran = subprocess.run([*words, "--level", level], check=True, capture_output=True, text=True)
-        found[level] = errors_by_window(json.loads(ran.stdout))
-    return found
+    servers = len(list(Path(smd()).glob("machine-*.parquet")))
+    words = [
+        smd() if word == "smd/" else word for word in claims.FORECAST.format(servers=servers).split()[1:]
+    ]
+    levels = {
+        level: errors_by_window(pronto([*words, "--fresh", "--level", level])) for level in ("median", "mean")
+    }
+    return {"forecast": levels, "forecast_servers": servers}
 
 
 def errors_by_window(found: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -329,12 +337,12 @@ def scale() -> dict[str, float]:
 
 
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "shipped": lambda: {"shipped": evaluated("shipped")},
-    "smd": lambda: {"smd": evaluated("smd")},
-    "forecast": lambda: {"forecast": forecasts()},
+    "shipped trace": lambda: {"shipped": evaluated([])},
+    "SMD": lambda: {"smd": evaluated([smd()])},
     "speed": lambda: {"speed": speeds(), "speed_metrics": 252, "state_bytes": state_sizes()},
-    "shared": shared,
+    "federation": shared,
     "scale": lambda: {"scale": scale()},
+    "forecast": forecasts,
 }
 
 
@@ -358,20 +366,25 @@ def fill_claims(page: str, numbers: dict[str, Any]) -> str:
     )
 
 
-def measure_claims(parts: list[str]) -> None:
-    """Measure the named parts, or all, and write numbers and page."""
-    numbers = json.loads(CLAIMED.read_text()) if CLAIMED.exists() else {}
-    for part in parts or PARTS:
-        numbers.update(PARTS[part]())
-        CLAIMED.write_text(json.dumps(numbers, indent=1) + "\n")
-        print(f"paper: {part} measured", file=sys.stderr)
+def measure_claims() -> None:
+    """Measure everything, then write numbers and page: all of them come from this run."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True, cwd=ROOT
+    ).stdout.strip()
+    numbers: dict[str, Any] = {"measured_at": f"commit {commit}"}
+    for place, (name, part) in enumerate(PARTS.items(), start=1):
+        print(f"paper: {name} ({place} of {len(PARTS)})", file=sys.stderr, flush=True)
+        began = time.monotonic()
+        numbers.update(part())
+        print(f"paper: {name} took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    CLAIMED.write_text(json.dumps(numbers, indent=1) + "\n")
     CLAIMS_PAGE.write_text(fill_claims(CLAIMS_PAGE.read_text(), numbers))
 
 
 def main(studies: list[str]) -> None:
     """Run the named studies, or all, and write numbers and page."""
-    if studies[:1] == ["paper"]:
-        measure_claims(studies[1:])
+    if studies == ["paper"]:
+        measure_claims()
         return
     numbers = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {}
     for study in studies or STUDIES:

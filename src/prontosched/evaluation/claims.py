@@ -1,7 +1,8 @@
 """The paper claim by claim: what it says, the command that tests it, what came out, and a verdict.
 
-The numbers are those of one run each (`data/paper.json`, written by `python -m tests.make_results paper`). Texts and
-verdicts are computed from them here, so that the page, `pronto evaluate --paper` and the numbers cannot disagree.
+The numbers are in `data/paper.json`, written by one run of `python -m tests.make_results paper` with the commit that it
+ran on. Texts and verdicts are computed from them here, so that the page, `pronto evaluate --paper` and the
+numbers cannot disagree.
 """
 
 from __future__ import annotations
@@ -17,14 +18,12 @@ SETS = ("shipped", "smd")
 METHODS = {"paper": "FPCA", "paper-spirit": "SPIRIT", "paper-fd": "FD", "paper-pm": "PM"}
 EMBEDDINGS = {"fpca": "FPCA", "power-method": "PM", "frequent-directions": "FD", "spirit": "SPIRIT"}
 COMPARED = "paper,paper-spirit,paper-fd,paper-pm,paper-raw,paper-hold,paper-adaptive,random,clock"
-SWEEPS = "--sweep rank=2,8 --sweep lag=5,20"
-EVALUATE = f"pronto evaluate [SMD] --methods {COMPARED} {SWEEPS}"
-FORECAST = "pronto forecast smd/ --no-generated --targets 3 --windows 4 --alarm-length 1d"
+EVALUATE = f"pronto evaluate [SMD] --methods {COMPARED} --sweep rank=2,8 --sweep lag=5,20"
+FORECAST = "pronto forecast smd/ --no-generated --targets {servers} --windows 4 --alarm-length 1d"
 BOTH_LEVELS = f"{FORECAST} [--level mean]"
 REPORT = "pronto evaluate --report report.html"
 WORTH = "python -m tests.make_results paper"
 LONG, SHORT = ("1 day", "12 hours", "6 hours", "3 hours"), ("1 hour", "30 min", "15 min")
-FEW_WINDOWS = "load of 3 servers, 4 windows of each length: little to go by"
 # A ratio of errors below this, or above its inverse, is not clear.
 CLEAR = 1.5
 # Recall by chance is the downtime; what is nearer to it than this is chance.
@@ -67,7 +66,8 @@ def paper_numbers() -> Numbers:
 
 def claim_rows(numbers: Numbers) -> list[ClaimRow]:
     """Return the whole table."""
-    return [ClaimRow(c.name, c.says, c.command, *c.judge(numbers)) for c in CLAIMS]
+    servers = numbers["forecast_servers"]
+    return [ClaimRow(c.name, c.says, c.command.format(servers=servers), *c.judge(numbers)) for c in CLAIMS]
 
 
 def print_claims(rows: list[ClaimRow], numbers: Numbers) -> str:
@@ -95,7 +95,8 @@ def data_in_words(numbers: Numbers) -> str:
         f"Data: the shipped trace (1 host, {shipped['metrics']} metrics, {shipped['steps']:,} steps of 1 s, "
         f"{shipped['spikes']:,} spikes) and SMD ({smd['nodes']} servers, {smd['metrics']} metrics, "
         f"{smd['steps']:,} steps of 1 min, {smd['spikes']:,} spikes; load stands in for CPU Ready). "
-        "The paper's trace is not public: a verdict holds for these data."
+        "The paper's trace is not public: a verdict holds for these data. "
+        f"Measured by `{WORTH}` at {numbers['measured_at']}."
     )
 
 
@@ -104,13 +105,19 @@ def _each(numbers: Numbers, key: str, form: str = ".0%", methods: dict[str, str]
     parts = []
     for data in SETS:
         measured = numbers[data]["methods"]
-        words = ", ".join(f"{label} {measured[name][key]:{form}}" for name, label in methods.items())
-        parts.append(f"{data}: {words}")
+        parts.append(
+            f"{data}: "
+            + ", ".join(f"{label} {measured[name][key]:{form}}" for name, label in methods.items())
+        )
     return "; ".join(parts).replace("%", " %")
 
 
 def _of(numbers: Numbers, name: str, key: str) -> list[float]:
     return [numbers[data]["methods"][name][key] for data in SETS]
+
+
+def _told(held: bool, found: str, why: str) -> ClaimFinding:
+    return ClaimFinding(found, REPRODUCED if held else NOT, why)
 
 
 def _sides(numbers: Numbers) -> ClaimFinding:
@@ -124,17 +131,15 @@ def _sides(numbers: Numbers) -> ClaimFinding:
             f"a coin {coin['left_sided'] / coin['right_sided']:.2f}"
         )
     before = [ratio > 1.1 for ratio in ratios]
-    verdict = REPRODUCED if all(before) else OPEN if any(before) else NOT
-    sides = {
-        REPRODUCED: "more raises come before on both",
-        NOT: "the sides are alike",
-        OPEN: "the data sets disagree",
-    }
+    verdict, sides = (
+        (REPRODUCED, "more raises come before on both") if all(before)
+        else (OPEN, "the data sets disagree") if any(before) else (NOT, "the sides are alike")
+    )  # fmt: skip
     return ClaimFinding(
         "; ".join(parts),
         verdict,
         "left counts the spike's own step and so has 6 slots to the right's 5: a coin is left-sided too. "
-        f"At equal slots {sides[verdict]}",
+        f"At equal slots {sides}",
     )
 
 
@@ -144,64 +149,48 @@ def _most_left(numbers: Numbers) -> ClaimFinding:
         >= max(numbers[data]["methods"][name]["left_sided"] for name in ("paper-pm", "paper-spirit"))
         for data in SETS
     )
-    return ClaimFinding(
-        _each(numbers, "left_sided", ",.0f"),
-        REPRODUCED if held else NOT,
-        "the number of raises before spikes follows the downtime of a method, not what it knows",
-    )
+    why = "the number of raises before spikes follows the downtime of a method, not what it knows"
+    return _told(held, _each(numbers, "left_sided", ",.0f"), why)
 
 
 def _preceded(numbers: Numbers) -> ClaimFinding:
-    ours, shifted, clock = (_of(numbers, *what) for what in (
-        ("paper", "success"), ("paper", "shifted"), ("clock", "success")))  # fmt: skip
+    ours, shifted = (_of(numbers, "paper", key) for key in ("success", "shifted"))
     parts = [
         f"{data}: {a:.0%} of spikes, shifted in time {b:.0%}, a clock {c:.0%}"
-        for data, a, b, c in zip(SETS, ours, shifted, clock, strict=True)
+        for data, a, b, c in zip(SETS, ours, shifted, _of(numbers, "clock", "success"), strict=True)
     ]
-    return ClaimFinding(
-        "; ".join(parts).replace("%", " %"),
-        REPRODUCED if min(ours) >= 0.9 else NOT,
-        "the same raises at other times precede about as many: one raise earns credit for ten steps",
-    )
+    why = "the same raises at other times precede about as many: one raise earns credit for ten steps"
+    return _told(min(ours) >= 0.9, "; ".join(parts).replace("%", " %"), why)
 
 
 def _predicts(numbers: Numbers) -> ClaimFinding:
-    ours = _of(numbers, "paper", "recall")
-    held = min(ours) > 0.10 + MARGIN
-    return ClaimFinding(
-        _each(numbers, "recall", ".3f"),
-        REPRODUCED if held else NOT,
-        "recall of the moments before spikes when each refuses 10 % of the time; a coin has 0.100. "
-        + ("Above it" if held else "None is clearly above it on both"),
-    )
+    held = min(_of(numbers, "paper", "recall")) > 0.10 + MARGIN
+    above = "Above it" if held else "None is clearly above it on both"
+    why = f"recall of the moments before spikes when each refuses 10 % of the time; a coin has 0.100. {above}"
+    return _told(held, _each(numbers, "recall", ".3f"), why)
 
 
 def _contained(numbers: Numbers) -> ClaimFinding:
     ours = [value for name in METHODS for value in _of(numbers, name, "raise_ratio")]
-    return ClaimFinding(
-        _each(numbers, "raise_ratio"),
-        REPRODUCED if min(ours) >= 0.9 else NOT,
-        "raises over spikes, the paper's ratio: it says how often a signal is raised, not when; "
-        "raw σ gives " + _each(numbers, "raise_ratio", ".0%", {"paper-raw": ""}).replace(":  ", " "),
-    )
+    raw = _each(numbers, "raise_ratio", ".0%", {"paper-raw": ""}).replace(":  ", " ")
+    why = f"raises over spikes, the paper's ratio: it says how often a signal is raised, not when; raw σ gives {raw}"
+    return _told(min(ours) >= 0.9, _each(numbers, "raise_ratio"), why)
 
 
 def _little_downtime(numbers: Numbers) -> ClaimFinding:
     ours = [
         value for name in ("paper", "paper-spirit", "paper-pm") for value in _of(numbers, name, "downtime")
     ]
-    return ClaimFinding(
-        _each(numbers, "downtime", ".1%"),
-        REPRODUCED if max(ours) <= 0.10 else NOT,
-        "raises last about a step, and the threshold of 1 asks for the strongest direction or several others",
+    why = (
+        "raises last about a step, and the threshold of 1 asks for the strongest direction or several others"
     )
+    return _told(max(ours) <= 0.10, _each(numbers, "downtime", ".1%"), why)
 
 
 def _much_downtime(numbers: Numbers) -> ClaimFinding:
-    ours = _of(numbers, "paper-fd", "downtime")
-    return ClaimFinding(
+    return _told(
+        min(_of(numbers, "paper-fd", "downtime")) > 0.5,
         _each(numbers, "downtime", ".1%", {"paper-fd": "FD"}),
-        REPRODUCED if min(ours) > 0.5 else NOT,
         "nothing in the text explains it: with aligned signs and a window projected again FD is raised as seldom "
         "as the others",
     )
@@ -211,37 +200,34 @@ def _fastest(numbers: Numbers) -> ClaimFinding:
     speed = numbers["speed"]
     first = min(speed, key=lambda name: float(speed[name]["microseconds"]))
     words = ", ".join(f"{label} {speed[name]['microseconds']:.0f} µs" for name, label in EMBEDDINGS.items())
-    return ClaimFinding(
-        words,
-        REPRODUCED if first == "spirit" else NOT,
-        f"{EMBEDDINGS[first]} is fastest here: it works once a block, SPIRIT and FD at every vector",
-    )
+    why = f"{EMBEDDINGS[first]} is fastest here: it works once a block, SPIRIT and FD at every vector"
+    return _told(first == "spirit", words, why)
 
 
 def _below_a_second(numbers: Numbers) -> ClaimFinding:
     slowest = max(row["microseconds"] for row in numbers["speed"].values())
-    return ClaimFinding(
+    return _told(
+        slowest < 1e6,
         f"at most {slowest / 1000:.2f} ms of processor time a vector ({numbers['speed_metrics']} metrics)",
-        REPRODUCED if slowest < 1e6 else NOT,
         "scale, project, detect, decide and learn of one node, without reading the machine",
     )
 
 
 def _memory(numbers: Numbers) -> ClaimFinding:
     most = max(row["kilobytes"] for row in numbers["speed"].values())
-    return ClaimFinding(
+    return _told(
+        most < 150_000,
         f"at most {most:,.0f} kB allocated by a node ({numbers['speed_metrics']} metrics)",
-        REPRODUCED if most < 150_000 else NOT,
         "the paper's figures include an interpreter, libraries and a profiler",
     )
 
 
 def _linear(numbers: Numbers) -> ClaimFinding:
     sizes = {int(d): float(bytes_) / int(d) for d, bytes_ in numbers["state_bytes"].items()}
-    words = ", ".join(f"{size:.0f} bytes a metric at {d} metrics" for d, size in sizes.items())
-    held = max(sizes.values()) < 1.5 * min(sizes.values())
-    return ClaimFinding(
-        words, REPRODUCED if held else NOT, "saved state of a node of the paper's preset after 100 vectors"
+    return _told(
+        max(sizes.values()) < 1.5 * min(sizes.values()),
+        ", ".join(f"{size:.0f} bytes a metric at {d} metrics" for d, size in sizes.items()),
+        "saved state of a node of the paper's preset after 100 vectors",
     )
 
 
@@ -251,11 +237,10 @@ def _better_by(numbers: Numbers, other: str) -> list[float]:
 
 
 def _rank(numbers: Numbers) -> ClaimFinding:
-    held = max(_better_by(numbers, "paper[rank=8]")) < MARGIN
-    return ClaimFinding(
-        _each(numbers, "recall", ".3f", {"paper[rank=2]": "rank 2", "paper": "4", "paper[rank=8]": "8"}),
-        REPRODUCED if held else NOT,
-        "recall at 10 % downtime; no rank is above chance by much, so there is little to gain or lose",
+    ranks = {"paper[rank=2]": "rank 2", "paper": "4", "paper[rank=8]": "8"}
+    why = "recall at 10 % downtime; no rank is above chance by much, so there is little to gain or lose"
+    return _told(
+        max(_better_by(numbers, "paper[rank=8]")) < MARGIN, _each(numbers, "recall", ".3f", ranks), why
     )
 
 
@@ -269,11 +254,9 @@ def _window(numbers: Numbers) -> ClaimFinding:
 
 
 def _adaptive(numbers: Numbers) -> ClaimFinding:
-    gains = _better_by(numbers, "paper-adaptive")
-    held = min(gains) > -MARGIN
-    return ClaimFinding(
+    return _told(
+        min(_better_by(numbers, "paper-adaptive")) > -MARGIN,
         _each(numbers, "recall", ".3f", {"paper": "rank 4", "paper-adaptive": "adaptive"}),
-        REPRODUCED if held else NOT,
         "recall at 10 % downtime with energies of 1 and 10 %; the paper's own experiments keep rank 4",
     )
 
@@ -281,68 +264,53 @@ def _adaptive(numbers: Numbers) -> ClaimFinding:
 def _sending(numbers: Numbers) -> ClaimFinding:
     sent = numbers["sending"]
     share = 1.0 - sent["sent"] / sent["blocks"]
-    return ClaimFinding(
-        f"{sent['sent']:,} of {sent['blocks']:,} block ends were sent, {share:.0%} saved; "
-        f"by the listing's absdiff against the previous estimate {sent['sent_as_printed']:,}".replace(
-            "%", " %"
-        ),
-        REPRODUCED if share > 0.5 else NOT,
+    return _told(
+        share > 0.5,
+        f"{sent['sent']:,} of {sent['blocks']:,} block ends were sent, {share * 100:.0f} % saved; "
+        f"by the listing's absdiff against the previous estimate {sent['sent_as_printed']:,}",
         "SMD, paper's preset, ε 0.05 against the last one sent, strengths by a tenth, without the age limit",
     )
 
 
 def _pulling(numbers: Numbers) -> ClaimFinding:
     pull = numbers["pulling"]
-    gain = pull["merged"] - pull["alone"]
-    return ClaimFinding(
+    return _told(
+        pull["merged"] - pull["alone"] > 0.005,
         f"variance captured of the next 1,000 vectors: own directions {pull['alone']:.3f}, with the global view "
         f"counted as {pull['counted']:.0f} vectors {pull['faded']:.3f}, merged whole {pull['merged']:.3f}",
-        REPRODUCED if gain > 0.005 else NOT,
         f"SMD, each server held out in turn, {pull['age']:,} own vectors, the others merged at the root: "
         "a node that has seen this much loses by it, so older nodes are not made to ask",
     )
 
 
 def _scales(numbers: Numbers) -> ClaimFinding:
-    times = numbers["scale"]
-    few, many = (float(times[key]) for key in ("100", "10000"))
-    return ClaimFinding(
+    few, many = (float(numbers["scale"][key]) for key in ("100", "10000"))
+    return _told(
+        many < 2.0 * few,
         f"{few:.1f} µs of processor time a node and step with 100 nodes, {many:.1f} with 10,000",
-        REPRODUCED if many < 2.0 * few else NOT,
         "one process, 52 metrics; no step waits for another node. Messages and bytes a node: docs/federation.md. "
         "More than one machine was not tried",
     )
 
 
-def _rmse(numbers: Numbers, level: str) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = numbers["forecast"][level]
-    return found
-
-
-def _best(errors: dict[str, float]) -> str:
-    return min(errors, key=lambda name: errors[name])
-
-
 def _shrinking(numbers: Numbers) -> ClaimFinding:
     parts, ratios = [], []
     for level in ("median", "mean"):
-        smallest = {length: min(errors.values()) for length, errors in _rmse(numbers, level).items()}
+        smallest = {length: min(errors.values()) for length, errors in numbers["forecast"][level].items()}
         long, short = ([smallest[length] for length in some if length in smallest] for some in (LONG, SHORT))
         ratios.append((sum(short) / len(short)) / (sum(long) / len(long)))
         parts.append(f"{level}s: " + ", ".join(f"{length} {value:.3f}" for length, value in smallest.items()))
-    clear = REPRODUCED if min(ratios) > CLEAR else NOT if max(ratios) < 1.0 / CLEAR else OPEN
     return ClaimFinding(
         "smallest RMSE, " + "; ".join(parts),
-        clear,
+        REPRODUCED if min(ratios) > CLEAR else NOT if max(ratios) < 1.0 / CLEAR else OPEN,
         f"short windows have {ratios[0]:.1f} (medians) and {ratios[1]:.1f} times (means) the error of long ones; "
-        f"{FEW_WINDOWS}",
+        f"load of {numbers['forecast_servers']} servers, 4 windows of each length: little to go by",
     )
 
 
 def _longest(numbers: Numbers) -> ClaimFinding:
-    return _winners(
-        numbers, LONG, ("svm",), "3 servers have few windows of a day: an SVM has little to learn from"
-    )
+    why = f"{numbers['forecast_servers']} servers have few windows of a day: an SVM has little to learn from"
+    return _winners(numbers, LONG, ("svm",), why)
 
 
 def _shortest(numbers: Numbers) -> ClaimFinding:
@@ -354,16 +322,15 @@ def _shortest(numbers: Numbers) -> ClaimFinding:
 def _winners(numbers: Numbers, lengths: tuple[str, ...], wanted: tuple[str, ...], why: str) -> ClaimFinding:
     parts, held = [], []
     for level in ("median", "mean"):
+        columns = numbers["forecast"][level].items()
         best = {
-            length: _best(errors) for length, errors in _rmse(numbers, level).items() if length in lengths
+            length: min(errors, key=errors.__getitem__) for length, errors in columns if length in lengths
         }
         held += [name in wanted for name in best.values()]
         parts.append(f"{level}s: " + ", ".join(f"{length} {name}" for length, name in best.items()))
     share = sum(held) / len(held)
     verdict = REPRODUCED if share >= 0.75 else NOT if share <= 0.25 else OPEN
-    return ClaimFinding(
-        "best, " + "; ".join(parts), verdict, f"{share:.0%} of the columns; {why}".replace("%", " %")
-    )
+    return ClaimFinding("best, " + "; ".join(parts), verdict, f"{share * 100:.0f} % of the columns; {why}")
 
 
 def _utilisation(numbers: Numbers) -> ClaimFinding:
@@ -374,47 +341,26 @@ def _utilisation(numbers: Numbers) -> ClaimFinding:
     )
 
 
-CLAIMS = (
-    PaperClaim("prediction", "changes of responsiveness are predicted ahead of time", EVALUATE, _predicts),
-    PaperClaim(
-        "preceded", "each CPU Ready spike is preceded by a raise within the window", EVALUATE, _preceded
-    ),
-    PaperClaim(
-        "sides", "left-sided raises are considerably more frequent than right-sided ones", EVALUATE, _sides
-    ),
-    PaperClaim(
-        "most left-sided",
-        "Pronto and FD have the most left-sided raises, then PM and SPIRIT",
-        EVALUATE,
-        _most_left,
-    ),
-    PaperClaim("contained", "contained spikes are near or over 100 % for most methods", EVALUATE, _contained),
-    PaperClaim("downtime", "Pronto, SPIRIT and PM have very little downtime", EVALUATE, _little_downtime),
-    PaperClaim("downtime of FD", "FD is raised for more than half of the time", EVALUATE, _much_downtime),
-    PaperClaim("window", "windows close to ten timesteps do well", EVALUATE, _window),
-    PaperClaim("rank", "a rank above 4 gives little or nothing", EVALUATE, _rank),
-    PaperClaim("adaptive rank", "the rank can adapt to the workload without loss", EVALUATE, _adaptive),
-    PaperClaim("fastest", "SPIRIT 9 ms, Pronto 15 ms, PM 22 ms, FD 25 ms a vector", REPORT, _fastest),
-    PaperClaim("a decision", "decisions are made in less than a second", REPORT, _below_a_second),
-    PaperClaim("memory", "never more than about 150 MB", REPORT, _memory),
-    PaperClaim("memory by metrics", "memory is linear in the number of metrics", WORTH, _linear),
-    PaperClaim("merging", "bandwidth is saved by merging only what changed", WORTH, _sending),
-    PaperClaim("global view", "nodes gain from asking for the global view periodically", WORTH, _pulling),
-    PaperClaim(
-        "scalability", "horizontal scalability, in the absence of communication latency", WORTH, _scales
-    ),
-    PaperClaim(
-        "shorter windows",
-        "RMSE grows substantially as the forecasting window shrinks",
-        BOTH_LEVELS,
-        _shrinking,
-    ),
-    PaperClaim("long windows", "SVM forecasts long windows best (1 day to 3 hours)", BOTH_LEVELS, _longest),
-    PaperClaim(
-        "short windows",
-        "naive and ExpSmo forecast short windows best (1 hour to 15 min)",
-        BOTH_LEVELS,
-        _shortest,
-    ),
-    PaperClaim("utilisation", "better scheduling decisions and better use of resources", "–", _utilisation),
-)
+CLAIMS = tuple(PaperClaim(*claim) for claim in (
+    ("prediction", "changes of responsiveness are predicted ahead of time", EVALUATE, _predicts),
+    ("preceded", "each CPU Ready spike is preceded by a raise within the window", EVALUATE, _preceded),
+    ("sides", "left-sided raises are considerably more frequent than right-sided ones", EVALUATE, _sides),
+    ("most left-sided", "Pronto and FD have the most left-sided raises, then PM and SPIRIT", EVALUATE, _most_left),
+    ("contained", "contained spikes are near or over 100 % for most methods", EVALUATE, _contained),
+    ("downtime", "Pronto, SPIRIT and PM have very little downtime", EVALUATE, _little_downtime),
+    ("downtime of FD", "FD is raised for more than half of the time", EVALUATE, _much_downtime),
+    ("window", "windows close to ten timesteps do well", EVALUATE, _window),
+    ("rank", "a rank above 4 gives little or nothing", EVALUATE, _rank),
+    ("adaptive rank", "the rank can adapt to the workload without loss", EVALUATE, _adaptive),
+    ("fastest", "SPIRIT 9 ms, Pronto 15 ms, PM 22 ms, FD 25 ms a vector", REPORT, _fastest),
+    ("a decision", "decisions are made in less than a second", REPORT, _below_a_second),
+    ("memory", "never more than about 150 MB", REPORT, _memory),
+    ("memory by metrics", "memory is linear in the number of metrics", WORTH, _linear),
+    ("merging", "bandwidth is saved by merging only what changed", WORTH, _sending),
+    ("global view", "nodes gain from asking for the global view periodically", WORTH, _pulling),
+    ("scalability", "horizontal scalability, in the absence of communication latency", WORTH, _scales),
+    ("shorter windows", "RMSE grows substantially as the forecasting window shrinks", BOTH_LEVELS, _shrinking),
+    ("long windows", "SVM forecasts long windows best (1 day to 3 hours)", BOTH_LEVELS, _longest),
+    ("short windows", "naive and ExpSmo forecast short windows best (1 hour to 15 min)", BOTH_LEVELS, _shortest),
+    ("utilisation", "better scheduling decisions and better use of resources", "–", _utilisation),
+))  # fmt: skip
