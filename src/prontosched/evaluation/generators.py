@@ -29,6 +29,8 @@ RAMP = 8
 BURST_RATE = 0.02
 INTERVAL_SECONDS = 20.0
 START = 1_700_000_000.0
+# How much of a value is left after t - s steps, `(t, s)`.
+FADING = np.tril(0.9 ** np.abs(np.subtract.outer(np.arange(64.0), np.arange(64.0))))
 
 
 class PaperShapeFeed(GeneratedPart):
@@ -130,8 +132,11 @@ class Control(GeneratedPart):
 def _autoregressive(noise: Array, before: Array) -> Array:
     """Return `x[t] = 0.9 x[t - 1] + 0.436 noise[t]`, going on from `before`: of variance 1."""
     found = np.empty(noise.shape)
-    for step, new in enumerate(0.436 * noise):
-        found[step] = before = 0.9 * before + new
+    for start in range(0, len(noise), len(FADING)):
+        part = noise[start : start + len(FADING)]
+        weights = FADING[: len(part), : len(part)]
+        found[start : start + len(part)] = weights @ (0.436 * part) + 0.9 * weights[:, :1] * before
+        before = found[start + len(part) - 1]
     return found
 
 
