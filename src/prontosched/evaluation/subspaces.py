@@ -133,22 +133,31 @@ class _NodeSubspace:
 
     def _follow(self, Z: Array) -> tuple[Array, Array, Array, Mask]:
         """Let the embedding learn; return directions, strengths, samples and turns, as known before each vector."""
-        steps, features = Z.shape
-        rows, strengths = np.zeros((steps, self.width, features)), np.zeros((steps, self.width))
-        samples, turned = np.empty(steps), np.zeros(steps, bool)
+        embedding, last = self.embedding, self._last
+        kept: list[Subspace] = [] if last is None else [last]
+        samples = [embedding.samples or ADOPTED_SAMPLES]
+        which, turned = np.empty(len(Z), np.int64), np.zeros(len(Z), bool)
         for step, z in enumerate(Z):
-            now = self.embedding.subspace
-            if now is not None:
-                turned[step] = now is not self._last
-                rank = min(now.rank, self.width)
-                if turned[step] or not step:
-                    rows[step, :rank], strengths[step, :rank] = now.basis.T[:rank], now.singular_values[:rank]
-                else:
-                    rows[step], strengths[step] = rows[step - 1], strengths[step - 1]
-            self._last = now
-            samples[step] = self.embedding.samples or ADOPTED_SAMPLES
-            self.embedding.learn_one(z)
-        return rows, strengths, samples, turned
+            now = embedding.subspace
+            if now is not last:
+                turned[step] = True
+                if now is not None:
+                    kept.append(now)
+                    samples.append(embedding.samples or ADOPTED_SAMPLES)
+                last = now
+            which[step] = 0 if now is None else len(kept)
+            embedding.learn_one(z)
+        self._last = last
+        # The first stands for none.
+        rows, strengths = (
+            np.zeros((1 + len(kept), self.width, Z.shape[1])),
+            np.zeros((1 + len(kept), self.width)),
+        )
+        for place, one in enumerate(kept, start=1):
+            rank = min(one.rank, self.width)
+            rows[place, :rank], strengths[place, :rank] = one.basis.T[:rank], one.singular_values[:rank]
+        behind = np.array([samples[0], *samples] if len(samples) == len(kept) else samples)
+        return rows[which], strengths[which], behind[which], turned
 
     def _aligned(self, rows: Array) -> Array:
         """Return directions with the signs of those before them, as `subspace.align_signs` would one by one."""
