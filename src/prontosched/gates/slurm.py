@@ -168,8 +168,7 @@ class SlurmCommands:
         """Change one node by what it shows now; nothing where `choose` returns nothing.
 
         The program that makes the change is started first, and given it on its standard input.
-        Values must not hold quotes. Letters beyond ASCII become `?`, because `scontrol` would take
-        them for commands of its line editor.
+        Values must not hold quotes or line ends; `label` leaves none.
         """
         with self._started("scontrol") as process:
             try:
@@ -182,14 +181,15 @@ class SlurmCommands:
                 f'{key}="{value}"' if " " in value else f"{key}={value}" for key, value in changes.items()
             ]
             line = " ".join(["update", f"nodename={_checked(name)}", *words]) + "\n"
-            self._end(process, "scontrol update", line.encode("ascii", "replace").decode() if changes else "")
+            self._end(process, "scontrol update", line if changes else "")
 
     def _run(self, *arguments: str, program: str = "scontrol") -> str:
         with self._started(program, *arguments) as process:
             return self._end(process, " ".join([program, *arguments[:2]]))
 
     def _started(self, program: str, *arguments: str) -> subprocess.Popen[str]:
-        environment = engine_environment()
+        # Its line editor takes letters beyond ASCII for commands, but not in a UTF-8 locale.
+        environment = {**engine_environment(), "LC_ALL": "C.UTF-8"}
         if self.conf is not None:
             environment["SLURM_CONF"] = str(self.conf)
         pipe = subprocess.PIPE
