@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 DAEMONS ?= 1
-JOBS ?= 4
+JOBS ?= 3
 
 .PHONY: run demo test install uninstall deb rpm sbom daemons bench load lint soak docs demo-slurm clean
 .DEFAULT_GOAL := run
@@ -17,7 +17,7 @@ run: $(VENV)/.run
 demo: $(VENV)/.run
 	@exec $(BIN)/python -m examples.demo $(ARGS)
 
-# Installs the programs that tests start, where it may; DAEMONS=0 runs what can run without. Four files at a time, also on
+# Installs the programs that tests start, where it may; DAEMONS=0 runs what can run without. Three files at a time, also on
 # two cores, since many tests wait for something to happen; JOBS sets another number.
 test: $(VENV)/.dev
 	@[ "$(DAEMONS)" = 0 ] || sh .ci/daemons || true
