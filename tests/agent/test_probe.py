@@ -170,13 +170,9 @@ def test_files_of_another_machine_are_not_probed() -> None:
 
 def drive(folder: Path, cycles: int) -> dict[str, Any]:
     """Run the driver, with the CPUs to itself where cgroups allow that."""
-    with weighty() as cgroup:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.agent.probe_driver", str(folder), str(cycles)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    driver = [sys.executable, "-m", "tests.agent.probe_driver", str(folder), str(cycles)]
+    pipe = subprocess.PIPE
+    with weighty() as cgroup, subprocess.Popen(driver, stdin=pipe, stdout=pipe, text=True) as process:
         try:
             at_normal_priority(process.pid)
             if cgroup is not None:
@@ -184,7 +180,6 @@ def drive(folder: Path, cycles: int) -> dict[str, Any]:
             out, _ = process.communicate("go\n", timeout=180)
         finally:
             process.kill()
-            process.wait()
     found: dict[str, Any] = json.loads(out)
     return found
 
