@@ -369,7 +369,8 @@ def test_a_node_that_cannot_be_stepped_costs_only_itself():
 
 
 def test_answers_stay_prompt_while_a_thousand_nodes_step():
-    agent = make_agent(machine(1000), silence=Silence(60.0), interval=1.0)
+    # A source that is late for want of CPU is not the question here.
+    agent = make_agent(machine(1000), silence=Silence(60.0), interval=1.0, timeout=10.0)
     stop, spent = asyncio.Event(), []
 
     async def go():
