@@ -7,7 +7,7 @@ directions in force at each step are found first, and everything else follows fo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -73,6 +73,7 @@ class SubspaceReplay:
             np.zeros((steps, nodes), bool),
             *(np.full((steps, nodes), np.nan) for _ in range(2)),
         )
+        wholes: tuple[NDArray[Any], ...] = found
         piece = max(1, MOST_NUMBERS // (nodes * width * features))
         for start in range(0, steps, piece):
             part = scaled[start : start + piece]
@@ -82,7 +83,7 @@ class SubspaceReplay:
                 if not size:
                     continue
                 given = None if spirit is None else (spirit[0][:size, node], spirit[1][:size, node])
-                for whole, values in zip(found, one.look(part[:size, node], given), strict=True):
+                for whole, values in zip(wholes, one.look(part[:size, node], given), strict=True):
                     whole[start : start + size, node] = values
         return found
 
