@@ -13,7 +13,6 @@ import click
 
 from prontosched.cli.options import policy, policy_options
 from prontosched.decision import Decision
-from prontosched.errors import TelemetryError
 from prontosched.pipeline.node import Node
 from prontosched.settings import SIGNAL_SETTINGS
 from prontosched.signals import SIGNALS, find_signal
@@ -141,10 +140,6 @@ def decisions(
                     **chosen,
                 )
                 nodes[sample.node] = node
-            if sample.ready < 0:
-                raise TelemetryError(
-                    f"CPU Ready must be at least 0, empty where unknown, got {sample.ready:g} of {sample.node}"
-                )
             timestep = node.timestep
             yield (
                 timestep,

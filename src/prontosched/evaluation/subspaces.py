@@ -60,8 +60,9 @@ class SubspaceReplay:
     def __init__(self, make: Callable[[], Embedding], nodes: int, features: int, lag: int) -> None:
         self._nodes = [_NodeSubspace(make(), features, lag) for _ in range(nodes)]
         like = self._nodes[0].embedding
-        fixed = isinstance(like, Spirit) and like.energy_bounds is None
-        self._spirit = SpiritFleet(nodes, features, like) if fixed and isinstance(like, Spirit) else None
+        self._spirit = None
+        if isinstance(like, Spirit) and like.energy_bounds is None:
+            self._spirit = SpiritFleet(nodes, features, like)
 
     def run(self, scaled: Array, sizes: NDArray[np.int64]) -> SubspaceRows:
         """Return what is seen of the next scaled vectors, `(steps, nodes, d)`; of each node the first `sizes`."""
