@@ -19,8 +19,7 @@ from prontosched.pipeline.node import Node
 from prontosched.pipeline.presets import make_node
 from prontosched.subspace import Array
 from prontosched.telemetry.source import Sample, samples
-from prontosched.telemetry.trace import open_trace
-from prontosched.telemetry.trace.rows import Layout, lay_out
+from prontosched.telemetry.trace import Layout, lay_out, open_trace
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from prontosched.agent.loop import Agent
 from prontosched.agent.offenders import SHOWN, Offenders
 from prontosched.agent.views import explanation
 from prontosched.gates.gate import read_decision
-from prontosched.telemetry.linux.ready import Consumer
+from prontosched.telemetry.linux.threads import Consumer
 from tests.agent.machine import Machine, make_agent, sample
 
 WORDS = "3.1 CPUs waiting: postgres.service 1.9, build-7 1.2; CPUs used by backup.service 1.8"

@@ -17,7 +17,7 @@ import pytest
 
 from prontosched.errors import TelemetryError
 from prontosched.telemetry.linux import LinuxSource
-from prontosched.telemetry.linux.ready import PARTS_NOTE
+from prontosched.telemetry.linux.source import PARTS_NOTE
 from prontosched.telemetry.linux.threads import ThreadScanner
 from prontosched.telemetry.source import MIXED_NOTE, Sample
 from tests.processes import at_normal_priority

@@ -13,7 +13,8 @@ import pytest
 from prontosched.pipeline.presets import make_node
 from prontosched.telemetry.linux import LinuxSource
 from prontosched.telemetry.linux.cgroup import cgroup_name, plain_name
-from prontosched.telemetry.linux.ready import Consumer, CpuReady
+from prontosched.telemetry.linux.source import CpuReady
+from prontosched.telemetry.linux.threads import Consumer
 from prontosched.telemetry.source import Sample
 from tests.processes import wait_for
 from tests.telemetry.cgroups import quota, spinning, view_of

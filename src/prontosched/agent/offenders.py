@@ -11,7 +11,7 @@ import os
 from typing import Any, Literal
 
 from prontosched.agent.record import plain
-from prontosched.telemetry.linux.ready import Consumer
+from prontosched.telemetry.linux.threads import Consumer
 from prontosched.telemetry.source import Source
 
 Naming = Literal["names", "hashed", "off"]

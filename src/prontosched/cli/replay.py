@@ -99,7 +99,7 @@ def command(trace: tuple[Path, ...], as_json: bool, every: bool, **options: Any)
     source = _source(trace, options)
     tally = ReplayTally()
     if trace and getattr(source, "ready_column", "") is None and _needs_ready(options["signal"]):
-        from prontosched.telemetry.trace.rows import ready_wanted
+        from prontosched.telemetry.trace import ready_wanted
 
         wanted = ready_wanted(source.metrics)  # type: ignore[attr-defined]
         click.echo(f"pronto: no column of CPU Ready: nothing can be refused without it: {wanted}", err=True)

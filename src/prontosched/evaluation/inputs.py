@@ -20,9 +20,8 @@ from prontosched.evaluation.datasets import open_dataset, recognise, resolve
 from prontosched.extras import missing_extra
 from prontosched.subspace import Array
 from prontosched.telemetry.source import PROBE_COLUMN
-from prontosched.telemetry.trace import Chunk, TraceCounts, TraceSource
+from prontosched.telemetry.trace import Chunk, TraceCounts, TraceSource, ready_wanted
 from prontosched.telemetry.trace.files import name_some
-from prontosched.telemetry.trace.rows import ready_wanted
 
 BUDGETS = (0.02, 0.03, 0.05, 0.07, 0.10, 0.14, 0.20, 0.30)
 LOW_DOWNTIME = 0.05

@@ -26,7 +26,7 @@ from prontosched.agent.loop import STATES, Agent
 from prontosched.agent.nodes import LiveNode
 from prontosched.agent.record import BOUNDS
 from prontosched.agent.views import package_version, record_figures
-from prontosched.telemetry.linux.ready import CpuReady
+from prontosched.telemetry.linux.source import CpuReady
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _PROCESS = CollectorRegistry()

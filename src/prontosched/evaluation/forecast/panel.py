@@ -20,7 +20,7 @@ from prontosched.evaluation.datasets import files_of, open_dataset
 from prontosched.evaluation.datasets.paper_shape import CHUNK_STEPS, INTERVAL_SECONDS, PaperShape
 from prontosched.evaluation.forecast.models import HourForecast, memory_and_network, one_hour
 from prontosched.subspace import Array
-from prontosched.telemetry.trace.rows import ready_wanted
+from prontosched.telemetry.trace import ready_wanted
 
 Level = Literal["median", "mean"]
 HOUR = 3600

@@ -1,7 +1,7 @@
 """The machine itself as a source: /proc and /sys, read from any root folder.
 
-Covers the reading of all files in one go, counters to rates, utilisation and the list of metrics. What each
-file means is in `metrics`, CPU Ready in `ready`.
+Covers the reading of all files in one go, counters to rates, utilisation, the list of metrics, and CPU Ready
+(`ReadyReader`). What each file means is in `metrics`, the waiting of threads in `threads`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from prontosched.errors import TelemetryError
 from prontosched.subspace import Array
 from prontosched.telemetry.linux.files import Files
 from prontosched.telemetry.linux.metrics import Metric, Section, Stat, sections
-from prontosched.telemetry.linux.ready import Consumer, CpuReady, CpuTimes, ReadyReader
-from prontosched.telemetry.source import Rates, Sample
+from prontosched.telemetry.linux.threads import Consumer, ThreadScanner, Waiting, WaitingSorter
+from prontosched.telemetry.source import MIXED_NOTE, Rates, Sample
 
 # Places of modes among the ten numbers of the line `cpu` in /proc/stat, which come first.
 USER, NICE, IDLE, IOWAIT, STEAL, FIRST_GUEST = 0, 1, 3, 4, 7, 8
@@ -33,6 +34,14 @@ THREAD_METRICS = [
     Metric("waiting_throttled_percent"),
     Metric("waiting_background_percent"),
 ]
+# Threads see a little less than the pressure total by chance alone; a note is worth more than that.
+NOTE_MARGIN_PERCENT = 1.0
+# Threads come and go between two files; only more than these are missing.
+HIDDEN_SHARE = 0.2
+HIDDEN_SLACK = 16
+PARTS_NOTE = "waiting at normal priority and steal; apart: held back by quotas, background"
+NO_CGROUPS_NOTE = "waiting at normal priority and steal; no cgroups to tell quotas by"
+PART_NAMES = ("normal", "unseen", "steal", "throttled", "background")
 
 
 class LinuxSource:
@@ -236,3 +245,163 @@ class LinuxSource:
         self._counter_places = np.array([place for place, _ in counters], dtype=np.intp)
         self._rates.relabel([self._counters.get(name, -1) for _, name in counters])
         self._counters = {name: place for place, (_, name) in enumerate(counters)}
+
+
+class CpuTimes(NamedTuple):
+    """What the CPUs did since the last reading; NaN where unknown, and `seconds` at the first.
+
+    Attributes
+    ----------
+    busy, steal
+        Share of all CPUs that was busy, and that the hypervisor gave to others, in [0, 1].
+    nice
+        Share of programs' time that was of low priority, in [0, 1].
+    threads
+        How many threads the kernel counts, hidden ones included.
+    pressure
+        Time for which some task waited for a CPU since boot (PSI), in microseconds.
+    """
+
+    seconds: float
+    cpus: int
+    busy: float
+    steal: float
+    nice: float
+    threads: float
+    pressure: float
+
+
+class CpuReady(NamedTuple):
+    """CPU Ready in percent per CPU, its parts, and notes on where it came from.
+
+    Attributes
+    ----------
+    percent
+        CPU Ready: `normal`, `unseen` and `steal`.
+    normal
+        Waiting of threads at normal priority, without what quotas held back.
+    unseen
+        Waiting of threads too short-lived or hidden, from the pressure total.
+    steal
+        Time for which the hypervisor ran somebody else.
+    throttled, background
+        Waiting that does not count: for quotas, and at low priority. NaN where it cannot be told.
+    """
+
+    percent: float
+    notes: tuple[str, ...]
+    normal: float = math.nan
+    unseen: float = math.nan
+    steal: float = math.nan
+    throttled: float = math.nan
+    background: float = math.nan
+
+    def parts(self) -> dict[str, float]:
+        """Return the parts by name, in percent per CPU."""
+        return {name: getattr(self, name) for name in PART_NAMES}
+
+
+class ReadyReader:
+    """Measure CPU Ready between two readings, thread by thread if `threads` may be read.
+
+    `waiting` is what the last scan of threads saw, `last` what the last reading gave.
+    """
+
+    def __init__(self, files: Files, *, interval_seconds: float, threads: bool = True) -> None:
+        self._files = files
+        self._threads = threads
+        self.scanner = ThreadScanner(files.path("proc"), interval_seconds=interval_seconds)
+        self.sorter = WaitingSorter(files)
+        self.waiting = Waiting()
+        self.last = CpuReady(math.nan, ())
+        self._pressure_total = math.nan
+        self._schedstat_total = math.nan
+        self._schedstat = True
+        self._notes: dict[str, tuple[str, ...]] = {}
+
+    def read(self, times: CpuTimes) -> CpuReady:
+        """Return CPU Ready since the last reading."""
+        self.last = self._read(times)
+        return self.last
+
+    def exclude_thread(self) -> None:
+        """Leave the calling thread out from now on: a probe's waiting is its own doing."""
+        try:
+            # As the machine's own /proc numbers it, which may be that of another PID namespace.
+            number = os.path.basename(os.readlink(self._files.path("proc/thread-self")))
+            self.scanner.excluded |= {int(number)}
+        except (OSError, ValueError):
+            return
+
+    def close(self) -> None:
+        """Let go of the threads' files."""
+        self.scanner.close()
+
+    def _read(self, times: CpuTimes) -> CpuReady:
+        pressure = self._pressure_percent(times)
+        steal = 100.0 * times.steal
+        stolen = steal if steal == steal else 0.0
+        if self._threads:
+            self.waiting = self.scanner.scan(times.threads)
+            if not self.scanner.trouble:
+                return self._from_threads(times, pressure, stolen)
+        why = f"threads {self.scanner.trouble}" if self._threads else "threads not wanted"
+        if self._schedstat:
+            waited = self._schedstat_seconds()
+            if waited is not None:
+                percent = 100.0 * waited / times.seconds / times.cpus
+                notes = self._noted(f"ready from /proc/schedstat: {why}", MIXED_NOTE)
+                return CpuReady(percent + stolen, notes, percent, 0.0, steal)
+            self._schedstat = False
+        state = self._files.trouble.get("proc/pressure/cpu")
+        if state is None:
+            notes = self._noted(f"ready from PSI, a lower bound: {why}, /proc/schedstat absent", MIXED_NOTE)
+            return CpuReady(pressure + stolen, notes, math.nan, pressure, steal)
+        notes = (f"ready unknown: {why}, /proc/schedstat absent, PSI {state}",)
+        return CpuReady(math.nan, notes, steal=steal)
+
+    def _from_threads(self, times: CpuTimes, pressure: float, stolen: float) -> CpuReady:
+        seconds, cpus, nice, stride = times.seconds, times.cpus, times.nice, self.waiting.stride
+        begin = time.thread_time()
+        parts = self.sorter.sort(self.waiting.active, seconds=seconds, cpus=cpus)
+        self.scanner.beside_seconds = time.thread_time() - begin
+        scale = 100.0 / seconds / cpus if seconds > 0.0 else math.nan
+        normal, throttled, background = (scale * part for part in parts[:3])
+        beyond = pressure - (normal + throttled + background) - scale * parts.unanswered
+        beyond = max(0.0, beyond) if beyond == beyond else 0.0
+        unseen = beyond * (1.0 - nice if nice == nice else 1.0)
+        if beyond > NOTE_MARGIN_PERCENT:
+            words = "ready from run_delay and PSI: threads too short-lived to be seen waited as well"
+        elif times.threads - self.waiting.threads > HIDDEN_SLACK + HIDDEN_SHARE * times.threads:
+            words = "ready from run_delay of the threads that we may see, and PSI: others are hidden"
+        elif stride > 1:
+            words = f"ready from one in {stride} threads: reading all costs more than 2 % of a core"
+        else:
+            words = "ready from run_delay of all threads"
+        notes = self._noted(words, PARTS_NOTE if self.sorter.cgroups.told_apart else NO_CGROUPS_NOTE)
+        percent = normal + unseen + stolen
+        return CpuReady(percent, notes, normal, unseen, stolen, throttled, background + beyond - unseen)
+
+    def _noted(self, *notes: str) -> tuple[str, ...]:
+        """Return notes as the same tuple every time, so that a change can be told by `is`."""
+        return self._notes.setdefault(notes[0], notes)
+
+    def _pressure_percent(self, times: CpuTimes) -> float:
+        waited = (times.pressure - self._pressure_total) / 1e6
+        self._pressure_total = times.pressure
+        if not waited >= 0.0 or not times.seconds > 0.0:
+            return math.nan
+        return 100.0 * min(1.0, waited / times.seconds) * (times.busy if times.busy == times.busy else 1.0)
+
+    def _schedstat_seconds(self) -> float | None:
+        data = self._files.read("proc/schedstat")
+        if data is None:
+            return None
+        waited = 0.0
+        for line in data.splitlines():
+            words = line.split()
+            if words and words[0].startswith(b"cpu") and len(words) > 8:
+                waited += float(words[8])
+        increase = (waited - self._schedstat_total) / 1e9
+        self._schedstat_total = waited
+        return increase if increase >= 0.0 else math.nan

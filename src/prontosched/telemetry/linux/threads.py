@@ -1,8 +1,7 @@
-"""Time that the threads of a Linux machine waited for a CPU and used one, as per-thread differences.
+"""Time that the threads of a Linux machine waited for a CPU and used one: how long, whose, and whether it counts.
 
 A sum over threads would fall when threads exit, so each thread is followed by itself. Files of threads stay
 open: that is cheaper, and an open file cannot be mistaken for that of a later thread of the same number.
-Whose waiting counts, and what it means as CPU Ready, is in `ready`.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from prontosched.telemetry.linux.cgroup import Cgroup
-from prontosched.telemetry.linux.files import explain
+from prontosched.telemetry.linux.cgroup import Cgroup, Cgroups, plain_name
+from prontosched.telemetry.linux.files import Files, explain, read_small
 
 # Reading all threads may cost this share of a core; above it only some are read.
 COST_LIMIT = 0.02
@@ -28,10 +27,21 @@ BUSY_LIMIT = 16
 STRIDE_LEAST, STRIDE_LIMIT = 4, 64
 OPEN_FILES_LIMIT = 1024
 SCHEDSTAT_BYTES = 128
+# Priority and cgroup are looked up again this often: soon for threads that matter, else rarely.
+SOON_SECONDS, RARELY_SECONDS = 5.0, 60.0
+MATTERS_SHARE = 0.05
+LOOKUPS_PER_SCAN = 64
+# /proc/PID/task/TID/stat, after the name in brackets.
+NICE_FIELD, POLICY_FIELD = 16, 38
+# Consumers are smoothed over about this time, and the least of them forgotten.
+SMOOTHING_SECONDS = 5.0
+CONSUMERS_LIMIT = 128
+LEAST_CPUS = 0.005
+OTHERS = "others"
 
 
 class Process:
-    """One process: its folder in /proc, its threads, and what `ready` found out about it."""
+    """One process: its folder in /proc, its threads, and what a `WaitingSorter` found out about it."""
 
     __slots__ = ("cgroup", "checked", "folder", "links", "name", "threads")
 
@@ -49,7 +59,7 @@ class Thread:
     """One thread: what it had used and waited when last read, in nanoseconds, and in which scan that was.
 
     `data` is its schedstat as last read: equal bytes mean that it did not run since. `background` tells
-    whether it runs below normal priority, as `ready` found out.
+    whether it runs below normal priority, as a `WaitingSorter` found out.
     """
 
     __slots__ = ("background", "checked", "data", "descriptor", "number", "process", "scan", "used", "waited")
@@ -358,3 +368,166 @@ def _files_to_hold() -> int:
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(OPEN_FILES_LIMIT, soft // 4) if soft > 0 else OPEN_FILES_LIMIT
+
+
+class WaitingParts(NamedTuple):
+    """Waiting since the last scan, in seconds summed over threads.
+
+    `unanswered` is what quotas held back and no thread seen waited: that of threads already gone.
+    """
+
+    normal: float = math.nan
+    throttled: float = math.nan
+    background: float = math.nan
+    unanswered: float = 0.0
+
+
+class Consumer(NamedTuple):
+    """A unit, pod, job, container or process, with the CPUs that it used and waited for.
+
+    `waiting` is at normal priority; `throttled` and `background` are what its quota held back, and what it
+    waited for at low priority.
+    """
+
+    name: str
+    used: float = 0.0
+    waiting: float = 0.0
+    throttled: float = 0.0
+    background: float = 0.0
+
+
+class WaitingSorter:
+    """Sort the waiting of threads by whether it counts, and by whose it is.
+
+    Notes
+    -----
+    Memory: at most 128 consumers and 1,024 cgroups. At most 64 threads and processes are looked up
+    per scan; one that has not had its turn counts as normal.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self.cgroups = Cgroups(files)
+        # Whether threads have the same numbers to us as in this /proc, so that the kernel can be asked by them.
+        self._numbered_alike = _own_number(files) == os.getpid()
+        self._now = 0.0
+        self._consumers: dict[str, list[float]] = {}
+
+    def sort(self, active: list[Active], *, seconds: float, cpus: int) -> WaitingParts:
+        """Return the parts of the waiting that a scan saw."""
+        self.cgroups.advance(seconds, cpus)
+        if not seconds > 0.0:
+            return WaitingParts()
+        self._now += seconds
+        self._look_up(active, seconds, cpus)
+        held = self._held_back(active, cpus)
+        normal = throttled = background = 0.0
+        amounts: dict[str, list[float]] = {}
+        for one in active:
+            process, waited = one.thread.process, one.waited * 1e-9
+            off = min(waited, held.get(id(one), 0.0))
+            rest = one.weight * (waited - off)
+            off *= one.weight
+            throttled += off
+            low = one.thread.background or (process.cgroup is not None and process.cgroup.idle)
+            if low:
+                background += rest
+            else:
+                normal += rest
+            found = amounts.setdefault(process.name or OTHERS, [0.0, 0.0, 0.0, 0.0])
+            found[0] += one.weight * one.used * 1e-9
+            found[3 if low else 1] += rest
+            found[2] += off
+        self._smooth(amounts, seconds)
+        unanswered = sum([cgroup.carried for cgroup in self.cgroups.limited()])
+        return WaitingParts(normal, throttled, background, unanswered)
+
+    @property
+    def consumers(self) -> tuple[Consumer, ...]:
+        """Who uses CPUs and who waits for them, over the last seconds, in no order."""
+        return tuple([Consumer(name, *amounts) for name, amounts in list(self._consumers.items())])
+
+    def _look_up(self, active: list[Active], seconds: float, cpus: int) -> None:
+        """Find out the priority of threads and the cgroup of processes that are new or due."""
+        matters = 1e9 * MATTERS_SHARE * seconds
+        left = LOOKUPS_PER_SCAN
+        for one in sorted(active, key=lambda one: one.waited + one.used, reverse=True):
+            if left <= 0:
+                return
+            thread, process = one.thread, one.thread.process
+            due = self._now - (SOON_SECONDS if one.waited + one.used > matters else RARELY_SECONDS)
+            if process.checked < due:
+                left -= 1
+                process.checked = self._now
+                self._identify(process, seconds, cpus)
+            if one.waited > 0 and thread.checked < due:
+                left -= 1
+                thread.checked = self._now
+                thread.background = self._of_low_priority(thread)
+
+    def _identify(self, process: Process, seconds: float, cpus: int) -> None:
+        process.cgroup = self.cgroups.of_process(process.folder, seconds, cpus)
+        process.name = "" if process.cgroup is None else process.cgroup.name
+        if not process.name:
+            process.name = plain_name(os.fsdecode(read_small(f"{process.folder}/comm") or b"").strip())
+
+    def _of_low_priority(self, thread: Thread) -> bool:
+        try:
+            if self._numbered_alike:
+                nice = os.getpriority(os.PRIO_PROCESS, thread.number)
+                return nice > 0 or os.sched_getscheduler(thread.number) == os.SCHED_IDLE
+            words = (read_small(f"{thread.folder}/stat") or b"").rpartition(b")")[2].split()
+            return int(words[NICE_FIELD]) > 0 or int(words[POLICY_FIELD]) == os.SCHED_IDLE
+        except (OSError, IndexError, ValueError):
+            return False
+
+    def _held_back(self, active: list[Active], cpus: int) -> dict[int, float]:
+        """Return by thread the seconds for which a quota held it back."""
+        limited = self.cgroups.limited()
+        waiting: dict[int, list[Active]] = {id(cgroup): [] for cgroup in limited}
+        held: dict[int, float] = {}
+        for one in active if limited else ():
+            if one.waited > 0 and (found := waiting.get(id(one.thread.process.cgroup))) is not None:
+                found.append(one)
+        for cgroup in limited:
+            held.update(_share_out(cgroup, waiting[id(cgroup)], cpus))
+        return held
+
+    def _smooth(self, amounts: dict[str, list[float]], seconds: float) -> None:
+        gain = min(1.0, seconds / SMOOTHING_SECONDS)
+        kept: dict[str, list[float]] = {}
+        for name in {**self._consumers, **amounts}:
+            before = self._consumers.get(name, (0.0,) * 4)
+            now = amounts.get(name, (0.0,) * 4)
+            smooth = [(1.0 - gain) * b + gain * n / seconds for b, n in zip(before, now, strict=True)]
+            if max(smooth) >= LEAST_CPUS:
+                kept[name] = smooth
+        if len(kept) > CONSUMERS_LIMIT:
+            kept = dict(sorted(kept.items(), key=lambda pair: -sum(pair[1]))[:CONSUMERS_LIMIT])
+        self._consumers = kept
+
+
+def _share_out(cgroup: Cgroup, threads: Iterable[Active], cpus: int) -> dict[int, float]:
+    """Share the time that a quota held a cgroup back out to its threads, each at most what it waited.
+
+    The kernel counts that time once per CPU, however many threads were waiting there. With no more
+    threads than CPUs it is the sum of what they were held back; with more, each had the mean of a CPU.
+    """
+    available = cgroup.throttled + cgroup.carried
+    most = {id(one): (one.weight, min(one.waited * 1e-9, available)) for one in threads}
+    wanted = sum([weight * seconds for weight, seconds in most.values()])
+    if wanted <= 0.0:
+        cgroup.carried = cgroup.throttled
+        return {}
+    largest = max([seconds for _, seconds in most.values()])
+    share = min(1.0, available / min(wanted, cpus * largest))
+    # A wait may be counted one scan after the time that caused it, so what is left is kept for one scan.
+    left = available - share * min(wanted, cpus * largest)
+    cgroup.carried = min(max(0.0, left), cgroup.throttled)
+    return {key: share * seconds for key, (_, seconds) in most.items()}
+
+
+def _own_number(files: Files) -> int:
+    try:
+        return int(os.readlink(files.path("proc/self")))
+    except (OSError, ValueError):
+        return -1
