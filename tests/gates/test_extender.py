@@ -57,7 +57,6 @@ def test_names_come_back_without_those_that_refuse_and_with_the_reason() -> None
     assert answer == {
         "NodeNames": ["n4"],
         "Nodes": None,
-        "FailedNodes": {"n1": "pronto: cpu_user is rising"},
         "FailedAndUnresolvableNodes": {"n1": "pronto: cpu_user is rising"},
         "Error": "",
     }
@@ -69,7 +68,7 @@ def test_whole_nodes_come_back_as_whole_nodes_unchanged() -> None:
 
     assert answer["NodeNames"] is None
     assert answer["Nodes"]["items"] == [n for n in request["Nodes"]["items"] if n["metadata"]["name"] != "n1"]
-    assert list(answer["FailedNodes"]) == ["n1"]
+    assert list(answer["FailedAndUnresolvableNodes"]) == ["n1"]
 
 
 @pytest.mark.parametrize("file", ["filter-names.json", "filter-nodes.json"])
@@ -94,7 +93,7 @@ def test_pod_is_never_left_pending_by_refusals_alone() -> None:
     answer = filter_answer(question, {"n1": "busy", "n4": "busy"})
 
     assert answer["NodeNames"] == ["n4", "n1"]
-    assert answer["FailedNodes"] == answer["FailedAndUnresolvableNodes"] == {}
+    assert answer["FailedAndUnresolvableNodes"] == {}
 
 
 def test_node_nothing_is_known_of_passes_with_a_neutral_score() -> None:
@@ -151,7 +150,7 @@ def test_request_that_no_scheduler_sends_is_refused(body: object, problem: str) 
     "body", [{"Pod": {}}, {"Pod": {}, "Nodes": {"items": None}}, {"Pod": {"spec": None}}]
 )
 def test_question_about_no_node_at_all_is_answered(body: dict[str, Any]) -> None:
-    assert filter_answer(read_request(body), N1_REFUSES)["FailedNodes"] == {}
+    assert filter_answer(read_request(body), N1_REFUSES)["FailedAndUnresolvableNodes"] == {}
 
 
 names = st.lists(st.text(min_size=1, max_size=20), max_size=30, unique=True)
@@ -173,7 +172,7 @@ def test_answer_never_holds_a_name_that_was_not_sent(
     passed = answer["NodeNames"] if not whole else [n["metadata"]["name"] for n in answer["Nodes"]["items"]]
     failed = set() if set(sent) <= refusing else set(sent) & refusing
     assert [*passed] == [name for name in sent if name not in failed]
-    assert set(answer["FailedNodes"]) == set(answer["FailedAndUnresolvableNodes"]) == failed
+    assert set(answer["FailedAndUnresolvableNodes"]) == failed
     assert [
         next(iter(row.values())) for row in priorities(question, [math.nan] * len(question.names))
     ] == sent

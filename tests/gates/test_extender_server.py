@@ -83,7 +83,7 @@ def test_recorded_request_is_answered_with_status_200_without_the_busy_node() ->
         status, answer = await ask(url + "/filter", NAMES)
 
         assert (status, answer["NodeNames"]) == (200, ["n4"])
-        assert answer["FailedNodes"] == {"n1": "pronto: cpu_user is rising"}
+        assert answer["FailedAndUnresolvableNodes"] == {"n1": "pronto: cpu_user is rising"}
 
     with_extender({"n1": busy()}, check)
 
@@ -234,21 +234,24 @@ class Agent:
         return web.json_response({"valid_until": time.time() + 10.0, **self.answer}, status=self.status)
 
 
-def polled(agent: Agent, check: Callable[[PolledDecisions, aiohttp.ClientSession], Awaitable[None]]) -> None:
+def polled(agent: Agent, check: Callable[[PolledDecisions], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with serving(agent.application) as url, aiohttp.ClientSession() as session:
+        async with serving(agent.application) as url:
             gone = f"http://127.0.0.1:{free_port()}"
             decisions = PolledDecisions(
                 Addresses(table={"n1": url, "n2": gone}), timeout_seconds=1.0, token="secret-" * 3
             )
-            await check(decisions, session)
+            try:
+                await check(decisions)
+            finally:
+                decisions.close()
 
     asyncio.run(run())
 
 
 def test_agents_decision_becomes_the_nodes_verdict() -> None:
-    async def check(decisions: PolledDecisions, session: aiohttp.ClientSession) -> None:
-        await decisions.poll(session, ["n1", "n2"])
+    async def check(decisions: PolledDecisions) -> None:
+        await decisions.poll(["n1", "n2"])
         verdict = decisions.verdicts().get("n1")
 
         assert verdict is not None
@@ -274,13 +277,14 @@ def test_agents_are_told_that_they_are_obeyed_only_by_an_extender_that_filters(
     agent = Agent(accept=False)
 
     async def run() -> None:
-        async with serving(agent.application) as url, aiohttp.ClientSession() as session:
+        async with serving(agent.application) as url:
             given = command.make_context("extender", [*options, "--agents", url, "--no-wake"]).params
             for name in ("listen", "token_file", "tls_cert", "tls_key"):
                 del given[name]
             decisions = build(**given)[0].ledger.decisions
             assert isinstance(decisions, PolledDecisions)
-            await decisions.poll(session, ["n1"])
+            await decisions.poll(["n1"])
+            decisions.close()
 
     asyncio.run(run())
 
@@ -291,9 +295,9 @@ def test_agent_that_does_not_know_the_parameter_is_asked_without_it() -> None:
     agent = Agent(accept=False)
     agent.knows_enforcing = False
 
-    async def check(decisions: PolledDecisions, session: aiohttp.ClientSession) -> None:
+    async def check(decisions: PolledDecisions) -> None:
         decisions.enforcing = True
-        await decisions.poll(session, ["n1"])
+        await decisions.poll(["n1"])
 
         assert agent.queries == ["enforcing=true", ""]
         assert decisions.verdicts().get("n1") is not None
@@ -305,11 +309,11 @@ def test_agent_that_does_not_know_the_parameter_is_asked_without_it() -> None:
 def test_broken_answer_leaves_the_last_verdict_to_expire(fault: dict[str, Any]) -> None:
     agent = Agent(accept=False)
 
-    async def check(decisions: PolledDecisions, session: aiohttp.ClientSession) -> None:
-        await decisions.poll(session, ["n1"])
+    async def check(decisions: PolledDecisions) -> None:
+        await decisions.poll(["n1"])
         before = decisions.verdicts().get("n1")
         agent.answer |= fault
-        await decisions.poll(session, ["n1"])
+        await decisions.poll(["n1"])
 
         assert decisions.verdicts().get("n1") is before
         assert "n1" in decisions.silent
@@ -317,12 +321,49 @@ def test_broken_answer_leaves_the_last_verdict_to_expire(fault: dict[str, Any]) 
     polled(agent, check)
 
 
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"", "did not answer as an agent does"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "did not answer as an agent does"),
+        (b"hello\r\nContent-Length: 2\r\n\r\n{}", "did not answer as an agent does"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", "did not answer as an agent does"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 999999\r\n\r\n", "at most 65536 bytes"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n", "agent answered 302"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "limit"),
+    ],
+)
+def test_whatever_answers_in_an_agents_place_is_silence_until_an_agent_does(raw: bytes, said: str) -> None:
+    answers = [raw]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        decision = json.dumps({"accept": True, "probability": 0.1, "valid_until": time.time() + 10}).encode()
+        good = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(decision) + decision
+        writer.write(answers.pop() if answers else good)
+        writer.close()
+
+    async def run() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            decisions = PolledDecisions(Addresses(table={"n1": f"http://127.0.0.1:{port}"}))
+            await decisions.poll(["n1"])
+            assert said in decisions.silent["n1"]
+            for _ in range(3):  # on a new connection each time: this agent keeps none
+                await decisions.poll(["n1"])
+                await until(lambda: decisions._connections["n1"]._streams[0].at_eof())
+                assert not decisions.silent
+            decisions.close()
+
+    asyncio.run(run())
+
+
 def test_agent_that_fails_is_not_read_as_accepting() -> None:
     agent = Agent(accept=True)
     agent.status = 500
 
-    async def check(decisions: PolledDecisions, session: aiohttp.ClientSession) -> None:
-        await decisions.poll(session, ["n1"])
+    async def check(decisions: PolledDecisions) -> None:
+        await decisions.poll(["n1"])
 
         assert decisions.verdicts().get("n1") is None
 
@@ -332,7 +373,7 @@ def test_agent_that_fails_is_not_read_as_accepting() -> None:
 def test_polling_goes_on_and_forgets_nodes_that_are_gone() -> None:
     agent, watched = Agent(accept=False), ["n1"]
 
-    async def check(decisions: PolledDecisions, session: aiohttp.ClientSession) -> None:
+    async def check(decisions: PolledDecisions) -> None:
         decisions.interval_seconds = 0.05
         task = asyncio.create_task(decisions.run(lambda: watched))
         await until(lambda: agent.asked >= 3)
@@ -378,13 +419,13 @@ def test_real_agent_is_heard_over_tls_by_the_name_in_its_certificate(tmp_path: P
             ca_file=tmp_path / "ca.crt",
             server_name=server_name,
         )
-        async with aiohttp.ClientSession(headers=decisions._headers) as session:
-            end = time.monotonic() + 20.0
-            while decisions.verdicts().get("n1") is None and time.monotonic() < end:
-                await decisions.poll(session, ["n1"])
-                if "CERTIFICATE_VERIFY_FAILED" in decisions.silent.get("n1", "").upper().replace(" ", "_"):
-                    break
-                await asyncio.sleep(0.1)
+        end = time.monotonic() + 20.0
+        while decisions.verdicts().get("n1") is None and time.monotonic() < end:
+            await decisions.poll(["n1"])
+            if "CERTIFICATE_VERIFY_FAILED" in decisions.silent.get("n1", "").upper().replace(" ", "_"):
+                break
+            await asyncio.sleep(0.1)
+        decisions.close()
         return decisions
 
     try:

@@ -101,7 +101,9 @@ def command(
     from aiohttp import web
 
     from prontosched.agent.http.auth import guard
+    from prontosched.agent.http.connections import raise_descriptors
 
+    raise_descriptors()  # a connection to each agent is kept
     access = _access(listen, token_file, tls_cert, tls_key)
     server, writer = build(**options)
     mode = "enforce" if options["enforce"] else "shadow"

@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +27,7 @@ from aiohttp.typedefs import Handler
 from prontosched.errors import IntegrationError
 from prontosched.gates.gate import Observed, Verdict
 from prontosched.gates.kubernetes import KEY, RefusalChange, cpu_quantity
-from prontosched.gates.policy import NodeReport, Rules, VetoPolicy, closed_nodes
+from prontosched.gates.policy import Rules, VetoPolicy, closed_nodes
 from prontosched.gates.preference import CONTENDED, Candidate, Placements, best_first, crowded_chance
 from prontosched.subspace import Array
 
@@ -42,6 +43,7 @@ MOST_CPUS = 10_000.0
 # A node whose size is not known is taken to have so many CPUs.
 USUAL_NODE_CPUS = 8.0
 FORGET_SECONDS = 3600.0
+NOTE_SECONDS = 60.0
 BODY_LIMIT = 64 * 1024 * 1024
 SETTLE_SECONDS = 0.5
 
@@ -109,7 +111,7 @@ def read_request(body: object) -> ExtenderRequest:
 
 
 def _names(names: object) -> tuple[str, ...]:
-    if not isinstance(names, list) or len(names) > MOST_NODES or not all(isinstance(n, str) for n in names):
+    if not isinstance(names, list) or len(names) > MOST_NODES or not {str}.issuperset(map(type, names)):
         raise IntegrationError(
             f"NodeNames must be a list of at most {MOST_NODES} names, got {str(names)[:80]}"
         )
@@ -127,7 +129,7 @@ def filter_answer(request: ExtenderRequest, refusals: Mapping[str, str]) -> dict
 
     Where every node that could take the pod refuses, none does: a pod is never kept
     waiting by us alone. Refusals are said to be unresolvable, so that no pod is evicted
-    from a node for a passing burst; schedulers before 1.21 read the other map.
+    from a node for a passing burst.
     """
     failed: dict[str, str] = {}
     if refusals and not request.tolerant:
@@ -142,7 +144,6 @@ def filter_answer(request: ExtenderRequest, refusals: Mapping[str, str]) -> dict
     return {
         "NodeNames": names,
         "Nodes": nodes,
-        "FailedNodes": failed,
         "FailedAndUnresolvableNodes": failed,
         "Error": "",
     }
@@ -195,6 +196,9 @@ class Ledger:
         self._known: dict[str, VetoPolicy] = {}
         self._cpus: dict[str, float] = {}
         self._seen_at: dict[str, float] = {}
+        # Nodes noted since a time, which need not be noted again for a while.
+        self._noted: set[str] = set()
+        self._noted_at = -math.inf
         # Replaced whole, never changed: another thread reads it.
         self._refusals: Mapping[str, Verdict] = {}
 
@@ -205,12 +209,17 @@ class Ledger:
 
     def see(self, names: Sequence[str], now: float) -> None:
         """Take note of nodes that are in service."""
-        for name in set(names).difference(self._known):
+        if not 0.0 <= now - self._noted_at < NOTE_SECONDS:
+            self._noted, self._noted_at = set(), now
+        before = len(self._noted)
+        self._noted.update(names)
+        if len(self._noted) == before:  # as in most questions
+            return
+        for name in self._noted.difference(self._known):
             if len(self._known) < MOST_NODES:
                 self._known[name] = VetoPolicy(self.rules)
-        if len(self._known) >= MOST_NODES:
-            names = [name for name in names if name in self._known]
-        self._seen_at.update(dict.fromkeys(names, now))
+        self._noted.intersection_update(self._known)
+        self._seen_at.update(dict.fromkeys(self._noted, now))
 
     def size(self, node: str, cpus: float) -> None:
         """Take note of how many CPUs a node has."""
@@ -236,7 +245,7 @@ class Ledger:
         score = np.array(
             [one.score if one is not None and now < one.valid_until else math.nan for one in found]
         )
-        cpus = np.array([self._cpus.get(node, USUAL_NODE_CPUS) for node in nodes])
+        cpus = np.fromiter(map(self._cpus.get, nodes, repeat(USUAL_NODE_CPUS)), float, len(nodes))
         return crowded_chance(score, self.placements.on(nodes, now), cpus)
 
     def best(self, now: float) -> list[Candidate]:
@@ -266,11 +275,7 @@ class Ledger:
         wanted = {
             name: one for name in asked if (one := self._wanted(name, held.get(name), newest.get(name), now))
         }
-        reports = {
-            name: NodeReport(name in wanted, one.score, name in held)
-            for name, one in newest.items()
-            if wanted
-        }
+        reports = {name: (name in wanted, one.score, name in held) for name, one in newest.items() if wanted}
         granted = closed_nodes(reports, nodes=len(self._known), share=self.rules.max_refusing)
         self._refusals = {name: one for name, one in wanted.items() if name in granted}
         for name, one in self._refusals.items():
@@ -355,7 +360,7 @@ class Extender:
         asked, now = await self._asked(request, "filter")
         refusals = self.ledger.refusals(now) if self._enforce else {}
         answer = filter_answer(asked, {name: one.reason for name, one in refusals.items()})
-        self.counts["refused"] += len(answer["FailedNodes"])
+        self.counts["refused"] += len(answer["FailedAndUnresolvableNodes"])
         return web.json_response(answer)
 
     async def _prioritize(self, request: web.Request) -> web.Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -148,7 +149,7 @@ class Placements:
         """Return the CPUs sent to each of the nodes that telemetry may not show yet."""
         if now - self._latest > LONGEST_SECONDS:
             return np.zeros(len(nodes))
-        found = np.array([self._then.get(node, 0.0) for node in nodes])
+        found = np.fromiter(map(self._then.get, nodes, repeat(0.0)), float, len(nodes))
         return np.maximum(found * _left(self._origin, max(now, self._latest)), 0.0)
 
     def _advance(self, now: float) -> None:
