@@ -20,11 +20,12 @@ import pytest
 from prontosched.agent.followers import ChangeLog
 from prontosched.agent.http.auth import Access
 from prontosched.agent.http.server import summary
-from prontosched.cli.live import Screen, fitting
+from prontosched.cli.live import Screen, StatusLine, fitting
 from tests.agent.machine import Clock, Machine, make_agent, sample
 from tests.agent.test_api import asking
 from tests.agent.test_health import ticked
 from tests.agent.test_loop import run
+from tests.agent.test_offenders import Busy, watched
 from tests.agent.test_process import address, ask, wait_for
 
 STATUS = re.compile(
@@ -132,7 +133,6 @@ def test_on_a_terminal_one_line_moves_and_changes_of_mind_are_printed_with_their
     changes = re.findall(r"\d\d:\d\d:\d\d \S+: (\w+) -> (\w+): (.+?)\r\n", plain)
 
     assert len({line for line in lines}) >= 20
-    assert any("by " in line for line in lines)
     assert all(re.search(r"http://127\.0\.0\.1:\d+/$", line.rstrip("\r\n")) for line in lines)
     assert not any("\n" in line.rstrip("\r\n") for line in lines if "decisions for" not in line)
     assert ("accepting", "refusing") in {(before, after) for before, after, _ in changes}
@@ -236,7 +236,7 @@ def test_names_that_a_terminal_would_obey_are_shown_as_text():
     with os.fdopen(slave, "w") as stream:
         screen = Screen(stream)
         screen.write("n1\x1b[2J: refusing\n")
-        screen.show(["refusing 1s", "by evil\x07"])
+        screen.show(["refusing 1s", "waiting: evil\x07"])
         shown = ""
         while "evil" not in shown:
             shown += os.read(master, 4096).decode()
@@ -244,8 +244,20 @@ def test_names_that_a_terminal_would_obey_are_shown_as_text():
     os.close(master)
 
     assert "n1?[2J: refusing" in shown
-    assert "by evil?" in shown
+    assert "waiting: evil?" in shown
     assert "\x1b[2J" not in shown
+
+
+def test_the_status_line_says_who_waits():
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
+    with os.fdopen(slave, "w") as stream:
+        StatusLine(Screen(stream)).follow(watched(Busy()))
+        shown = os.read(master, 4096).decode()
+    os.close(master)
+
+    assert "3.1 CPUs waiting: postgres.service 1.9, build-7 1.2" in shown
+    assert "backup.service" not in shown
 
 
 def test_a_narrow_terminal_keeps_state_and_address():
@@ -253,13 +265,13 @@ def test_a_narrow_terminal_keeps_state_and_address():
         "refusing 3s",
         "CPU Ready 9.0 %",
         "p 0.90",
-        "by load_1, forks",
+        "2.1 CPUs waiting: make 2.1",
         "refused 2 % of 10m",
         "http://h:1/",
     ]
 
     assert fitting(parts, 200) == parts
-    assert fitting(parts, 75) == [*parts[:3], *parts[4:]]
+    assert fitting(parts, 80) == [*parts[:3], *parts[4:]]
     assert fitting(parts, 50) == [*parts[:3], parts[-1]]
 
 

@@ -282,11 +282,6 @@ def explanation(agent: Agent, node: str | None = None) -> dict[str, Any]:
     return explained
 
 
-def drivers_now(node: LiveNode, most: int = 2) -> list[str]:
-    """Return the metrics that set a node's present apart, the strongest first."""
-    return [part.metric for part in _all_drivers(node, node.evidence)[:most]]
-
-
 def _last_rejection(node: LiveNode) -> dict[str, Any] | None:
     """Return a node's last rejection and what stood out while it lasted, or None."""
     last = node.rejection

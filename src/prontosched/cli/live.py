@@ -19,7 +19,7 @@ from prontosched.agent.followers import ChangeLog
 from prontosched.agent.http.server import run, summary
 from prontosched.agent.logs import log_to_stderr
 from prontosched.agent.loop import Agent
-from prontosched.agent.views import drivers_now, status
+from prontosched.agent.views import status
 from prontosched.cli.options import COLOURS, lasting, settings_of
 from prontosched.dashboard.app import routes
 
@@ -185,16 +185,16 @@ class StatusLine:
             parts.append(f"CPU Ready {answer.cpu_ready_percent:.1f} %")
         if answer.probability == answer.probability:
             parts.append(f"p {answer.probability:.2f}")
-        drivers = drivers_now(agent.nodes[names[0]])
-        return [*parts, f"by {', '.join(drivers)}" if drivers else "", refused, self.url]
+        waiting, _, _ = answer.offenders.partition(";")
+        return [*parts, waiting, refused, self.url]
 
 
 def fitting(parts: list[str], width: int) -> list[str]:
-    """Return the parts that fit: what drives it gives way first, then what was refused, then the address.
+    """Return the parts that fit: who waits gives way first, then what was refused, then the address.
 
     Examples
     --------
-    >>> fitting(["refusing 3 s", "by load, forks", "refused 2 % of 1 min", "http://x/"], 46)
+    >>> fitting(["refusing 3 s", "2.1 CPUs waiting: make 2.1", "refused 2 % of 1 min", "http://x/"], 46)
     ['refusing 3 s', 'refused 2 % of 1 min', 'http://x/']
     """
     kept = [part for part in parts if part]
