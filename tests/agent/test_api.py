@@ -8,16 +8,31 @@ import numpy as np
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
+from yarl import URL
 
 from prontosched.agent.answer import Silence
 from prontosched.agent.http.api import MAX_BODY_BYTES, build_app
 from prontosched.agent.http.auth import Access
+from prontosched.agent.http.connections import BoundedSite, Connections
 from prontosched.agent.store.state import Disk
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS, Machine, make_agent
 
 TOKEN = "0123456789abcdef"
 SHOWN = {"Authorization": f"Bearer {TOKEN}"}
+
+
+class AgentServer(TestServer):
+    """A server of aiohttp's test client with the connections of the agent's own."""
+
+    async def start_server(self, loop=None, **given):
+        loop = asyncio.get_running_loop()
+        self.runner = await self._make_runner(handler_cancellation=True, **given)
+        await self.runner.setup()
+        site = BoundedSite(self.runner, Connections(), lambda make: loop.create_server(make, self.host, 0))
+        await site.start()
+        self.port = self.runner.addresses[0][1]
+        self._root = URL(f"http://{self.host}:{self.port}")
 
 
 def asking(ask, *, machine=None, ticks=30, access=None, extra=(), seconds=30.0, **given):
@@ -31,7 +46,7 @@ def asking(ask, *, machine=None, ticks=30, access=None, extra=(), seconds=30.0, 
             await agent.pace.wait()
             await agent.tick()
         try:
-            async with TestClient(TestServer(build_app(agent, access, extra)), headers=headers) as client:
+            async with TestClient(AgentServer(build_app(agent, access, extra)), headers=headers) as client:
                 client.agent = agent
                 return await asyncio.wait_for(ask(client), seconds)
         finally:

@@ -56,6 +56,18 @@ def test_an_odd_request_is_refused_and_is_no_fault(headers, body, status):
     assert asking(ask_oddly) == (status, {})
 
 
+@pytest.mark.parametrize("path", ["/v1/decision", "/nowhere"])
+def test_an_expectation_beyond_utf8_is_refused(path):
+    async def expect(client):
+        reader, writer = await asyncio.open_connection(client.host, client.port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nExpect: ".encode() + b"\xff\r\n\r\n")
+        line = await reader.readline()
+        writer.close()
+        return line.split()[1], dict(client.agent.faults)
+
+    assert asking(expect) == (b"417", {})
+
+
 def test_a_body_that_never_comes_is_not_waited_for(monkeypatch):
     monkeypatch.setattr("prontosched.agent.http.api.BODY_SECONDS", 0.1)
 

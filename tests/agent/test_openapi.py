@@ -15,6 +15,7 @@ from aiohttp import web
 from prontosched.agent.http import api as requests
 from prontosched.agent.http.api import build_app, description
 from prontosched.agent.http.auth import Access
+from prontosched.agent.http.connections import BoundedSite, Connections
 from prontosched.agent.store.decision_log import HISTORY_FIELDS
 from prontosched.agent.store.state import Disk
 from tests.agent.machine import Machine, make_agent
@@ -31,7 +32,8 @@ def url(tmp_path):
         agent = make_agent(Machine(), interval=0.05, disk=Disk(tmp_path, "machine"))
         runner = web.AppRunner(build_app(agent, Access(token=TOKEN)), access_log=None)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        listen = asyncio.get_running_loop().create_server
+        await BoundedSite(runner, Connections(), lambda make: listen(make, "127.0.0.1", 0)).start()
         ended = asyncio.Event()
         loop = asyncio.create_task(agent.run(ended))
         found.append(f"http://127.0.0.1:{runner.addresses[0][1]}")

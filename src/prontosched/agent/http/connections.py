@@ -105,6 +105,20 @@ class Connection(web.RequestHandler):
         self._connections.remove(self)
         super().connection_lost(exc)
 
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Refuse an `Expect` that is not UTF-8; aiohttp fails on it, since its refusal repeats the header."""
+        if not isinstance(exc, UnicodeEncodeError):
+            return super().handle_error(request, status, exc, message)
+        refusal = web.Response(status=417, text="Expect must be UTF-8")
+        refusal.force_close()
+        return refusal
+
     def drop(self) -> None:
         """Close at once, whatever waits to be sent."""
         transport = self.transport
