@@ -24,6 +24,8 @@ MAGIC = b"PRON"
 MAX_BYTES = 64 * 1024 * 1024
 MAX_HEADER_BYTES = 4 * 1024 * 1024
 MAX_DIMENSIONS = 4
+# Of an array without numbers, whose lengths cost nothing here and may cost much where it is used.
+MAX_EMPTY_LENGTH = 1 << 20
 DTYPES = frozenset(
     {"float64", "float32", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint8", "bool"}
 )
@@ -136,8 +138,9 @@ def _array(data: bytes, start: int, name: Any, dtype: Any, shape: Any) -> tuple[
         raise StateError(
             f"array {name!r} must be of a known type and shape, got {dtype!r} {shape!r}: discard it"
         )
-    if not all(isinstance(n, int) and 0 <= n <= MAX_BYTES for n in shape):
-        raise StateError(f"array {name!r} must have lengths from 0, got {shape!r}: discard it")
+    longest = MAX_EMPTY_LENGTH if 0 in shape else MAX_BYTES
+    if not all(isinstance(n, int) and 0 <= n <= longest for n in shape):
+        raise StateError(f"array {name!r} must have lengths from 0 to {longest}, got {shape!r}: discard it")
     count, little = math.prod(shape), _LITTLE[dtype]
     end = start + count * little.itemsize
     if end > len(data) - _CHECK_BYTES:

@@ -37,9 +37,20 @@ NEGLIGIBLE = 1e-12
 GRAM_TRUST = 1e-4
 # Squares of larger values overflow once a few are added up.
 LARGEST = 1e150
+# Of one table of a node: what is larger is a mistake, or saved state that was tampered with.
+MOST_ROWS, MOST_NUMBERS = 100_000, 1 << 25
 
 
 _put = object.__setattr__
+
+
+def room(rows: int, columns: int) -> Array:
+    """Return a table of zeros; refuse one that no node needs before it takes any memory."""
+    if not (0 <= rows <= MOST_ROWS and 0 <= rows * columns <= MOST_NUMBERS):
+        raise ValueError(
+            f"a node must hold tables of at most {MOST_ROWS} rows and {MOST_NUMBERS} numbers, got {rows} x {columns}"
+        )
+    return np.zeros((rows, columns))
 
 
 @dataclass(init=False, frozen=True, slots=True, eq=False)

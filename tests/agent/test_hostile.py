@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
 import socket
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -19,11 +22,12 @@ import pytest
 
 from prontosched.agent.store import default_folder, make_private
 from prontosched.agent.store.decision_log import DecisionLog, DecisionRow
-from prontosched.agent.store.state import MOST_READS, Disk, StateFiles, read_state
+from prontosched.agent.store.state import MOST_READS, Disk, StateFiles, read_state, restore
 from prontosched.errors import IntegrationError, StateError
 from prontosched.gates.gate import Observed, Rank, read_decision
 from prontosched.pipeline.node import Node
 from prontosched.pipeline.presets import make_node
+from tests.agent.machine import Machine, make_agent
 from tests.agent.test_api import SHOWN, TOKEN, asking
 from tests.agent.test_process import address, ask, listen, wait_for
 from tests.requirements import require_root
@@ -164,6 +168,84 @@ def test_a_clock_ten_years_ahead_deletes_nothing(tmp_path):
 
     assert sum(p["timesteps"] for p in log.history("n1", 1.7e9, 1.7e9 + 1000, 10)) == 80
     log.close()
+
+
+HUGE = 60_000_000
+SETTINGS = "embedding_settings"
+SIZES = {
+    "a block of one metric": {SETTINGS: {"block_size": HUGE}, "embedding.features": 1},
+    "spare directions of one metric": {SETTINGS: {"spare": HUGE}, "embedding.features": 1},
+    "a block of no metric": {"scaling_settings": [600.0, 8.0, HUGE], "scaling.mean": (0,)},
+    "a lag of no direction": {
+        "lag": HUGE,
+        "detector.windows": (0, HUGE),
+        "detector.spiked": (HUGE, 0),
+        "detector.held": 0,
+        "detector.sums": (2, 0),
+    },
+    "directions without a lag": {"detector.windows": (HUGE, 0)},
+    "metrics of no vector": {"embedding.features": HUGE, "embedding.slab": (0, HUGE)},
+}
+RESTORE = """
+import json, os, resource, sys
+import numpy as np
+from prontosched import codec
+from prontosched.errors import StateError
+from prontosched.pipeline.node import STATE_KIND, STATE_VERSION, Node
+from prontosched.pipeline.presets import make_node
+
+def vector(i):
+    return np.sin(np.arange(4) + 0.7 * i) + 2.0
+
+node = make_node("paper")
+for i in range(60):
+    node.step(vector(i))
+good = codec.decode(node.to_bytes(), kind=STATE_KIND, version=STATE_VERSION)
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+peaks = {}
+for name, sizes in {"nothing": {}, **json.loads(sys.argv[1])}.items():
+    fields = dict(good)
+    for key, value in sizes.items():
+        held = good[key]
+        shaped = isinstance(held, np.ndarray)
+        fields[key] = np.zeros(value) if shaped else {**held, **value} if isinstance(held, dict) else value
+    data = codec.encode(STATE_KIND, STATE_VERSION, fields)
+    child = os.fork()
+    if not child:
+        try:
+            node = Node.from_bytes(data)
+            for i in range(60, 63):
+                node.step(vector(i))
+        except (StateError, ValueError):
+            pass
+        finally:
+            os._exit(0)
+    peaks[name] = os.wait4(child, 0)[2].ru_maxrss / 1024
+print(json.dumps(peaks))
+"""
+
+
+def test_sizes_that_saved_state_only_claims_take_no_memory():
+    given = {"OPENBLAS_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
+    program = [sys.executable, "-c", RESTORE, json.dumps(SIZES)]
+    ran = subprocess.run(program, capture_output=True, text=True, check=True, timeout=300, env=given)
+
+    peaks = json.loads(ran.stdout)
+    assert peaks.keys() == {"nothing", *SIZES}
+    assert max(peaks.values()) < peaks["nothing"] + 64.0, peaks
+
+
+def test_a_file_of_several_nodes_with_any_values_is_no_fault(tmp_path):
+    files = StateFiles(tmp_path, "machine")
+    several = {"form": "several", "names": ["n1", 7], "absent": ["x", -1.0], "9" * 5000 + "/form": "one"}
+    files.save(0, {**several, "saved_at": "now"})
+    files.save(1, {**several, "names": 3, "absent": None, "saved_at": 10**400})
+    files.close()
+    nodes, disk = make_agent(Machine()).nodes, Disk(tmp_path, "machine")
+    restore(nodes, disk)
+    asyncio.run(disk.close(None, 0.0))
+
+    assert nodes.message.endswith("warm, 0 nodes")
 
 
 def test_a_deleted_folder_is_made_again_and_held(tmp_path):

@@ -21,7 +21,7 @@ from prontosched.pipeline.embedding import (
     other_metrics,
     rows_of,
 )
-from prontosched.subspace import LARGEST, Array, Subspace, align_signs, leading, leading_exactly
+from prontosched.subspace import LARGEST, Array, Subspace, align_signs, leading, leading_exactly, room
 
 Growth = Literal["spare", "canonical", "authors"]
 Nodes = NDArray[np.intp]
@@ -173,7 +173,7 @@ class FPCAEdge:
             raise ValueError(other_metrics(self._slab.shape[1], y.shape))
         # A rank that adapts may grow to the block size.
         most = self._spare + (self.rank if self.energy_bounds is None else self.block_size + 2)
-        self._slab = np.zeros((most + self.block_size, y.shape[0]))
+        self._slab = room(most + self.block_size, y.shape[0])
         self._slots = list(self._slab)
         self._stale = np.zeros(most)
         self._slab[self._held] = y

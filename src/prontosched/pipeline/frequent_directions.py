@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from prontosched.pipeline.embedding import VectorEmbedding, check_rank
-from prontosched.subspace import Array, Subspace, leading_exactly
+from prontosched.subspace import Array, Subspace, leading_exactly, room
 
 # Distance between squares, over the largest, from which directions of a Gram matrix are good to ten digits.
 GRAM_CLEAR = 1e-5
@@ -82,7 +82,7 @@ class FrequentDirections(VectorEmbedding):
         """Take in one telemetry vector of shape `(d,)`."""
         y = self._vector(y)
         if not self._rows.size:
-            self._rows = np.zeros((2 * self.rank, y.shape[0]))
+            self._rows = room(2 * self.rank, y.shape[0])
         if self._used >= len(self._rows) - self.authors:
             self._squeeze()
         self._rows[self._used] = y

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.subspace import Array, Subspace, align_signs
+from prontosched.subspace import MOST_ROWS, Array, Subspace, align_signs, room
 
 # Deviations below these, absolute and relative to the mean, are rounding error.
 FLOOR = 1e-9
@@ -94,7 +94,7 @@ class Projector:
         try:
             self._slots[at][...] = y
         except IndexError:
-            self._remember(np.zeros((self.lag, y.shape[0])))
+            self._remember(room(self.lag, y.shape[0]))
             self._slots[0][...] = y
         self._next = at + 1 if at + 1 < self.lag else 0
         if self._held < self.lag:
@@ -184,8 +184,8 @@ class SpikeDetector:
     def __init__(
         self, lag: int = 10, threshold: float = 3.5, influence: float = 0.5, *, floor: float = FLOOR
     ) -> None:
-        if lag < 2:
-            raise ValueError(f"lag must be at least 2 values, got {lag}")
+        if not 2 <= lag <= MOST_ROWS:
+            raise ValueError(f"lag must be from 2 to {MOST_ROWS} values, got {lag}")
         if not threshold > 0:
             raise ValueError(f"threshold must be positive, got {threshold}")
         if not 0.0 <= influence <= 1.0:
@@ -233,9 +233,10 @@ class SpikeDetector:
         if self._held == self.lag:
             self._measure()
         else:
-            missing = [0.0] * (self.lag - self._held)
-            for values in self._windows:
-                values.extend(missing)
+            for values, missing in zip(
+                self._windows, room(len(self._windows), self.lag - self._held), strict=True
+            ):
+                values.extend(missing.tolist())
 
     def _dampen(self) -> None:
         """Dampen the values that spiked; the first calm one stands in for a predecessor that has left."""
@@ -306,7 +307,7 @@ class SpikeDetector:
 
     def _fill(self, projections: list[float]) -> None:
         if len(projections) != len(self._windows):
-            self._windows = [[0.0] * self.lag for _ in projections]
+            self._windows = room(len(projections), self.lag).tolist()
             self._held = self._next = 0
             self._spiked.clear()
         for value, values in zip(projections, self._windows, strict=True):
@@ -337,13 +338,17 @@ class SpikeDetector:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
-        self._windows = state["windows"].tolist()
+        windows = state["windows"]
+        empty = room(len(windows), self.lag)
+        # States saved before there were such slots have none.
+        spiked = state.get("spiked", empty.T)
+        if windows.shape != empty.shape or spiked.shape != empty.T.shape:
+            raise ValueError(f"windows of a lag of {self.lag} must have that length, got {windows.shape}")
+        self._windows = windows.tolist()
         self._means, self._squares = state["sums"].tolist()
         self._held = int(state["held"])
         self._next = int(state["next"])
         self._rounds = int(state["rounds"])
-        # States saved before there were such slots have none.
-        spiked = state.get("spiked", ())
         self._spiked = {at: [int(spike) for spike in found] for at, found in enumerate(spiked) if any(found)}
 
 

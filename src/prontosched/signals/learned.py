@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidence, one_line
+from prontosched.errors import StateError
 from prontosched.signals.arithmetic import Many, One, Operations
 from prontosched.signals.heads import DIRECTIONS, FARTHEST
 from prontosched.signals.inputs import OFFSET
@@ -196,7 +197,10 @@ class LearnedSignal(_LearnedForm):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
-        self._grow(int(state["features"]))
+        features = int(state["features"])
+        if np.shape(state["vectors"])[1:] != (features,):
+            raise StateError(f"saved vectors must have {features} metrics, got {np.shape(state['vectors'])}")
+        self._grow(features)
         self.learner.restore(state)
 
     def share(self) -> dict[str, Array]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prontosched.subspace import Array
+from prontosched.subspace import Array, room
 
 # Larger than any honest measurement; beyond it a value counts as unknown.
 IMPLAUSIBLE = 1e18
@@ -167,7 +167,7 @@ class Scaling:
         self.variance = np.zeros(features)
         self.seen = np.zeros(features)
         self.unknown = np.zeros(features, np.int64)
-        self._block = np.zeros((self.block_size, features))
+        self._block = room(self.block_size, features)
         self._slots = list(self._block)
         self._bound()
 

@@ -103,7 +103,7 @@ class StateFiles:
                 LOG.warning("%s", message)
         self._set_aside_crowd()
         found = [fields for fields in found if fields.get("form") in ("one", "several")]
-        found.sort(key=lambda fields: float(fields.get("saved_at", 0.0)))
+        found.sort(key=_saved_at)
         return found, f"continuing from {self.path}" if found else message
 
     def save(self, number: int, fields: Mapping[str, Any]) -> None:
@@ -170,6 +170,11 @@ def sweep(path: Path) -> None:
     """Remove what killed agents left half-written beside `path`; call with the lock held."""
     for scrap in path.parent.glob(f".{path.name}.*"):
         scrap.unlink(missing_ok=True)
+
+
+def _saved_at(fields: Mapping[str, Any]) -> float:
+    found = fields.get("saved_at")
+    return found if isinstance(found, float) else 0.0
 
 
 def _beside(path: Path, suffix: str) -> Path:
@@ -391,11 +396,15 @@ def _members(fields: dict[str, Any], name: str) -> list[tuple[str, dict[str, Any
     """Return the nodes in one file: name, state, and for how long it had sent nothing."""
     if fields.get("form") != "several":
         return [(str(fields.get("name", name)), fields, 0.0)]
-    names = [str(one) for one in fields.get("names", ())]
-    parts: list[dict[str, Any]] = [{} for _ in names]
+    names, absent = (
+        found if isinstance(found := fields.get(key), list) else [] for key in ("names", "absent")
+    )
+    parts: dict[str, dict[str, Any]] = {str(place): {} for place in range(len(names))}
     for key, value in fields.items():
-        place, slash, rest = key.partition("/")
-        if slash and place.isdecimal() and int(place) < len(parts):
-            parts[int(place)][rest] = value
-    absent = [float(seconds) for seconds in fields.get("absent", ())] or [0.0] * len(names)
-    return list(zip(names, parts, absent, strict=False))
+        place, _, rest = key.partition("/")
+        if rest and place in parts:
+            parts[place][rest] = value
+    away = [max(0.0, seconds) if isinstance(seconds, float) else 0.0 for seconds in absent] or [0.0] * len(
+        names
+    )
+    return [(str(name), part, gone) for name, part, gone in zip(names, parts.values(), away, strict=False)]
