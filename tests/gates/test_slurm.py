@@ -139,6 +139,43 @@ def test_administrators_drain_survives_however_slow_our_commands_are(
     assert "DRAIN" in slurm.state("n1")
 
 
+def test_nodes_whose_refusals_are_over_are_opened_in_three_calls(
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many they are: on a busy machine each call takes long, and the last node waits for all."""
+    gate = SlurmGate(conf=slurm.conf)
+    for node in ("n1", "n2", "n3"):
+        gate.refuse(node, Verdict(True, 0.5, "over", time.time() - 1.0))
+    gate.refuse("n4", busy())
+    calls, counting = tmp_path / "calls", tmp_path / "scontrol"
+    counting.write_text(f'#!/bin/sh\necho >>{calls}\nexec {require_program("scontrol")} "$@"\n')
+    counting.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    swept = sweep(gate, now=time.time())
+
+    assert (swept.opened, swept.kept, swept.failed) == (["n1", "n2", "n3"], ["n4"], {})
+    assert len(calls.read_text().splitlines()) == 3
+    assert drained(slurm) == ["n4"]
+
+
+def test_a_node_that_an_administrator_took_over_stays_closed_beside_those_that_are_opened(
+    slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = SlurmGate(conf=slurm.conf)
+    for node in ("n1", "n2", "n3"):
+        gate.refuse(node, Verdict(True, 0.5, "over", time.time() - 1.0))
+    listed = gate.observe_all()
+    reason = admin_drains(slurm, "n1")
+    gate.refuse("n3", busy())
+    monkeypatch.setattr(gate, "observe_all", lambda: listed)
+    swept = sweep(gate, now=time.time())
+
+    assert (swept.opened, swept.kept, swept.failed) == (["n2"], ["n3"], {})
+    assert slurm.field("n1", "Reason") == reason
+    assert "DRAIN" in slurm.state("n1")
+    assert drained(slurm) == ["n3"]
+
+
 def test_reason_in_any_script_closes_the_node_and_is_read_again(slurm: SlurmCluster) -> None:
     gate = SlurmGate(conf=slurm.conf)
     gate.refuse("n1", busy(reason="Überlast durch 計算 – " + "very " * 60))

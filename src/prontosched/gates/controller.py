@@ -11,6 +11,7 @@ import logging
 import math
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from prontosched.gates.gate import (
     PreferringGate,
     QueueGate,
     Rank,
+    SweepingGate,
     Verdict,
     label,
     read_label,
@@ -427,14 +429,20 @@ def sweep(gate: Gate, *, now: float, node: str | None = None, seconds: float = m
     """Undo what of ours is over at `now`, or cannot be read: on all nodes, or only on `node`.
 
     Where one call tells of all nodes, only those that are over are looked at again, closed ones
-    first: a call for each of a thousand would keep nodes closed past their time. For the same
-    reason ranks are taken off for `seconds` at most; the rest is left to the next sweep.
+    first, and opened together where the gate can: a call for each of a thousand would keep nodes closed
+    past their time. For the same reason ranks are taken off for `seconds` at most; the rest is left to
+    the next sweep.
     """
     swept, begun = SweepResult(), time.monotonic()
     listed: dict[str, Observed] = {}
     if node is None and isinstance(gate, ListingGate):
         listed = {name: seen for name, seen in gate.observe_all().items() if seen.marked}
         names = sorted(listed, key=lambda name: (not listed[name].lapsed(now), name))
+        lapsed = [name for name in names if listed[name].lapsed(now)]
+        if lapsed and isinstance(gate, SweepingGate):
+            with suppress(IntegrationError):  # each is then tried alone, and says what it is
+                swept.opened += gate.accept_lapsed(lapsed, now)
+            listed.update({name: replace(listed[name], state="open") for name in swept.opened})
     else:
         names = gate.owned() if node is None else [node]
     for name in names:
@@ -454,7 +462,7 @@ def sweep(gate: Gate, *, now: float, node: str | None = None, seconds: float = m
             if seen.rank is not None and seen.rank.expired(now) and isinstance(gate, PreferringGate):
                 gate.restore(name)
                 swept.restored.append(name)
-            elif seen.rank is not None and not seen.ours:
+            elif seen.rank is not None and name not in swept.opened + swept.kept:
                 swept.kept.append(name)
         except IntegrationError as error:
             # One node that the scheduler refuses to open must not keep the others from being undone.

@@ -27,7 +27,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -246,6 +246,15 @@ class ListingGate(Protocol):
 
     def observe_all(self) -> dict[str, Observed]:
         """Return what the scheduler says about every node that this gate reaches."""
+        ...
+
+
+@runtime_checkable
+class SweepingGate(ListingGate, Protocol):
+    """A gate whose scheduler opens many nodes in one call."""
+
+    def accept_lapsed(self, nodes: Sequence[str], now: float) -> list[str]:
+        """Do what `accept` does for those of `nodes` whose refusal is over at `now`; return them."""
         ...
 
 

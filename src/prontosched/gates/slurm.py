@@ -17,7 +17,7 @@ import logging
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 FEATURE = "pronto_admit"
 LARGEST_WEIGHT = 4_294_967_280
+# Nodes named in one call.
+MOST_AT_ONCE = 100
 # One plain name: a list such as n[1-4] would change several nodes in one call.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 _LEAD = re.compile(
@@ -137,11 +139,11 @@ class SlurmCommands:
         """Return one node."""
         return read_node(self._run("--oneliner", "show", "node", _checked(name)))
 
-    def nodes(self) -> list[SlurmNode]:
-        """Return all nodes, in one call; one that cannot be read is left out, and named once."""
-        found, odd = [], set()
+    def nodes(self, names: Sequence[str] = ()) -> list[SlurmNode]:
+        """Return all nodes, or those named, in one call; one that cannot be read is left out, and named once."""
+        found, odd = [], set(self.left_out if names else ())
         # Only newlines end a line: free text may hold other separators.
-        for line in self._run("--all", "--oneliner", "show", "node").split("\n"):
+        for line in self._run("--all", "--oneliner", "show", "node", *_joined(names)).split("\n"):
             if line.startswith("NodeName="):
                 try:
                     found.append(read_node(line))
@@ -170,9 +172,17 @@ class SlurmCommands:
         The program that makes the change is started first, and given it on its standard input.
         Values must not hold quotes or line ends; `label` leaves none.
         """
+        self._change(lambda: ([name], choose(self.node(name))))
+
+    def undrain(self, names: Sequence[str], chosen: Callable[[SlurmNode], bool]) -> list[str]:
+        """Undrain those of some nodes that are `chosen` by what they show now, all at once; return them."""
+        return self._change(lambda: ([n.name for n in self.nodes(names) if chosen(n)], {"state": "undrain"}))
+
+    def _change(self, look: Callable[[], tuple[list[str], Mapping[str, str]]]) -> list[str]:
         with self._started("scontrol") as process:
             try:
-                changes = choose(self.node(name))
+                names, changes = look()
+                nodes = _joined(names if changes else ())
             except BaseException:
                 process.kill()
                 raise
@@ -180,8 +190,9 @@ class SlurmCommands:
             words = [
                 f'{key}="{value}"' if " " in value else f"{key}={value}" for key, value in changes.items()
             ]
-            line = " ".join(["update", f"nodename={_checked(name)}", *words]) + "\n"
-            self._end(process, "scontrol update", line if changes else "")
+            lines = [" ".join(["update", f"nodename={listed}", *words]) + "\n" for listed in nodes]
+            self._end(process, "scontrol update", "".join(lines))
+        return names
 
     def _run(self, *arguments: str, program: str = "scontrol") -> str:
         with self._started(program, *arguments) as process:
@@ -229,6 +240,11 @@ def _checked(name: str) -> str:
             f"a Slurm node must be one plain name, got {name[:80]!r}: lists are not allowed"
         )
     return name
+
+
+def _joined(names: Sequence[str]) -> list[str]:
+    """Return nodes as the one word that names them all, or no word for none."""
+    return [",".join(map(_checked, names))] if names else []
 
 
 def _advice(words: str) -> str:
@@ -379,6 +395,14 @@ class SlurmGate(SlurmWeights):
         `undrain` and not `resume`: a node that is also down stays down.
         """
         self.commands.change(node, lambda found: {"state": "undrain"} if self._closure(found).ours else {})
+
+    def accept_lapsed(self, nodes: Sequence[str], now: float) -> list[str]:
+        """Undrain all of these nodes whose drain is ours and over."""
+        opened: list[str] = []
+        for start in range(0, len(nodes), MOST_AT_ONCE):
+            part = nodes[start : start + MOST_AT_ONCE]
+            opened += self.commands.undrain(part, lambda found: self._closure(found).lapsed(now))
+        return opened
 
     def _closure(self, node: SlurmNode) -> Observed:
         if not node.closed:
