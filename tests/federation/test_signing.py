@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from prontosched.errors import FederationError
+from prontosched.federation import signing
 from prontosched.federation.aggregator import Aggregator
 from prontosched.federation.leases import LeaderLease, NodeCount, RefusalLeases
 from prontosched.federation.link import DECISIONS, LEASES, SCHEMAS, SUMMARIES, VIEWS, Entry
@@ -183,6 +184,21 @@ def test_a_lease_that_someone_puts_back_counts_as_none(federation: Federation) -
     assert asked(renewed[1], 3) == b""
     assert asked(renewed[0], 4) == b""
     assert reader.answer(LEASES, None) is None
+
+
+def test_answers_that_are_remembered_are_bounded_and_the_one_asked_for_again_stays(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signing, "MAX_HEARD", 10)
+    holder, reader = federation.seals("rack1/n1"), federation.reader()
+    kept = [holder.seal(LEASES, "refusals.kept", b"a") for _ in range(2)]
+    for number in range(50):
+        one = holder.seal(LEASES, f"refusals.{number}", b"a")
+        for key, value in (("kept", kept[1]), (str(number), one)):
+            assert reader.answer(LEASES, Entry(f"refusals.{key}", value, 1, 0.0)).value == b"a"
+
+    assert len(reader._asked) == 10
+    assert reader.answer(LEASES, Entry("refusals.kept", kept[0], 2, 0.0)).value == b""
 
 
 def test_names_of_metrics_need_no_seal(federation: Federation) -> None:

@@ -185,7 +185,7 @@ class SpikeDetector:
         self, lag: int = 10, threshold: float = 3.5, influence: float = 0.5, *, floor: float = FLOOR
     ) -> None:
         if not 2 <= lag <= MOST_ROWS:
-            raise ValueError(f"lag must be from 2 to {MOST_ROWS} values, got {lag}")
+            raise ValueError(f"lag must be at least 2 and at most {MOST_ROWS} values, got {lag}")
         if not threshold > 0:
             raise ValueError(f"threshold must be positive, got {threshold}")
         if not 0.0 <= influence <= 1.0:
