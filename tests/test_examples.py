@@ -36,7 +36,6 @@ SHORTER: dict[str, str | None] = {
     "pronto evaluate traces/ --engine dask --scheduler tcp://10.0.0.4:8786": "--scheduler tcp://127.0.0.1:9",
     "forecast": None,
     "simulate": "--seeds 1 --nodes 4 --steps 120 --placers random --rules nothing,ready",
-    "check": "--no-compare",
 }
 # These need a bus, another agent or a scheduler: one line that says so is right where there is none.
 NEEDS_OTHERS = {"agent", "gate release", "gate status", "federation"}

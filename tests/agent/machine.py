@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -75,3 +76,9 @@ def make_agent(
     given.setdefault("capacity", 2.0)
     timeout = given.pop("timeout", 0.5)
     return Agent(Reader(source, timeout=timeout), nodes, Pace(interval, clock=clock), **given)
+
+
+async def next_tick(agent: Agent) -> None:
+    """Sleep until the next tick is due, then take it."""
+    await asyncio.sleep(agent.pace.remaining())
+    agent.pace.begin()

@@ -86,7 +86,7 @@ async def run(folder: Path, ticks: int, seconds: float) -> None:
                         file=sys.stderr,
                     )
         points.write(json.dumps(measured(agent, folder, before)) + "\n")
-    await agent.abandon()
+    await agent.close()
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def test_tls_is_served(certificate):
                 "/v1/decision", ssl=trust, headers={"Authorization": f"Bearer {TOKEN}"}
             )
             status = response.status
-        await agent.abandon()
+        await agent.close()
         return status
 
     assert asyncio.run(go()) == 200

@@ -16,7 +16,7 @@ from prontosched.agent.http.auth import Access
 from prontosched.agent.http.connections import BoundedSite, Connections
 from prontosched.agent.store.state import Disk
 from prontosched.telemetry.source import Sample
-from tests.agent.machine import METRICS, Machine, make_agent
+from tests.agent.machine import METRICS, Machine, make_agent, next_tick
 
 TOKEN = "0123456789abcdef"
 SHOWN = {"Authorization": f"Bearer {TOKEN}"}
@@ -43,14 +43,14 @@ def asking(ask, *, machine=None, ticks=30, access=None, extra=(), seconds=30.0, 
     async def go():
         agent = make_agent(machine or Machine(), interval=0.001, **given)
         while agent.pace.ticks < ticks:
-            await agent.pace.wait()
+            await next_tick(agent)
             await agent.tick()
         try:
             async with TestClient(AgentServer(build_app(agent, access, extra)), headers=headers) as client:
                 client.agent = agent
                 return await asyncio.wait_for(ask(client), seconds)
         finally:
-            await agent.abandon()
+            await agent.close()
 
     return asyncio.run(go())
 

@@ -165,7 +165,7 @@ def test_the_command_goes_by_the_settings_of_the_agent(tmp_path):
     (tmp_path / "pronto.toml").write_text(
         f'[agent]\ngate = "hook"\ngate_option = ["command=/no/such/program"]\nstate = "{tmp_path}"\n'
     )
-    check = ["--config", str(tmp_path / "pronto.toml"), "check", "--no-compare", "--agent", "none"]
+    check = ["--config", str(tmp_path / "pronto.toml"), "check", "--agent", "none"]
     root = ["--root", str(FROZEN / "first")]
     worded = CliRunner().invoke(cli, [*check, *root])
     found = CliRunner().invoke(cli, [*check, *root, "--json"])

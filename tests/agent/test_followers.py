@@ -23,7 +23,7 @@ from prontosched.gates.policy import Rules
 from prontosched.pipeline.presets import make_node
 from prontosched.settings import AgentSettings
 from prontosched.telemetry.source import Sample
-from tests.agent.machine import METRICS, Machine, make_agent
+from tests.agent.machine import METRICS, Machine, make_agent, next_tick
 from tests.agent.test_api import surge
 from tests.agent.test_loop import run
 from tests.gates.memory_gate import CountingMemoryGate, MemoryGate, RankingMemoryGate
@@ -38,7 +38,7 @@ def gated(gate, *, enforce, ticks, **given):
 
     async def go():
         while agent.pace.ticks < ticks:
-            await agent.pace.wait()
+            await next_tick(agent)
             await agent.tick()
 
     asyncio.run(go())
@@ -50,7 +50,7 @@ def test_a_rejecting_node_is_closed_at_its_scheduler_and_opened_at_the_end():
     agent, follower = gated(gate, enforce=True, ticks=61)
     wait_for(lambda: gate.reasons["n1"].startswith("pronto: "))
     held = status(agent)["followers"]["gate"]
-    asyncio.run(agent.abandon())
+    asyncio.run(agent.close())
 
     assert held["mode"] == "enforce"
     assert gate.reasons["n1"] == ""
@@ -68,7 +68,7 @@ def test_a_node_that_left_is_opened_and_stays_counted():
 
     assert follower.status()["refusals"] == refused == 1
     assert follower.status()["nodes"] == []
-    asyncio.run(agent.abandon())
+    asyncio.run(agent.close())
 
 
 def test_nodes_for_which_the_system_has_no_thread_are_said_and_counted(monkeypatch):
@@ -77,7 +77,7 @@ def test_nodes_for_which_the_system_has_no_thread_are_said_and_counted(monkeypat
 
     monkeypatch.setattr("prontosched.agent.followers.Controller.apply", refused)
     agent, follower = gated(MemoryGate("n1"), enforce=True, ticks=5)
-    asyncio.run(agent.abandon())
+    asyncio.run(agent.close())
 
     assert follower.status()["nodes_beyond"] == 1
     assert agent.faults["gate"] == 5
@@ -88,7 +88,7 @@ def test_in_shadow_mode_nothing_is_changed_but_all_is_counted():
     gate = MemoryGate("n1")
     agent, follower = gated(gate, enforce=False, ticks=61)
     wait_for(lambda: follower.status()["refusals"] == 1)
-    asyncio.run(agent.abandon())
+    asyncio.run(agent.close())
 
     assert gate.changes() == []
     assert agent.gate_level("n1") == 0
@@ -100,7 +100,7 @@ def test_what_the_gate_did_is_in_the_decision_log(tmp_path):
     agent, follower = gated(RankingMemoryGate("n1"), enforce=True, ticks=61, disk=disk)
     wait_for(lambda: follower.status()["levels"] == {4: 1})
     asyncio.run(agent.tick())
-    asyncio.run(agent.abandon())
+    asyncio.run(agent.close())
     (point,) = DecisionLog(disk.log.path).history("n1", begin - 1, time.time() + 1, points=1)
 
     assert point["timesteps"] == 62
@@ -114,7 +114,7 @@ def test_a_refusal_that_the_floor_withholds_is_contended_and_says_so():
     agent, follower = gated(gate, enforce=True, ticks=61)
     wait_for(lambda: follower.held_open("n1"))
     found, own = agent.answer(), agent.answer(own=True)
-    asyncio.run(agent.abandon())
+    asyncio.run(agent.close())
 
     assert (found.accept, found.state) == (True, "contended")
     assert "capacity floor" in found.held_by
@@ -129,7 +129,7 @@ def test_a_gate_that_hangs_does_not_slow_the_loop():
     agent, _ = gated(gate, enforce=True, ticks=80)
     took = time.monotonic() - begin
     gate.stuck.set()
-    asyncio.run(agent.abandon())
+    asyncio.run(agent.close())
 
     assert took < 10.0
     assert agent.nodes.tally.decisions == 80
@@ -192,12 +192,12 @@ def test_a_node_on_the_bus_is_heard_by_others(tmp_path):
 
         async def go():
             for _ in range(300):
-                await agent.pace.wait()
+                await next_tick(agent)
                 await agent.tick()
                 heard.extend(entry for entry in feed.drain() if entry.value)
                 if heard:
                     break
-            await agent.abandon()
+            await agent.close()
 
         asyncio.run(go())
         other.close()

@@ -226,7 +226,7 @@ def test_health_over_http_has_the_reason():
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(None, lambda: find_agent(url, None).health())
         await server.stop()
-        await agent.abandon()
+        await agent.close()
         return found
 
     assert asyncio.run(go())["reason"] == "no decision for 4 s: source: the wire is cut"

@@ -177,7 +177,7 @@ def test_announced_jobs_close_no_gate_and_renew_no_drain(uid):
             await agent.tick()
         found = agent.answer()
         await asyncio.sleep(0.2)
-        await agent.abandon()
+        await agent.close()
         return found
 
     found = asyncio.run(go())

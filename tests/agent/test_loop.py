@@ -11,7 +11,7 @@ import pytest
 from prontosched.agent.answer import Silence
 from prontosched.agent.store.state import Disk, restore
 from prontosched.telemetry.source import Sample
-from tests.agent.machine import METRICS, Clock, Machine, make_agent, sample
+from tests.agent.machine import METRICS, Clock, Machine, make_agent, next_tick, sample
 
 
 def run(agent, seconds=None, ticks=None):
@@ -23,9 +23,9 @@ def run(agent, seconds=None, ticks=None):
             await agent.run(stop, seconds)
             return
         while agent.pace.ticks < ticks and not agent.ended:
-            await agent.pace.wait()
+            await next_tick(agent)
             await agent.tick()
-        await agent.abandon()
+        await agent.close()
 
     asyncio.run(go())
     return agent
@@ -116,7 +116,7 @@ def test_a_vector_without_one_number_is_no_telemetry():
             await agent.tick()
             clock.now += 1.0
         found = agent.answer()
-        await agent.abandon()
+        await agent.close()
         return found
 
     found = asyncio.run(go())
@@ -316,10 +316,10 @@ def test_announcing_is_atomic_of_many_that_ask_at_once():
     agent = make_agent(Machine(), capacity=2.0, capacity_factor=1.0)
 
     async def go():
-        await agent.pace.wait()
+        await next_tick(agent)
         await agent.tick()
         asked = [agent.announce(f"j{i}", cpus=1, ttl=30, unless=("refusing",)) for i in range(10)]
-        await agent.abandon()
+        await agent.close()
         return [counted for counted, _ in asked]
 
     # 0.2 CPUs are busy: a second job of one would exceed two, the first meets nothing announced.

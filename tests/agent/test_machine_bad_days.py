@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from prontosched.telemetry.linux import LinuxSource
-from tests.agent.machine import make_agent
+from tests.agent.machine import make_agent, next_tick
 from tests.telemetry.machines import FROZEN
 
 STORM = """
@@ -30,10 +30,10 @@ def watch(source, ticks, *, between=lambda i: None):
     async def go():
         for i in range(ticks):
             between(i)
-            await agent.pace.wait()
+            await next_tick(agent)
             await agent.tick()
             ready.append(agent.known().ready)
-        await agent.abandon()
+        await agent.close()
 
     asyncio.run(go())
     return agent, ready

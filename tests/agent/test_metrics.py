@@ -48,7 +48,7 @@ def page() -> str:
     asyncio.run(run())
     wait_for(lambda: gate.status()["held_open"] == 1, what="the lone node to be held open")
     made = exposition(agent).decode()
-    asyncio.run(agent.abandon())
+    asyncio.run(agent.close())
     return made
 
 

@@ -22,7 +22,7 @@ from prontosched.decision import Evidence
 from prontosched.subspace import Subspace
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS as MEASURED
-from tests.agent.machine import Clock, Machine, make_agent, sample
+from tests.agent.machine import Clock, Machine, make_agent, next_tick, sample
 
 DAY = 86400.0
 METRICS = ("a", "b", "c")
@@ -333,9 +333,9 @@ def test_a_direction_that_turns_slowly_begins_anew_in_the_end():
 def run(agent, ticks):
     async def go():
         while agent.pace.ticks < ticks:
-            await agent.pace.wait()
+            await next_tick(agent)
             await agent.tick()
-        await agent.abandon()
+        await agent.close()
 
     asyncio.run(go())
 

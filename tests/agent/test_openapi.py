@@ -93,7 +93,7 @@ def test_every_route_is_described_and_every_description_is_a_route():
             for route in app.router.routes()
             if route.method != "HEAD"
         }
-        await agent.abandon()
+        await agent.close()
         return found
 
     described = {(method, path) for path, methods in description()["paths"].items() for method in methods}

@@ -36,7 +36,8 @@ async def go(folder):
     while agent.pace.ticks < warm + steps:
         if agent.pace.ticks == warm:
             sizes.append(resident())
-        await agent.pace.wait()
+        await asyncio.sleep(agent.pace.remaining())
+        agent.pace.begin()
         await agent.tick()
         if agent.pace.ticks % 50 == 0:
             agent.announce(f"j{agent.pace.ticks}", cpus=0.1, ttl=0.5)
@@ -44,7 +45,7 @@ async def go(folder):
             agent.events.leave(watcher)
     sizes.append(resident())
     faults = dict(agent.faults)
-    await agent.abandon()
+    await agent.close()
     return sizes, faults, agent.nodes.tally.decisions
 
 with tempfile.TemporaryDirectory() as folder:

@@ -51,7 +51,7 @@ def test_an_agent_goes_on_from_the_state_of_the_release_before(folder):
     agent = make_agent(settings, source_of(settings))
     asyncio.run(ticks(agent, 5))
     node = agent.nodes.only
-    asyncio.run(agent.abandon())
+    asyncio.run(agent.close())
 
     assert agent.nodes.message.startswith("continuing from")
     assert node.node.timestep == SAVED + 5

@@ -59,7 +59,7 @@ def ticked(agent, ticks, *, closed=True):
             agent.pace.begin()
             await agent.tick()
         if closed:
-            await agent.abandon()
+            await agent.close()
 
     asyncio.run(go())
     assert not agent.faults, agent.last_fault
@@ -119,7 +119,7 @@ def test_every_signal_is_told_when_who_asks_obeys_its_refusals(nodes, route):
                 clock.now += seconds
                 await agent.tick()
                 told.append([node.node.signal.enforcing for node in agent.nodes])
-        await agent.abandon()
+        await agent.close()
 
     asyncio.run(go())
     assert told == [[True] * nodes, [False] * nodes]
@@ -135,7 +135,7 @@ def test_every_node_is_gated(nodes):
     wait_for(lambda: all(reason.startswith("pronto: ") for reason in gate.reasons.values()))
     wait_for(lambda: follower.status()["refusing"] == nodes)
     levels = {agent.gate_level(name) for name in names_of(nodes)}
-    asyncio.run(agent.abandon())
+    asyncio.run(agent.close())
 
     assert set(gate.reasons.values()) == {""}
     assert levels == {CLOSED_LEVEL}
@@ -190,7 +190,7 @@ def test_every_node_speaks_in_the_federation(nodes):
         for topic in (DECISIONS, SUMMARIES)
     }
     found = follower.status()
-    asyncio.run(agent.abandon())
+    asyncio.run(agent.close())
 
     assert found["members"] == nodes
     assert found["errors"] == 0, found["last_error"]
@@ -209,7 +209,7 @@ def test_nodes_of_an_embedded_federation_adopt_one_view(nodes):
             if follower.status()["root"].get("children", 0) and follower.adopted >= nodes:
                 break
             await agent.tick()
-        await agent.abandon()
+        await agent.close()
 
     asyncio.run(until_all_are_seen())
     assert follower.adopted >= nodes
@@ -226,7 +226,7 @@ def test_every_node_is_recorded(nodes, tmp_path):
             wall.now += 6.0
             agent.pace.begin()
             await agent.tick()
-        await agent.abandon()
+        await agent.close()
 
     asyncio.run(go())
     log = DecisionLog(tmp_path / "machine.decisions.sqlite")
@@ -245,7 +245,7 @@ def test_every_node_counts_the_jobs_announced_for_it(nodes):
         counted, met = agent.announce("j", cpus=2.5, ttl=30.0, node=name)
         assert (counted, met.node) == (True, name)
     found = [agent.answer(name) for name in names_of(nodes)]
-    asyncio.run(agent.abandon())
+    asyncio.run(agent.close())
 
     assert [one.announced_cpus for one in found] == [2.5 * (k % 2 == 0) for k in range(nodes)]
     assert [one.accept for one in found] == [k % 2 == 1 for k in range(nodes)]
@@ -335,12 +335,12 @@ def test_nodes_that_left_for_good_are_forgotten_and_newcomers_take_their_files(t
         for _ in range(160):
             clock.now += 600.0
             await agent.tick()
-        await agent.abandon()
+        await agent.close()
 
     asyncio.run(go())
     later = make_agent(every, disk=Disk(tmp_path, "machine"))
     restore(later.nodes, later.disk)
-    asyncio.run(later.abandon())
+    asyncio.run(later.close())
 
     assert agent.nodes.names == [f"n{k:04d}" for k in here]
     assert agent.nodes.groups <= 4
@@ -361,7 +361,7 @@ def test_a_node_that_cannot_be_stepped_costs_only_itself():
     async def go():
         for _ in range(10):
             await agent.tick()
-        await agent.abandon()
+        await agent.close()
 
     asyncio.run(go())
     assert agent.faults["node"] == 5

@@ -24,7 +24,7 @@ from prontosched.cli import cli
 from prontosched.dashboard.app import routes
 from prontosched.settings import AgentSettings
 from prontosched.telemetry.source import Sample
-from tests.agent.machine import METRICS, Machine
+from tests.agent.machine import METRICS, Machine, next_tick
 from tests.dashboard.conftest import Watched, until
 
 CODES = {"accepting": 0, "refusing": 1, "contended": 3}
@@ -52,12 +52,12 @@ def stopped_clock(folder: Path, ready: float, **options: Any) -> Iterator[tuple[
 
     async def begin() -> str:
         while agent.pace.ticks < 100:
-            await agent.pace.wait()
+            await next_tick(agent)
             await agent.tick()
         return await server.start()
 
     async def end() -> None:
-        await agent.abandon()
+        await agent.close()
         await server.stop()
 
     try:

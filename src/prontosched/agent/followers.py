@@ -133,7 +133,7 @@ class GateFollower:
             total = self._left[what] + sum(getattr(status, what) for status in statuses)
             found[what] = plain(total) if what == "refused_seconds" else int(total)
         if len(statuses) <= 64:
-            found["nodes"] = [{k: plain(v) for k, v in asdict(s).items()} for s in statuses]
+            found["nodes"] = [plain(asdict(status)) for status in statuses]
         return found
 
     def close(self) -> None:

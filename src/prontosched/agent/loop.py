@@ -189,7 +189,7 @@ class Agent:
                     await self.tick()
         finally:
             stopping.cancel()
-            await self._close()
+            await self.close()
 
     async def tick(self) -> None:
         """Read once, step the nodes, and tell whoever follows."""
@@ -496,11 +496,8 @@ class Agent:
         evidence = node.evidence if node.seen_at == now else None
         return evidence, [] if evidence is None else self._lineages.begun(node.name, evidence)
 
-    async def abandon(self) -> None:
-        """Let go of everything without having run: the port was taken."""
-        await self._close()
-
-    async def _close(self) -> None:
+    async def close(self) -> None:
+        """Let go of everything; `run` does so at its end."""
         for follower in self.followers:
             try:
                 follower.close()

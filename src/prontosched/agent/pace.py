@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -71,11 +70,6 @@ class Pace:
         missed = int(self.lag_seconds / self.interval_seconds)
         self.skipped += missed
         self._due = due + (missed + 1) * self.interval_seconds
-
-    async def wait(self) -> None:
-        """Sleep until the next tick is due, then take it."""
-        await asyncio.sleep(self.remaining())
-        self.begin()
 
 
 class Health:

@@ -33,15 +33,17 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 
 def plain(value: Any) -> Any:
-    """Return a number as JSON can carry it: rounded to 9 digits, None where it is not finite.
+    """Return a value as JSON can carry it: numbers rounded to 9 digits, None where they are not finite.
 
     Examples
     --------
-    >>> plain(float("nan")), plain(1 / 3), plain("x")
-    (None, 0.333333333, 'x')
+    >>> plain(float("nan")), plain({"third": 1 / 3, "word": "x"})
+    (None, {'third': 0.333333333, 'word': 'x'})
     """
     if isinstance(value, float):
         return round(value, 9) if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
     return value
 
 

@@ -6,7 +6,7 @@ Serving it is `prontosched.agent.http.api`; the arithmetic of explanations is `p
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -194,18 +194,12 @@ def record_figures(node: LiveNode) -> dict[str, Any]:
         standing = node.node.signal.standing()._asdict()
     record = node.record
     found = record_shown(record.horizon, standing, record)
-    return {"tolerance_percent": record.tolerance, **_plain(found)}
+    return {"tolerance_percent": record.tolerance, **plain(found)}
 
 
 def settings_of(node: LiveNode) -> dict[str, Any]:
     """Return the settings of a node's signal; nothing before its first sample."""
     return {} if node.node is None else dict(node.node.signal.settings())
-
-
-def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: _plain(value) if isinstance(value, Mapping) else plain(value) for key, value in found.items()
-    }
 
 
 def _one_node(agent: Agent, node: LiveNode) -> dict[str, Any]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
 from collections.abc import Callable
 from typing import Literal
 
 import click
 
-from prontosched.cli.options import Duration
+from prontosched.cli.options import Duration, stopped_by_signals
 
 
 @click.command()
@@ -23,15 +22,9 @@ from prontosched.cli.options import Duration
     metavar="PLACE",
     help="Aggregator to run, such as paris/row2; may be repeated.  [default: all that nodes need]",
 )
-@click.option(
-    "--rank", type=click.IntRange(1, 32), default=4, show_default=True, help="Directions of interest."
-)
-@click.option(
-    "--spare", type=click.IntRange(0, 32), default=4, show_default=True, help="Directions kept beyond those."
-)
-@click.option(
-    "--fan-out", type=click.IntRange(1, 65536), default=1024, show_default=True, help="Children at most."
-)
+@click.option("--rank", type=click.IntRange(1, 32), default=4, help="Directions of interest.")
+@click.option("--spare", type=click.IntRange(0, 32), default=4, help="Directions kept beyond those.")
+@click.option("--fan-out", type=click.IntRange(1, 65536), default=1024, help="Children at most.")
 @click.option(
     "--expiry",
     type=Duration(1.0),
@@ -39,13 +32,7 @@ from prontosched.cli.options import Duration
     metavar="TIME",
     help="Silence after which a child is gone.",
 )
-@click.option(
-    "--epsilon",
-    type=click.FloatRange(0, 1),
-    default=0.05,
-    show_default=True,
-    help="Change worth propagating.",
-)
+@click.option("--epsilon", type=click.FloatRange(0, 1), default=0.05, help="Change worth propagating.")
 @click.option(
     "--max-age",
     type=Duration(0.1),
@@ -57,7 +44,6 @@ from prontosched.cli.options import Duration
     "--trigger",
     type=click.Choice(["projector", "elementwise"]),
     default="projector",
-    show_default=True,
     help="How change is measured; elementwise is the paper's.",
 )
 @click.option(
@@ -110,9 +96,7 @@ def command(
         split(name)
     holder = f"{os.uname().nodename}-{os.getpid()}"
     link = NatsLink(place, name=f"aggregate-{holder}", identity=default_folder() / KEY_FILES["aggregator"])
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stopped_by_signals()
     if seconds is not None:
         timer = threading.Timer(seconds, stop.set)
         timer.daemon = True

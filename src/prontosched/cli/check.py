@@ -22,25 +22,12 @@ COLOURS = {"stops": "red", "misleads": "yellow", "limits": "cyan"}
     "--root",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path("/"),
-    show_default=True,
     help="Folder with the machine's proc and sys.",
-)
-@click.option(
-    "--compare/--no-compare", default=True, help="Compare the cost to node_exporter's, if installed."
 )
 @asking_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def command(
-    ctx: click.Context,
-    root: Path,
-    compare: bool,
-    url: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    state: Path | None,
-    as_json: bool,
-) -> None:
+def command(ctx: click.Context, /, root: Path, as_json: bool, **asked: Any) -> None:
     """Say what is wrong here and what mends it; what this machine can measure, and what reading it costs.
 
     Problems come first, the most important at the top, each with the command that mends it: permissions,
@@ -56,23 +43,22 @@ def command(
         pronto check --json
     """
     from prontosched.agent.diagnosis import diagnose
-    from prontosched.telemetry.linux.check import inspect_machine, node_exporter_cost
+    from prontosched.agent.record import plain
+    from prontosched.telemetry.linux.check import inspect_machine
     from prontosched.telemetry.source import SEPARATION
 
     report = inspect_machine(root)
-    other = node_exporter_cost(progress=lambda line: click.echo(line, err=True)) if compare else None
     missing = missing_extras()
-    agent, _ = find(url, token_file, ca, state)
-    problems = diagnose(_agent_settings(ctx, state), report, agent, root=root)
+    agent, _ = find(**asked)
+    problems = diagnose(_agent_settings(ctx, asked["state"]), report, agent, root=root)
     code = int(any(problem.weight == "stops" for problem in problems))
     if as_json:
         facts = {
             "problems": [asdict(problem) for problem in problems],
             **asdict(report),
-            "node_exporter": asdict(other) if other else None,
             "extras": {name: name not in missing for name in EXTRAS},
         }
-        click.echo(json.dumps({name: _plain(value) for name, value in facts.items()}))
+        click.echo(json.dumps(plain(facts)))
         raise click.exceptions.Exit(code)
     click.echo("What is wrong, most important first:" if problems else "Nothing is wrong.")
     for problem in problems:
@@ -107,13 +93,6 @@ def command(
         f"A probe costs {_number(report.probe.milliseconds)} ms every 15 s: "
         f"{report.probe.percent_of_core:.2f} % of a core, less while nothing happens; --no-probe turns it off"
     )
-    if other is not None:
-        click.echo(
-            f"node_exporter here: {other.milliseconds:.1f} ms a scrape, {other.percent_of_core:.2f} % of a core, "
-            f"{other.milliseconds / report.cost.milliseconds:.1f} times ours"
-        )
-    elif compare:
-        click.echo("node_exporter is not installed: nothing to compare with")
     click.echo("\nWhat CPU Ready of each source tells apart:")
     for name, words in SEPARATION.items():
         click.echo(f"  {name}: {words}")
@@ -137,9 +116,3 @@ def _agent_settings(ctx: click.Context, state: Path | None) -> AgentSettings:
 
 def _number(value: float) -> str:
     return "unknown" if math.isnan(value) else f"{value:.1f}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value

@@ -67,24 +67,15 @@ def _sweeps(
     help="What counts as a spike: p95, 3sigma, xbar, median, or a value such as 5%, 1000ms, 0.2.  [default: p95]",
 )
 @click.option(
-    "--horizon",
-    type=click.IntRange(1, 240),
-    default=5,
-    show_default=True,
-    help="How many timesteps ahead a spike counts.",
+    "--horizon", type=click.IntRange(1, 240), default=5, help="How many timesteps ahead a spike counts."
 )
 @click.option(
-    "--window",
-    type=click.IntRange(2, 240),
-    default=10,
-    show_default=True,
-    help="The paper's window w, for its own measures.",
+    "--window", type=click.IntRange(2, 240), default=10, help="The paper's window w, for its own measures."
 )
 @click.option(
     "--budget",
     type=click.FloatRange(0.02, 0.30),
     default=0.10,
-    show_default=True,
     help="Downtime at which methods are compared.",
 )
 @click.option(
@@ -112,25 +103,14 @@ def _sweeps(
     type=click.Choice(["positive", "negative", "paper"]),
     help="Evaluate a generated fleet: contention announced by other metrics, not announced, or the paper's shape.",
 )
+@click.option("--nodes", type=click.IntRange(1, 100_000), default=12, help="Nodes of the generated fleet.")
 @click.option(
-    "--nodes",
-    type=click.IntRange(1, 100_000),
-    default=12,
-    show_default=True,
-    help="Nodes of the generated fleet.",
-)
-@click.option(
-    "--steps",
-    type=click.IntRange(100, 10_000_000),
-    default=6000,
-    show_default=True,
-    help="Timesteps of the generated fleet.",
+    "--steps", type=click.IntRange(100, 10_000_000), default=6000, help="Timesteps of the generated fleet."
 )
 @click.option(
     "--engine",
     type=click.Choice(["local", "dask"]),
     default="local",
-    show_default=True,
     help="Processes on this machine, or a Dask cluster.",
 )
 @click.option("--scheduler", metavar="ADDRESS", help="Address of a Dask scheduler, e.g. tcp://10.0.0.4:8786.")
@@ -140,9 +120,7 @@ def _sweeps(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a report to this HTML file, figures and numbers beside it.",
 )
-@click.option(
-    "--seed", type=click.IntRange(0), default=7, show_default=True, help="Of everything drawn at random."
-)
+@click.option("--seed", type=click.IntRange(0), default=7, help="Of everything drawn at random.")
 @click.option(
     "--paper",
     "claims",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -24,8 +24,7 @@ LONGEST_RECORD_SECONDS = 600.0
 # Seconds since 1970 below which a number is a slip: five minutes ago is `5m`.
 OLDEST = 1e8
 APART = {"throttled_cpus": "held back by its quota", "background_cpus": "background"}
-WATCH_STEPS = 25
-WATCH_INTERVAL = 0.4
+WATCH_SECONDS, WATCH_INTERVAL = 10.0, 0.4
 
 
 class Moment(click.ParamType[float]):
@@ -76,15 +75,7 @@ def _read_moment(text: str, now: float) -> float:
 @node_option
 @asking_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(
-    at: float | None,
-    url: str | None,
-    node: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    state: Path | None,
-    as_json: bool,
-) -> None:
+def command(at: float | None, node: str | None, as_json: bool, **asked: Any) -> None:
     """Say which metrics move together on this node, and which drove its last refusal.
 
     Asks the agent where one runs, and otherwise watches this machine for some seconds.
@@ -93,7 +84,7 @@ def command(
     Example:
         pronto explain --at 14:03
     """
-    client, _ = find(url, token_file, ca, state)
+    client, _ = find(**asked)
     named = {} if node is None else {"node": node}
     if at is not None:
         if client is None:
@@ -132,50 +123,17 @@ def _around(client: Client, at: float, named: dict[str, str]) -> dict[str, Any]:
 
 def _watch() -> dict[str, Any]:
     """Watch this machine long enough for a first picture of its directions."""
-    from prontosched.agent.offenders import Offenders
-    from prontosched.explain import directions, sentence
-    from prontosched.pipeline.presets import make_node
-    from prontosched.telemetry.linux import LinuxSource
+    from prontosched.agent.config import make_agent, source_of
+    from prontosched.agent.views import explanation
+    from prontosched.settings import AgentSettings
 
-    click.echo(f"no agent answers: watching this machine for {WATCH_STEPS * WATCH_INTERVAL:.0f} s", err=True)
-    source = LinuxSource(interval_seconds=WATCH_INTERVAL)
-    node = decision = sample = None
-    for _ in range(WATCH_STEPS):
-        time.sleep(WATCH_INTERVAL)
-        for sample in source.read():
-            if node is None or node.metrics != sample.metrics:
-                node = make_node(metrics=sample.metrics)
-            decision = node.step(
-                sample.vector, ready=sample.ready, utilisation=sample.utilisation, time=sample.timestamp
-            )
-    who = Offenders(source).view()
-    source.close()
-    if node is None or decision is None or sample is None:
+    click.echo(f"no agent answers: watching this machine for {WATCH_SECONDS:.0f} s", err=True)
+    settings = AgentSettings(interval=WATCH_INTERVAL, keep=False, probe=False)
+    agent = make_agent(settings, source_of(settings))
+    asyncio.run(agent.run(asyncio.Event(), WATCH_SECONDS))
+    if agent.nodes.only is None:
         raise IntegrationError("this machine must be readable, got no telemetry: see `pronto check`")
-    subspace = node.projector.subspace
-    found = [] if subspace is None else directions(subspace, sample.metrics, top=6)
-    return {
-        "node": sample.node,
-        "decision": {
-            "accept": decision.accept,
-            "state": decision.state,
-            "held_by": "",
-            "enforced": False,
-            "reason": decision.reason,
-        },
-        "directions": [
-            {
-                "strength": float(d.strength),
-                "words": sentence(d.parts[:3]),
-                "families": [part._asdict() for part in d.families],
-            }
-            for d in found
-        ],
-        "offenders": who,
-        "last_rejection": None,
-        "change": None,
-        "record": None,
-    }
+    return explanation(agent)
 
 
 def _now(found: dict[str, Any]) -> str:

@@ -34,11 +34,10 @@ _times = together(
 
 
 @click.command()
-@click.option("--listen", default="127.0.0.1:7090", show_default=True, help="HOST:PORT to be asked at.")
+@click.option("--listen", default="127.0.0.1:7090", help="HOST:PORT to be asked at.")
 @click.option(
     "--agents",
     default="http://{address}:7077",
-    show_default=True,
     metavar="URL",
     help="Where agents listen; {node} and {address} stand for the node's name and internal address.",
 )
@@ -59,26 +58,20 @@ _times = together(
 @click.option(
     "--enforce/--shadow",
     default=False,
-    show_default=True,
     help="Prefer nodes (and refuse them with --veto), or only log what would be.",
 )
 @click.option(
-    "--veto/--no-veto",
-    default=False,
-    show_default=True,
-    help="Also refuse nodes that are contended while most others are calm.",
+    "--veto/--no-veto", default=False, help="Also refuse nodes that are contended while most others are calm."
 )
 @click.option(
     "--max-refusing",
     type=click.FloatRange(min=0.0, max=1.0, min_open=True),
     default=0.25,
-    show_default=True,
     help="Largest share of the nodes that may refuse at once.",
 )
 @click.option(
     "--wake/--no-wake",
     default=True,
-    show_default=True,
     help="Tell the API server when a node opens, so that pending pods are tried again.",
 )
 @click.option("--token-file", type=FILE, help="File with the token that schedulers must show.")

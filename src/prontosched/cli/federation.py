@@ -17,9 +17,7 @@ from prontosched.cli.options import Duration, asking_options, find
 @click.group(invoke_without_command=True)
 @click.option("--nats", metavar="ADDRESS", help="Bus to ask instead: nats://host:port/group?creds=FILE.")
 @asking_options
-@click.option(
-    "--top", type=click.IntRange(0), default=20, show_default=True, help="Nodes shown, outliers first."
-)
+@click.option("--top", type=click.IntRange(0), default=20, help="Nodes shown, outliers first.")
 @click.option(
     "--wait", type=Duration(0.1), default="5s", metavar="TIME", help="How long to wait for the bus."
 )
@@ -27,14 +25,12 @@ from prontosched.cli.options import Duration, asking_options, find
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     nats: str | None,
-    url: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    state: Path | None,
     top: int,
     wait: float,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Show the federation: who is there, how old, how far from the global view.
 
@@ -49,7 +45,7 @@ def command(
     if nats is not None:
         _ask_bus(nats, top, wait, as_json)
         return
-    client, _ = find(url, token_file, ca, state)
+    client, _ = find(**asked)
     if client is None:
         raise click.UsageError(
             "no agent answers on this machine: start one, or name the bus with --nats ADDRESS"
@@ -66,7 +62,6 @@ def command(
     "--role",
     type=click.Choice(["node", "aggregator", "viewer"]),
     default="node",
-    show_default=True,
     help="Whose key: the agent's, that of `pronto aggregate`, or one who only looks.",
 )
 @click.option(
@@ -104,9 +99,9 @@ def keys(name: str | None, role: str, state: Path | None, renew: bool) -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File with the registered keys.",
 )
-@click.option("--group", default="default", show_default=True, help="Name of the federation.")
+@click.option("--group", default="default", help="Name of the federation.")
 @click.option("--depth", type=int, help="As in the address.")
-@click.option("--shards", type=int, default=1, show_default=True, help="As in the address.")
+@click.option("--shards", type=int, default=1, help="As in the address.")
 def users(path: Path, group: str, depth: int | None, shards: int) -> None:
     """Print the accounts of a nats-server: one user for each registered key, with the least rights.
 

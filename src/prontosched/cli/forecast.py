@@ -37,7 +37,6 @@ DAY_SECONDS = 86400.0
     "--level",
     type=click.Choice(["median", "mean"]),
     default="median",
-    show_default=True,
     help="What to forecast of a day or window.",
 )
 @click.option("--report", type=PATH, metavar="OUT.html", help="Write a report, its figures and a JSON file.")
@@ -50,7 +49,6 @@ DAY_SECONDS = 86400.0
     "--windows",
     type=click.IntRange(min=3),
     default=12,
-    show_default=True,
     help="Windows of each length to forecast, per cluster.",
 )
 @click.option(
@@ -60,16 +58,8 @@ DAY_SECONDS = 86400.0
     metavar="TIME",
     help="Last days whose spikes to forecast.",
 )
-@click.option(
-    "--clusters",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Clusters of the generated data set.",
-)
-@click.option(
-    "--vms", type=click.IntRange(min=4), default=40, show_default=True, help="VMs per generated cluster."
-)
+@click.option("--clusters", type=click.IntRange(min=1), default=3, help="Clusters of the generated data set.")
+@click.option("--vms", type=click.IntRange(min=4), default=40, help="VMs per generated cluster.")
 @click.option(
     "--length",
     type=Duration(17 * DAY_SECONDS),
@@ -84,9 +74,7 @@ DAY_SECONDS = 86400.0
     "--no-generated", is_flag=True, help="Never use generated data, even where traces are too short."
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes; all CPUs without it.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=7, show_default=True, help="For all that is drawn."
-)
+@click.option("--seed", type=click.IntRange(min=0), default=7, help="For all that is drawn.")
 @click.option("--cache", type=PATH, metavar="FOLDER", help="Where finished pieces are kept, to go on later.")
 @click.option("--fresh", is_flag=True, help="Neither use nor keep finished pieces.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -5,25 +5,19 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
 import click
 
-from prontosched.cli.options import Duration, asking_options, node_option, together
+from prontosched.cli.options import Duration, asking_options, node_option, stopped_by_signals, together
 from prontosched.errors import IntegrationError, ProntoError, SettingsError
 from prontosched.settings import pairs, with_durations
 
 if TYPE_CHECKING:
-    from prontosched.agent.http.client import Client
     from prontosched.gates.controller import SweepResult
     from prontosched.gates.gate import Gate, Observed
 
@@ -162,7 +156,7 @@ def watch(
         if not _report_each(gates, look, as_json):
             raise click.exceptions.Exit(1)
         return
-    stop = _stopped_by_signals()
+    stop = stopped_by_signals()
     click.echo(f"watching {', '.join(gate.name for gate in gates)} every {every:g} s", err=True)
     while not stop.is_set():
         _report_each(gates, look, as_json, only_changes=True)
@@ -183,16 +177,7 @@ def watch(
 @click.option(
     "--veto", is_flag=True, help="A queue closes hosts by these values: tell the agent that it is obeyed."
 )
-def elim(
-    url: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    state: Path | None,
-    node: str | None,
-    every: float,
-    once: bool,
-    veto: bool,
-) -> None:
+def elim(node: str | None, every: float, once: bool, veto: bool, **asked: Any) -> None:
     """Print this node's chance of contention as LSF's external load indices.
 
     For LSF_SERVERDIR/elim.pronto; LSF starts and ends it. While no agent answers, values
@@ -209,13 +194,13 @@ def elim(
     if not wanted():
         code = os.environ.get("ELIM_ABORT_VALUE", "")
         raise click.exceptions.Exit(int(code) if code.isdecimal() and int(code) < 256 else ABORT)
-    stop = _stopped_by_signals()
+    stop = stopped_by_signals()
 
     def chances() -> Iterator[float | None]:
         while True:
             try:
-                agent, _ = find(url, token_file, ca, state)
-                yield None if agent is None else _chance(_ask(agent, node, enforcing=veto))
+                agent, _ = find(**asked)
+                yield None if agent is None else _chance(agent.decision(node, enforcing=veto))
             except SettingsError:
                 raise
             except (ProntoError, OSError):  # no agent, or not now: nothing is known of the node
@@ -225,22 +210,6 @@ def elim(
         report(chances(), lambda line: os.write(1, line), lambda: once or stop.wait(every))
     except OSError as error:
         raise IntegrationError(f"standard output must take load updates, got {error}") from error
-
-
-def _stopped_by_signals() -> threading.Event:
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
-
-
-def _ask(agent: Client, node: str | None, *, enforcing: bool) -> dict[str, Any]:
-    """Return the agent's answer; `enforcing` tells it that its refusals are obeyed."""
-    if enforcing:
-        asked = {"enforcing": "true"} if node is None else {"enforcing": "true", "node": node}
-        with suppress(ProntoError):  # an agent of a release that does not know the parameter
-            return agent.get(f"/v1/decision?{urlencode(asked)}")
-    return agent.decision(node)
 
 
 def _chance(answer: dict[str, Any]) -> float | None:

@@ -17,22 +17,17 @@ STEPS_PER_DAY = 4320
 @click.command()
 @click.argument("kind", type=click.Choice(["vms", "hosts", "positive", "negative"]))
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--clusters", type=click.IntRange(1, 1000), default=1, show_default=True, help="One file each.")
-@click.option(
-    "--nodes", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Nodes per cluster."
-)
+@click.option("--clusters", type=click.IntRange(1, 1000), default=1, help="One file each.")
+@click.option("--nodes", type=click.IntRange(1, 100_000), default=20, help="Nodes per cluster.")
 @click.option("--length", type=Duration(60.0), default="1d", metavar="TIME", help="Time that is covered.")
 @click.option(
     "--format",
     "suffix",
     type=click.Choice(["parquet", "csv"]),
     default="csv",
-    show_default=True,
     help="Kind of file; Parquet needs the extra `trace`.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=7, show_default=True, help="Same seed, same data."
-)
+@click.option("--seed", type=click.IntRange(min=0), default=7, help="Same seed, same data.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     kind: str, folder: Path, clusters: int, nodes: int, length: float, suffix: str, seed: int, as_json: bool

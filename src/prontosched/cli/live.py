@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -16,7 +17,7 @@ import click
 
 from prontosched.agent.config import local_source, make_access, make_agent, source_of
 from prontosched.agent.followers import ChangeLog
-from prontosched.agent.http.server import run, summary
+from prontosched.agent.http.server import serve, summary
 from prontosched.agent.logs import log_to_stderr
 from prontosched.agent.loop import Agent
 from prontosched.agent.views import status
@@ -56,8 +57,8 @@ def run_agent(options: dict[str, Any], *, pages: bool = False) -> None:
         if line is not None:
             line.url = f"{url}/"
 
-    extra = (lambda _: routes()) if pages else None
-    run(agent, access, seconds=seconds, next_free=pages, extra=extra, started=started)
+    extra = routes() if pages else ()
+    asyncio.run(serve(agent, access, seconds=seconds, next_free=pages, extra=extra, started=started))
     for handler in logging.getLogger("prontosched").handlers:
         handler.flush()
     if as_json:

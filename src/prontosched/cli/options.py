@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 import math
+import signal
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -223,6 +225,19 @@ agent_options = together(
     ),
     _run("--json", "as_json", is_flag=True, help="Print the summary as one JSON object."),
 )
+
+
+def stopped_by_signals() -> threading.Event:
+    """Return what is set at Ctrl-C or SIGTERM; a second one ends the process at once."""
+    stop = threading.Event()
+
+    def note(number: int, frame: object) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    return stop
 
 
 def settings_of(options: dict[str, Any]) -> AgentSettings:

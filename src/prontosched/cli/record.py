@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from prontosched.cli.options import Duration
+from prontosched.cli.options import Duration, stopped_by_signals
 
 
 @click.command()
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
-    "--for",
-    "seconds",
-    type=Duration(),
-    default=None,
-    help="How long, e.g. 90s, 45m, 2h.  [default: until Ctrl-C]",
+    "--for", "seconds", type=Duration(), help="How long, e.g. 90s, 45m, 2h.  [default: until Ctrl-C]"
 )
 @click.option("--interval", type=Duration(above=True), default="1s", help="Time between two readings.")
-@click.option("--source", "name", default="linux", show_default=True, help="linux, prometheus or vsphere.")
+@click.option("--source", "name", default="linux", help="linux, prometheus or vsphere.")
 @click.option(
     "--target", "targets", multiple=True, help="Address of an exporter or a vCenter; may be repeated."
 )
-@click.option(
-    "--root", type=click.Path(path_type=Path), default=None, help="Folder with the machine's proc and sys."
-)
-@click.option("--node", default=None, help="Name of the node.  [default: the host name]")
+@click.option("--root", type=click.Path(path_type=Path), help="Folder with the machine's proc and sys.")
+@click.option("--node", help="Name of the node.  [default: the host name]")
 @click.option("--part", "part_seconds", type=Duration(above=True), default="60s", help="Age of a part file.")
 @click.option("--single", is_flag=True, help="Store metrics as 32-bit numbers (Parquet).")
 @click.option(
@@ -80,14 +73,13 @@ def command(
 
         machine = root or Path("/")
         probe = Probe(machine, prepare=source.exclude_thread) if runs_on(machine) else None
-    stop = _Stop()
     try:
         state = record(
             source,
             recorder,
             seconds=math.inf if seconds is None else seconds,
             probe=probe,
-            stopped=stop.asked,
+            stopped=stopped_by_signals().is_set,
             progress=_Meter(seconds, interval).show,
         )
     finally:
@@ -136,22 +128,6 @@ def _print(facts: dict[str, Any], as_json: bool) -> None:
         click.echo(json.dumps(facts))
     else:
         click.echo(", ".join(f"{name} {value}" for name, value in facts.items()))
-
-
-class _Stop:
-    """Whether Ctrl-C or SIGTERM came; a second one ends at once."""
-
-    def __init__(self) -> None:
-        self._came = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._hear)
-
-    def _hear(self, number: int, frame: object) -> None:
-        self._came = True
-        signal.signal(number, signal.SIG_DFL)
-
-    def asked(self) -> bool:
-        return self._came
 
 
 class _Meter:

@@ -75,14 +75,8 @@ class ReplayTally:
     "--preset", type=click.Choice(["default", "paper"]), help="How nodes are set up.  [default: the signal's]"
 )
 @click.option("--steps", type=click.IntRange(min=1), help="Stop after this many timesteps.")
-@click.option(
-    "--nodes",
-    type=click.IntRange(1, 1000),
-    default=1,
-    show_default=True,
-    help="Nodes of the generated stream.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the generated stream.")
+@click.option("--nodes", type=click.IntRange(1, 1000), default=1, help="Nodes of the generated stream.")
+@click.option("--seed", type=int, default=0, help="Seed of the generated stream.")
 @click.option("--all", "every", is_flag=True, help="Show every decision, not only changes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per node and timestep.")
 def command(trace: tuple[Path, ...], as_json: bool, every: bool, **options: Any) -> None:

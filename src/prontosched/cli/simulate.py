@@ -51,30 +51,19 @@ def _tenants(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 
 
 @click.command("simulate")
-@click.option(
-    "--nodes", type=click.IntRange(2, 10_000), default=60, show_default=True, help="Nodes of a cluster."
-)
-@click.option("--cores", type=click.FloatRange(1), default=8.0, show_default=True, help="CPUs of a node.")
-@click.option(
-    "--steps", type=click.IntRange(100), default=2400, show_default=True, help="Seconds to simulate."
-)
-@click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Repetitions.")
+@click.option("--nodes", type=click.IntRange(2, 10_000), default=60, help="Nodes of a cluster.")
+@click.option("--cores", type=click.FloatRange(1), default=8.0, help="CPUs of a node.")
+@click.option("--steps", type=click.IntRange(100), default=2400, help="Seconds to simulate.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=5, help="Repetitions.")
 @click.option(
     "--overcommit",
     type=click.FloatRange(0.1, 100),
     default=1.0,
-    show_default=True,
     help="CPUs that jobs on a node may ask for, as a share of its own; beyond it they wait.",
 )
+@click.option("--delay", type=click.IntRange(0, 600), default=1, help="Seconds telemetry is late.")
 @click.option(
-    "--delay", type=click.IntRange(0, 600), default=1, show_default=True, help="Seconds telemetry is late."
-)
-@click.option(
-    "--parts",
-    default="all",
-    show_default=True,
-    callback=_parts,
-    help=f"Parts of the whole study, by comma: {', '.join(PARTS)}.",
+    "--parts", default="all", callback=_parts, help=f"Parts of the whole study, by comma: {', '.join(PARTS)}."
 )
 @click.option(
     "--busy",
@@ -112,13 +101,7 @@ def _tenants(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     is_flag=True,
     help="One scenario: every rule is a veto that refuses the same share of time.",
 )
-@click.option(
-    "--budget",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=0.1,
-    show_default=True,
-    help="That share.",
-)
+@click.option("--budget", type=click.FloatRange(0, 1, min_open=True), default=0.1, help="That share.")
 @click.option(
     "--figure", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result: a PNG or SVG file."
 )

@@ -77,14 +77,12 @@ def _ask(client: Client, node: str | None, horizon: int | None) -> dict[str, Any
 
 
 def _watch(folder: Path) -> dict[str, Any]:
+    from prontosched.agent.record import plain
     from prontosched.agent.standalone import WATCH_SECONDS, look
     from prontosched.settings import AgentSettings
 
     click.echo(f"no agent answers: watching this machine for {WATCH_SECONDS:.0f} s", err=True)
-    seen = {
-        name: None if value != value else value
-        for name, value in asdict(look(AgentSettings(), folder)).items()
-    }
+    seen = plain(asdict(look(AgentSettings(), folder)))
     state = "accepting" if seen["accept"] else "refusing"
     return {"asked": None, "state": state, "held_by": "", "enforced": False, **seen}
 

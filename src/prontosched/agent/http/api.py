@@ -520,7 +520,7 @@ def best_nodes(agent: Agent, *, cpus: float, limit: int) -> list[dict[str, Any]]
     for one in ordered:
         # Sentences only for those that are shown: a fleet may have thousands of nodes.
         why = agent.answer(one.node, cpus=cpus).reason
-        found.append({key: plain(value) for key, value in one._replace(why=why).as_json().items()})
+        found.append(plain(one._replace(why=why).as_json()))
     return found
 
 

@@ -68,9 +68,15 @@ class Client:
         if parts.scheme == "https":
             self._tls = ssl.create_default_context(cafile=None if certificate is None else str(certificate))
 
-    def decision(self, node: str | None = None, *, horizon: int | None = None) -> dict[str, Any]:
-        """Return the agent's present answer, with the chance of contention within `horizon` timesteps."""
-        asked = {name: value for name, value in (("node", node), ("horizon", horizon)) if value is not None}
+    def decision(
+        self, node: str | None = None, *, horizon: int | None = None, enforcing: bool = False
+    ) -> dict[str, Any]:
+        """Return the agent's present answer, with the chance of contention within `horizon` timesteps.
+
+        `enforcing` tells the agent that its refusals are obeyed.
+        """
+        given = {"node": node, "horizon": horizon, "enforcing": "true" if enforcing else None}
+        asked = {name: value for name, value in given.items() if value is not None}
         return self._ask("GET", f"/v1/decision?{urlencode(asked)}" if asked else "/v1/decision")[1]
 
     def get(self, path: str) -> dict[str, Any]:

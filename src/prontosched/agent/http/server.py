@@ -45,42 +45,31 @@ SWITCH_SECONDS = 0.0005
 ENOUGH_DECISIONS = 100
 
 
-def run(
+async def serve(
     agent: Agent,
     access: Access,
     *,
     seconds: float | None = None,
     next_free: bool = False,
-    extra: Callable[[Agent], Iterable[web.AbstractRouteDef]] | None = None,
+    extra: Iterable[web.AbstractRouteDef] = (),
     started: Callable[[str], None] | None = None,
 ) -> None:
     """Run until a signal, the end of the source, or `seconds` have passed.
 
-    With `next_free`, take the next free port where the wanted one is taken. `extra` gives more routes, such as pages;
+    With `next_free`, take the next free port where the wanted one is taken. `extra` are more routes, such as pages;
     `started` is called with the address once it answers.
     """
     # A source's thread would otherwise keep the loop waiting for 5 ms at a time.
     sys.setswitchinterval(SWITCH_SECONDS)
-    asyncio.run(_run(agent, access, seconds, next_free, extra, started))
-
-
-async def _run(
-    agent: Agent,
-    access: Access,
-    seconds: float | None,
-    next_free: bool,
-    extra: Callable[[Agent], Iterable[web.AbstractRouteDef]] | None,
-    started: Callable[[str], None] | None,
-) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    server = Server(agent, access, () if extra is None else extra(agent))
+    server = Server(agent, access, extra)
     try:
         url = await server.start(next_free=next_free)
     except BaseException:
-        await agent.abandon()
+        await agent.close()
         raise
     try:
         _note_address(agent, url)

@@ -7,21 +7,15 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-import socket
 import statistics
-import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import urlopen
 
 from prontosched.telemetry.linux import LinuxSource
 from prontosched.telemetry.probe import PROBE_SECONDS, Probe
 
 COST_READS = 20
-SCRAPES = 20
 PROBES, PROBES_SECONDS = 3, 3.0
 PSI_REMEDY = "boot the kernel with psi=1"
 CGROUP_REMEDY = "the root cgroup has none, and v1 controllers hide it"
@@ -164,56 +158,3 @@ def _findings(source: LinuxSource) -> tuple[Finding, ...]:
             remedy = "run as a user who may read it"
         found.append(Finding(what, path, state, "" if state == "ok" else remedy))
     return tuple(found)
-
-
-def node_exporter_cost(*, progress: Callable[[str], None] = lambda line: None) -> Cost | None:
-    """Return what node_exporter's scrape costs on this machine, None where it is not installed.
-
-    It is started on a free port of the loopback interface for a moment.
-    """
-    program = shutil.which("prometheus-node-exporter") or shutil.which("node_exporter")
-    if program is None:
-        return None
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    progress(f"starting {program} on {address} for a moment, to compare")
-    process = subprocess.Popen(
-        [program, f"--web.listen-address={address}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        if not _answers(address, process):
-            return None
-        before = _cpu_seconds(process.pid)
-        for _ in range(SCRAPES):
-            _scrape(address)
-        each = (_cpu_seconds(process.pid) - before) / SCRAPES
-    finally:
-        process.terminate()
-        process.wait()
-    return Cost(1e3 * each, 100.0 * each)
-
-
-def _answers(address: str, process: subprocess.Popen[bytes]) -> bool:
-    end = time.monotonic() + 10.0
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            _scrape(address)
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return True
-    return False
-
-
-def _scrape(address: str) -> int:
-    with urlopen(f"http://{address}/metrics", timeout=10) as page:  # loopback, started above
-        return len(page.read())
-
-
-def _cpu_seconds(process: int) -> float:
-    """Return the CPU time of a process from its threads' schedstat, finer than clock ticks."""
-    total = 0
-    for folder in Path(f"/proc/{process}/task").iterdir():
-        total += int((folder / "schedstat").read_text().split()[0])
-    return total / 1e9
