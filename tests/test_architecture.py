@@ -46,7 +46,8 @@ INNER_ROWS = {
         {"kubernetes"},
         {"controller", "dask", "registry"},
         {"agent_client", "hook", "htcondor", "lsf", "policy", "slurm"},
-        {"__init__", "gate", "kubernetes_client", "preference"},
+        {"__init__", "gate", "kubernetes_client"},
+        {"preference"},
     ],
     "pipeline": [
         {"presets"},

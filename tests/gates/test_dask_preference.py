@@ -49,6 +49,14 @@ def test_few_tasks_go_to_calm_workers_only(preferring: Running) -> None:
     assert where.total() == 2
 
 
+def test_worker_whose_node_refuses_is_passed_over_whatever_its_chance(preferring: Running) -> None:
+    first = preferring.addresses[0]
+    WISHES[first] = Verdict(True, 0.01, "full by the jobs announced", time.time() + 600)
+    preferring.wait(lambda: score(preferring, first) == 0.01)
+
+    test_few_tasks_go_to_calm_workers_only(preferring)
+
+
 def test_bag_of_tasks_uses_every_worker_and_ends_on_calm_ones(preferring: Running) -> None:
     """Nothing is refused: while much waits, the contended worker works too."""
     loaded = preferring.addresses[0]

@@ -315,6 +315,14 @@ def test_without_a_veto_nothing_is_refused_and_the_calm_preferred() -> None:
     assert suitabilities(ledger.chances(("n1", "n2", "n3"), 1.0)) == [2, 9, 5]
 
 
+def test_node_that_refuses_is_preferred_to_no_calm_one_whatever_its_chance() -> None:
+    """As one that is full by the jobs announced to it, of which telemetry shows nothing yet."""
+    full = Verdict(True, 0.01, "CPUs 0.8 busy and 8 announced exceed 8", valid_until=100.0)
+    ledger = ledger_of({"n1": full, "n2": QUIET}, Rules(enforce=True))
+
+    assert suitabilities(ledger.chances(("n1", "n2"), 1.0)) == [5, 9]
+
+
 def test_fleet_that_is_contended_throughout_stays_open() -> None:
     ledger = ledger_of({f"n{i}": BUSY for i in range(1, 5)})
 

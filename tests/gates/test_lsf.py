@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prontosched.cli.gate import _chance
 from prontosched.gates.lsf import INDICES, load_update, report, wanted
 from tests.gates.answering_agent import answering_agent
 from tests.processes import free_port, started, wait_for
@@ -46,6 +47,12 @@ def test_index_rises_with_the_chance_of_contention() -> None:
 
     assert values == sorted(values)
     assert len(set(values)) == 101
+
+
+def test_node_that_refuses_is_reported_as_contended_whatever_its_chance() -> None:
+    assert _chance({"accept": False, "probability": 0.01}) == 0.5
+    assert _chance({"accept": True, "probability": 0.01}) == 0.01
+    assert _chance({"accept": False, "probability": None}) == 1.0
 
 
 def test_names_are_ones_that_lsf_takes_and_the_configuration_has() -> None:

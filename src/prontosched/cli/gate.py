@@ -213,12 +213,13 @@ def elim(node: str | None, every: float, once: bool, veto: bool, **asked: Any) -
 
 
 def _chance(answer: dict[str, Any]) -> float | None:
-    from prontosched.gates.gate import chance
+    from prontosched.gates.gate import Verdict, chance
 
     accept, probability = answer.get("accept"), answer.get("probability")
     if answer.get("stale") or not isinstance(accept, bool):
         return None
-    return chance(None if probability is None else float(probability), refuse=not accept)
+    score = chance(None if probability is None else float(probability), refuse=not accept)
+    return Verdict(not accept, score, "", math.inf).expected
 
 
 def _gates(names: tuple[str, ...], options: tuple[str, ...]) -> list[Gate]:

@@ -523,7 +523,8 @@ def chance_of(ws: Any) -> float:
     """Return the chance of contention that a worker last reported; 0 where it reports none."""
     report = ws.metrics.get(METRIC) or {}
     score = report.get("score") if report.get("mode") == "enforce" else None
-    return 0.0 if score is None else min(1.0, max(0.0, float(score)))
+    least = CONTENDED if report.get("refuse") else 0.0
+    return 0.0 if score is None else min(1.0, max(least, float(score)))
 
 
 def _free(ws: Any) -> bool:

@@ -243,7 +243,7 @@ class Ledger:
         """Return the chance of contention on each node, jobs just placed there counted; NaN when unknown."""
         found = map(self.decisions.verdicts().get, nodes)
         score = np.array(
-            [one.score if one is not None and now < one.valid_until else math.nan for one in found]
+            [math.nan if one is None or not now < one.valid_until else one.expected for one in found]
         )
         cpus = np.fromiter(map(self._cpus.get, nodes, repeat(USUAL_NODE_CPUS)), float, len(nodes))
         return crowded_chance(score, self.placements.on(nodes, now), cpus)

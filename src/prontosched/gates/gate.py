@@ -35,6 +35,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from prontosched.decision import Decision
 from prontosched.errors import IntegrationError
+from prontosched.gates.preference import CONTENDED
 
 PREFIX = "pronto:"
 REASON_LIMIT = 160
@@ -71,6 +72,11 @@ class Verdict:
     score: float
     reason: str
     valid_until: float
+
+    @property
+    def expected(self) -> float:
+        """The chance to rank the node by: one that refuses is expected to be contended, as by jobs announced."""
+        return max(self.score, CONTENDED) if self.refuse else self.score
 
     def expired(self, now: float) -> bool:
         """Tell whether the verdict no longer counts; one without a time never did."""

@@ -38,7 +38,7 @@ from prontosched.gates.gate import (
     Rank,
     Verdict,
 )
-from prontosched.gates.preference import CONTENDED, LEVEL_EDGES, level_of
+from prontosched.gates.preference import LEVEL_EDGES, level_of
 from prontosched.subspace import Array
 
 # So many changes of level may follow each other before their long-run rate binds.
@@ -225,9 +225,7 @@ class LevelPolicy:
         before = 0 if held is None else held.level
         if verdict is None or verdict.expired(now):
             return 0
-        # A node that refuses is ranked as one that is expected to be contended.
-        chance = max(verdict.score, CONTENDED) if verdict.refuse else verdict.score
-        level = level_of(chance, None if held is None else held.level)
+        level = level_of(verdict.expected, None if held is None else held.level)
         # A fall leaves enough for the rise that may follow it.
         cost = 1.0 if level > before else 2.0
         return level if level == before or self._left(now) >= cost else before
