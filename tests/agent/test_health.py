@@ -181,6 +181,14 @@ def test_one_silent_target_of_two_is_counted_and_the_agent_is_healthy(silent_por
     assert agent.health.trouble == ""
 
 
+def test_a_fault_nobody_foresaw_is_named_by_its_kind():
+    clock = Clock()
+    agent = make_agent(Machine(lambda i: [sample(i)] if i else {}["12423"]), clock=clock, interval=1.0)
+    ticked(agent, clock, 2)
+
+    assert agent.last_fault == "source: KeyError('12423')"
+
+
 def test_errors_of_a_gate_are_counted_as_the_log_names_them(caplog):
     class Deaf(MemoryGate):
         def observe(self, node) -> Observed:

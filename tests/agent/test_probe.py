@@ -60,7 +60,7 @@ def test_too_few_say_how_many_more_are_needed() -> None:
     record = filled([("accepting", 1.0), ("refusing", 2.0)], 4)
 
     assert record.needed() == 6
-    assert "it takes about 6 more to tell" in record.words()
+    assert "about 6 more probes are needed to tell" in record.words()
 
 
 def test_one_long_stretch_does_not_pass_for_many(rng: np.random.Generator) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +104,31 @@ def test_new_threads_are_looked_for_while_the_kernel_counts_more(tmp_path: Path)
     assert [seen.threads for seen in (before, process, both)] == [20, 21, 22]
     assert [seen.born for seen in (before, process, both)] == [0, 1, 1]
     assert both.seconds == pytest.approx(0.251)
+    scanner.close()
+
+
+def test_a_process_may_end_while_threads_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread was read in this scan; its folder goes before the list of processes is read, or just after."""
+    processes = Processes(tmp_path, 60)
+    scanner = scanner_of(processes)
+    scanner.scan(60.0)
+    processes.wait(dict.fromkeys(processes.paths, 1_000_000))
+
+    def listdir(path: str) -> list[str]:
+        shutil.rmtree(tmp_path / "1000", ignore_errors=True)
+        found = os_listdir(path)
+        shutil.rmtree(tmp_path / "1020", ignore_errors=True)
+        return found
+
+    os_listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", listdir)
+    seen = scanner.scan(61.0)
+    monkeypatch.undo()
+
+    assert seen.seconds == pytest.approx(0.060)
+    assert (seen.processes, seen.threads) == (1, 20)
     scanner.close()
 
 

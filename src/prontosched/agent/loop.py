@@ -387,7 +387,9 @@ class Agent:
         With `in_tick`, a tick that meets it is a tick that failed: see `Health`.
         """
         self.faults[kind] += 1
-        self.last_fault = f"{kind}: {str(error) or type(error).__name__}"
+        # The text of a KeyError is the key alone.
+        told = "" if isinstance(error, LookupError) else str(error)
+        self.last_fault = f"{kind}: {told or repr(error)}"
         if in_tick:
             self.health.note_fault(self.last_fault)
         now = self.pace.clock()

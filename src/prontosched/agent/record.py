@@ -428,7 +428,7 @@ class ProbeRecord:
         needed = self.needed()
         if needed is None:
             return f"{found}: no difference so far"
-        return found if needed == 0 else f"{found}; it takes about {needed} more to tell"
+        return found if needed == 0 else f"{found}; about {needed} more probes are needed to tell"
 
     def figures(self) -> dict[str, Any]:
         """Return the record as plain values."""

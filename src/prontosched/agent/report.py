@@ -373,7 +373,7 @@ def _row(one: NodePeriod) -> str:
 
 def _period(report: PeriodReport) -> str:
     first, last = (f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}" for at in (report.begin, report.end))
-    return f"{first} to {last}, {report.hours:.0f} hours"
+    return f"{first} to {last}, {report.hours:.1f} hours"
 
 
 def _title(report: PeriodReport) -> str:

@@ -199,7 +199,7 @@ def _changed(change: dict[str, Any]) -> str:
 
 
 def _record(record: dict[str, Any]) -> list[str]:
-    lines = [f"Its record: {record['words']}"] if record.get("words") else []
+    lines = [f"What it was worth: {record['words']}"] if record.get("words") else []
     own = record.get("signal")
     if own is None or own["recall"] is None or own["precision"] is None:
         return lines

@@ -168,7 +168,8 @@ class _Waiting:
         slowdown, left = met.get("slowdown"), met.get("contention_left_seconds")
         if slowdown is None:
             return ""
-        text = f"; started now it would take about {slowdown:.1f} times as long and slow the others"
+        longer = "hardly longer" if slowdown < 1.05 else f"about {slowdown:.1f} times as long"
+        text = f"; started now it would take {longer}, and slow the others"
         if left is not None:
             text += f"; contention is expected for {lasting(left)} more"
         if self.length is not None:

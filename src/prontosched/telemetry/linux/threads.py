@@ -298,9 +298,12 @@ class ThreadScanner:
                 self._forget(processes[name])
 
     def _forget(self, process: Process) -> None:
+        """Forget a process that ended, if that is not done yet; another one may have taken its number."""
         self._release(process.threads.values())
         self._unlisted.discard(process)
-        del self._processes[os.path.basename(process.folder)]
+        name = os.path.basename(process.folder)
+        if self._processes.get(name) is process:
+            del self._processes[name]
 
     def _follow_threads(self, others: Iterable[Process] = ()) -> list[Thread]:
         """List the threads of processes that are unlisted, and of others; return those not seen before."""
