@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prontosched.errors import SettingsError
-from prontosched.evaluation.truth import D4, Truth
+from prontosched.evaluation.inputs import D4, Truth
 
 
 def thresholds(truth: str, values: np.ndarray, **unit: object) -> np.ndarray:

@@ -194,9 +194,8 @@ def _print_claims(*, as_json: bool) -> None:
 def _setting(methods: str | None, truth: str, options: dict[str, Any]) -> Setting:
     """Return what is asked; what is asked wrongly is a usage error."""
     from prontosched.errors import SettingsError
-    from prontosched.evaluation.inputs import Setting
+    from prontosched.evaluation.inputs import Setting, Truth
     from prontosched.evaluation.methods import choose, default_methods
-    from prontosched.evaluation.truth import Truth
 
     names = default_methods() if methods is None else tuple(filter(None, map(str.strip, methods.split(","))))
     if not names:

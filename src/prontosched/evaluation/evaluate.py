@@ -20,13 +20,12 @@ from importlib.metadata import version
 from typing import Any
 
 from prontosched.errors import SettingsError, TelemetryError
-from prontosched.evaluation.inputs import Part, Plan, Setting, first_rows
+from prontosched.evaluation.inputs import Part, Plan, Setting, Truth, first_rows
 from prontosched.evaluation.methods import choose
 from prontosched.evaluation.replay import PartResult, Progress, evaluate_part
 from prontosched.evaluation.report import Evaluation, machine, outcome
 from prontosched.evaluation.speed import TIMED_VECTORS, paper_scale, timing
 from prontosched.evaluation.study import Study
-from prontosched.evaluation.truth import Truth
 from prontosched.evaluation.verdict import goals
 from prontosched.extras import missing_extra
 from prontosched.threads import ONE_THREAD

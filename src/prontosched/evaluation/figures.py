@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from prontosched.errors import SettingsError
-from prontosched.evaluation.inputs import FirstRows
+from prontosched.evaluation.inputs import FirstRows, Truth
 from prontosched.evaluation.measures import Mask
 from prontosched.evaluation.study import Study
-from prontosched.evaluation.truth import Truth
 from prontosched.extras import missing_extra
 from prontosched.pipeline.presets import make_node
 from prontosched.subspace import Array

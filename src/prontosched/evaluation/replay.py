@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from prontosched.errors import TelemetryError
-from prontosched.evaluation.inputs import Feed, Part, Setting, TracePart
+from prontosched.evaluation.inputs import Feed, Part, Setting, ThresholdLearner, TracePart, Truth
 from prontosched.evaluation.measures import Mask
 from prontosched.evaluation.methods import Method, MethodContext, choose
 from prontosched.evaluation.nulls import NullTotal
@@ -31,7 +31,6 @@ from prontosched.evaluation.record import (
     summarise_node,
 )
 from prontosched.evaluation.scorers import AlignedRows, MethodScores
-from prontosched.evaluation.truth import ThresholdLearner, Truth
 from prontosched.signals.arithmetic import Many
 from prontosched.signals.policy import DOWNTIME_WEIGHT, FIRST_SCORES, level_for
 from prontosched.signals.quantiles import WHOLE_PAST, ManySamples

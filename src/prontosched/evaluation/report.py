@@ -18,13 +18,12 @@ import numpy as np
 from prontosched.errors import SettingsError
 from prontosched.evaluation import figures
 from prontosched.evaluation.figures import Picture
-from prontosched.evaluation.inputs import FirstRows, Part, first_rows
+from prontosched.evaluation.inputs import FirstRows, Part, Truth, first_rows
 from prontosched.evaluation.methods import EMBEDDING_LABELS, Method
 from prontosched.evaluation.nulls import plain
 from prontosched.evaluation.record import LATCHED_AT, NULL_STATISTICS, OWN, STATISTICS
 from prontosched.evaluation.speed import performance_table
 from prontosched.evaluation.study import Study, median_lead
-from prontosched.evaluation.truth import Truth
 from prontosched.evaluation.verdict import answer, anticipation, comparison
 from prontosched.extras import missing_extra
 from prontosched.subspace import Array

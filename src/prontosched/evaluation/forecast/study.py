@@ -51,7 +51,7 @@ from prontosched.evaluation.forecast.panel import (
     trace_panel,
     whole_traces,
 )
-from prontosched.evaluation.truth import D4
+from prontosched.evaluation.inputs import D4
 from prontosched.subspace import Array
 
 # Part of every key: answers of another version of the methods are not taken up.
