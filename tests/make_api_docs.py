@@ -24,8 +24,8 @@ PUBLIC = {
     "prontosched.gates.gate": (
         "For gates of one's own.",
         [
-            *("Gate", "PreferringGate", "CountingGate", "QueueGate"),
-            *("Observed", "Verdict", "Rank", "GateCensus", "MarkFiles", "label", "read_label"),
+            *("Gate", "PreferringGate", "ListingGate", "QueueGate"),
+            *("Observed", "Verdict", "Rank", "MarkFiles", "label", "read_label"),
         ],
     ),
     "prontosched.errors": (

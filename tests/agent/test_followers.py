@@ -26,7 +26,7 @@ from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS, Machine, make_agent, next_tick
 from tests.agent.test_api import surge
 from tests.agent.test_loop import run
-from tests.gates.memory_gate import CountingMemoryGate, MemoryGate, RankingMemoryGate
+from tests.gates.memory_gate import ListingMemoryGate, MemoryGate, RankingMemoryGate
 from tests.processes import wait_for
 
 
@@ -109,7 +109,7 @@ def test_what_the_gate_did_is_in_the_decision_log(tmp_path):
 
 
 def test_a_refusal_that_the_floor_withholds_is_contended_and_says_so():
-    gate = CountingMemoryGate("n1", "worse")
+    gate = ListingMemoryGate("n1", "worse")
     gate.reasons["worse"] = label(Verdict(True, 1e9, "drowning", time.time() + 3600.0))
     agent, follower = gated(gate, enforce=True, ticks=61)
     wait_for(lambda: follower.held_open("n1"))

@@ -14,7 +14,7 @@ from prontosched.agent.followers import GateFollower
 from prontosched.agent.http.metrics import _FOLLOWERS, _SIGNAL, exposition
 from prontosched.gates.policy import Rules
 from tests.agent.machine import Machine, make_agent, sample
-from tests.gates.memory_gate import CountingMemoryGate
+from tests.gates.memory_gate import ListingMemoryGate
 from tests.processes import wait_for
 from tests.requirements import require_program
 
@@ -38,7 +38,7 @@ def values(page: str) -> dict[str, dict[str, float]]:
 def page() -> str:
     """What an agent serves that refuses, with a gate that holds its only node open."""
     rules = Rules(enforce=True, veto=True, min_hold_seconds=0, min_accept_seconds=0, observe_seconds=0)
-    gate = GateFollower(CountingMemoryGate("n1"), rules)
+    gate = GateFollower(ListingMemoryGate("n1"), rules)
     agent = make_agent(Machine(pulsing), preset="default", followers=[gate])
 
     async def run() -> None:

@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 
 from prontosched.errors import IntegrationError
-from prontosched.gates.gate import GateCensus, Observed, Rank, Verdict, label, read_label
+from prontosched.gates.gate import Observed, Rank, Verdict, label, read_label
 
 
 class MemoryGate:
@@ -41,7 +41,7 @@ class MemoryGate:
         return [node for node in self.reasons if self._observed(node).ours]
 
     def changes(self) -> list[tuple[str, str]]:
-        return [call for call in self.calls if call[0] != "observe"]
+        return [call for call in self.calls if call[0] not in ("observe", "list")]
 
     def _observed(self, node: str) -> Observed:
         reason = self.reasons[node]
@@ -54,14 +54,15 @@ class MemoryGate:
             raise self.broken
 
 
-class CountingMemoryGate(MemoryGate):
-    """The same, for a scheduler that can count."""
+class ListingMemoryGate(MemoryGate):
+    """The same, for a scheduler that tells of all nodes in one call."""
 
-    def census(self) -> GateCensus:
-        return GateCensus.of({node: self._observed(node) for node in self.reasons})
+    def observe_all(self) -> dict[str, Observed]:
+        self._call("list", "")
+        return {node: self._observed(node) for node in self.reasons}
 
 
-class RankingMemoryGate(CountingMemoryGate):
+class RankingMemoryGate(ListingMemoryGate):
     """The same, for a scheduler that can prefer and knows its queue."""
 
     level_seconds = 60.0

@@ -66,7 +66,6 @@ def test_what_scontrol_prints_of_one_node_hides_and_moves_no_other():
         assert seen["ours"].valid_until == 1.7e9
         assert seen["theirs"].state == "closed-by-other"
         assert seen["calm"].state == "open"
-        assert gate.census().in_service >= 2
 
     assert fuzz("scontrol", attempt, IntegrationError)[1] > 50
 

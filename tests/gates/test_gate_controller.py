@@ -12,7 +12,7 @@ from prontosched.errors import IntegrationError
 from prontosched.gates.controller import Controller, GateStatus, sweep
 from prontosched.gates.gate import Observed, Rank, Verdict
 from prontosched.gates.policy import Rules
-from tests.gates.memory_gate import MemoryGate, RankingMemoryGate
+from tests.gates.memory_gate import ListingMemoryGate, MemoryGate, RankingMemoryGate
 from tests.gates.verdicts import busy_at, quiet_at
 
 EAGER = Rules(enforce=True, min_hold_seconds=0, min_accept_seconds=0)
@@ -231,14 +231,6 @@ def test_node_closed_by_another_tool_just_before_our_call_is_not_counted_as_ours
     assert (seen.state, seen.detail) == ("closed-by-other", "disk is failing")
 
 
-class ListingMemoryGate(MemoryGate):
-    """The same, for a scheduler that tells of all nodes in one call."""
-
-    def observe_all(self) -> dict[str, Observed]:
-        self._call("list", "")
-        return {node: self._observed(node) for node in self.reasons}
-
-
 def test_a_sweep_looks_again_only_at_what_is_over() -> None:
     gate = ListingMemoryGate(*(f"n{number}" for number in range(1000)))
     for number in range(1000):
@@ -268,11 +260,7 @@ def test_a_mark_renewed_since_the_list_was_made_stays() -> None:
 
 
 def test_a_sweep_opens_nodes_before_it_takes_off_ranks_and_leaves_ranks_to_the_next() -> None:
-    class Listing(RankingMemoryGate):
-        def observe_all(self) -> dict[str, Observed]:
-            return {node: self._observed(node) for node in self.reasons}
-
-    gate = Listing("a", "b", "c")
+    gate = RankingMemoryGate("a", "b", "c")
     for node in ("a", "b", "c"):
         gate.ranks[node] = Rank(2, 0.5, False, 90.0)
     gate.refuse("c", Verdict(True, 0.9, "busy", valid_until=90.0))

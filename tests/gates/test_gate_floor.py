@@ -30,7 +30,7 @@ from prontosched.gates.policy import (
     places,
 )
 from prontosched.simulation.rules import ClusterGate
-from tests.gates.memory_gate import CountingMemoryGate, MemoryGate, RankingMemoryGate
+from tests.gates.memory_gate import ListingMemoryGate, MemoryGate, RankingMemoryGate
 from tests.gates.verdicts import GivenDecisions, busy_at, eager, quiet_at
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -41,7 +41,7 @@ def busy(score: float, now: float = 0.0) -> Verdict:
 
 
 def test_scheduler_that_can_count_holds_the_floor_without_leases() -> None:
-    floor = floor_for(CountingMemoryGate(*NODES), share=0.5, leases=None)
+    floor = floor_for(ListingMemoryGate(*NODES), share=0.5, leases=None)
 
     assert isinstance(floor, CountedFloor)
     assert floor.how == "counted at memory, at most 50% of the nodes"
@@ -65,7 +65,7 @@ def shared_leases(share: float, nodes: int) -> RefusalLeases:
 def test_leases_come_before_counting() -> None:
     leases = shared_leases(0.5, 4)
 
-    assert isinstance(floor_for(CountingMemoryGate(*NODES), share=0.5, leases=leases), LeaseFloor)
+    assert isinstance(floor_for(ListingMemoryGate(*NODES), share=0.5, leases=leases), LeaseFloor)
 
 
 def in_arrays(chance: float, share: float) -> bool:
@@ -77,7 +77,7 @@ def by_name(chance: float, share: float) -> bool:
 
 
 def by_counting(chance: float, share: float) -> bool:
-    gate = CountingMemoryGate("n1", "n2")
+    gate = ListingMemoryGate("n1", "n2")
     gate.reasons["n2"] = "disk is failing"
     return CountedFloor(gate, "memory", share).allow("n1", busy(chance), 0.0)
 
@@ -173,7 +173,7 @@ def test_counted_refusals_never_exceed_their_places(
     nodes: int, share: float, asks: list[tuple[int, float, bool]]
 ) -> None:
     names = [f"n{i}" for i in range(nodes)]
-    gate = CountingMemoryGate(*names)
+    gate = ListingMemoryGate(*names)
     controllers = [Controller(gate, name, rules=eager(share)) for name in names]
     for now, (index, score, refuse) in enumerate(asks):
         verdict = Verdict(refuse, score, "why", now + 1000.0)
@@ -223,10 +223,10 @@ def test_no_node_is_closed_that_is_calmer_than_one_left_open(
 
 def test_two_nodes_that_close_at_the_same_moment_leave_the_one_that_is_worse_off() -> None:
     """The scheduler cannot compare and set: both counted before either closed."""
-    gate = CountingMemoryGate(*NODES)
+    gate = ListingMemoryGate(*NODES)
     other = busy(0.8)
 
-    class Racing(CountingMemoryGate):
+    class Racing(ListingMemoryGate):
         def refuse(self, node: str, verdict: Verdict) -> None:
             super().refuse("n2", other)
             super().refuse(node, verdict)
@@ -288,7 +288,7 @@ def test_lease_is_given_back_when_someone_else_closes_the_node() -> None:
 
 
 def test_unknown_score_counts_as_calm() -> None:
-    gate = CountingMemoryGate(*NODES)
+    gate = ListingMemoryGate(*NODES)
     gate.refuse("n2", busy(0.01))
 
     assert not CountedFloor(gate, "memory", 0.25).allow("n1", busy(math.nan), 0.0)

@@ -136,7 +136,7 @@ def test_manifests_rights_are_enough_for_the_gate_and_for_nothing_else(
     kubernetes.add_node("n1")
     gate.refuse("n1", busy())
     gate.accept("n1")
-    assert gate.census().in_service == 1
+    assert list(gate.observe_all()) == ["n1"]
     gate.prefer("n1", Rank(3, 0.6, False, time.time() + 60), busy())
     gate.restore("n1")
     for path in ("/api/v1/pods", "/api/v1/secrets"):

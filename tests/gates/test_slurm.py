@@ -34,7 +34,7 @@ def admin_drains(slurm: SlurmCluster, node: str) -> str:
 
 def drained(slurm: SlurmCluster) -> list[str]:
     """Return the nodes that we hold closed."""
-    return sorted(SlurmGate(conf=slurm.conf).census().refusals)
+    return sorted(name for name, one in SlurmGate(conf=slurm.conf).observe_all().items() if one.ours)
 
 
 def finished(slurm: SlurmCluster, numbers: list[str]) -> bool:
@@ -313,7 +313,7 @@ def test_a_reason_that_is_no_text_hides_no_node_and_ends_no_gate(slurm: SlurmClu
 
     assert gate.owned() == ["n2"]
     assert not gate.observe("n4").ours
-    assert gate.census().in_service == len(slurm.nodes) - 1
+    assert {n for n, one in gate.observe_all().items() if one.state == "closed-by-other"} == {"n4"}
     gate.accept("n2")
     slurm.call("scontrol", "update", "nodename=n4", "state=resume")
 

@@ -18,6 +18,7 @@ from prontosched.agent.config import check, gate_of
 from prontosched.agent.http.client import Client
 from prontosched.agent.store import default_folder
 from prontosched.errors import ProntoError
+from prontosched.gates.controller import marked
 from prontosched.gates.gate import Gate
 from prontosched.gates.registry import make_gate, present_gates
 from prontosched.settings import AgentSettings
@@ -204,7 +205,7 @@ def _gates(settings: AgentSettings, now: float) -> Iterator[Problem]:
                 continue
     for gate in gates:
         try:
-            seen = {node: gate.observe(node) for node in gate.owned()}
+            seen = marked(gate)
         except ProntoError as error:
             if settings.gate is not None:
                 what = f"gate {gate.name} does not answer: {error}"

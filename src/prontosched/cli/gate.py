@@ -80,10 +80,12 @@ def status(names: tuple[str, ...], options: tuple[str, ...], nodes: tuple[str, .
     Example:
         pronto gate status --gate slurm --node n2
     """
+    from prontosched.gates.controller import marked
+
     failed = False
     for gate in _gates(names, options):
         try:
-            seen = {node: gate.observe(node) for node in (nodes or gate.owned())}
+            seen = {node: gate.observe(node) for node in nodes} if nodes else marked(gate)
         except IntegrationError as error:
             failed = True
             click.echo(f"pronto: {gate.name}: {error}", err=True)

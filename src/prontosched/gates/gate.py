@@ -27,8 +27,8 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -181,28 +181,6 @@ class Observed:
         return self.ours and _over(self.valid_until, now)
 
 
-@dataclass(frozen=True, slots=True)
-class GateCensus:
-    """How many nodes a scheduler has in service, which we hold closed, and which bear a rank of ours.
-
-    Nodes closed by others are not in service. Nodes without a rank are calm.
-    """
-
-    in_service: int
-    refusals: Mapping[str, Observed] = field(default_factory=dict)
-    ranks: Mapping[str, Rank] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, seen: Mapping[str, Observed]) -> GateCensus:
-        """Count what was observed of all nodes."""
-        serving = {name: one for name, one in seen.items() if one.state != "closed-by-other"}
-        return cls(
-            len(serving),
-            {name: one for name, one in serving.items() if one.ours},
-            {name: one.rank for name, one in serving.items() if one.rank is not None},
-        )
-
-
 class Gate(Protocol):
     """One scheduler, as far as Pronto may touch it. `name` is its name in settings and messages."""
 
@@ -248,7 +226,7 @@ class PreferringGate(Protocol):
 
 @runtime_checkable
 class ListingGate(Protocol):
-    """A gate whose scheduler tells of all nodes in one call."""
+    """A gate whose scheduler tells of all nodes in one call, so that the floor can be counted there."""
 
     def observe_all(self) -> dict[str, Observed]:
         """Return what the scheduler says about every node that this gate reaches."""
@@ -270,15 +248,6 @@ class QueueGate(Protocol):
 
     def starved(self) -> bool:
         """Tell whether jobs wait for nodes; then no veto may stand."""
-        ...
-
-
-@runtime_checkable
-class CountingGate(Protocol):
-    """A gate whose scheduler knows all its nodes, so that the floor can be counted there."""
-
-    def census(self) -> GateCensus:
-        """Count the nodes in service and name those that we hold, in one call."""
         ...
 
 

@@ -26,7 +26,6 @@ from prontosched.errors import IntegrationError
 from prontosched.gates.controller import sweep
 from prontosched.gates.gate import (
     DAMAGED_RANK,
-    GateCensus,
     Observed,
     Rank,
     Verdict,
@@ -147,10 +146,6 @@ class KubernetesGate:
     def owned(self) -> list[str]:
         """Return every node of the cluster that bears a taint or a rank of ours."""
         return sorted(name for name, one in self.observe_all().items() if one.marked)
-
-    def census(self) -> GateCensus:
-        """Count the nodes in service and name those that bear our marks."""
-        return GateCensus.of(self.observe_all())
 
     def observe_all(self) -> dict[str, Observed]:
         """Return what the scheduler says about every node, in one call."""
@@ -364,12 +359,11 @@ def cpu_quantity(text: object) -> float:
 
 
 class ConditionWriter:
-    """Write an extender's refusals to the nodes' condition `ProntoAccepting`.
+    """Write an extender's refusals to the nodes' condition `ProntoAccepting`, and take it off where they end.
 
-    A node that opens again thereby becomes a Node event: without one, pods that an extender
-    refused stay pending. `kubectl describe node` shows why a node refuses. Needs the rights
-    `list` on `nodes` and `patch` on `nodes/status`; to take off lapsed taints also `get`
-    and `patch` on `nodes`.
+    `kubectl describe node` shows why a node refuses. A node that opens again is a Node event, at
+    which the scheduler tries pods again that wait. Needs the rights `list` on `nodes` and `patch`
+    on `nodes/status`; to take off lapsed taints also `get` and `patch` on `nodes`.
     """
 
     def __init__(self, api: ApiServer) -> None:
@@ -391,7 +385,7 @@ class ConditionWriter:
     def refresh(self, refusing: Callable[[str], bool]) -> dict[str, str]:
         """Bring left-over marks in line, and return the nodes in service with their addresses.
 
-        A condition that says False on a node that does not refuse was left by an extender
+        A condition on a node that does not refuse was left by an extender
         that is gone, or could not be undone before. Taints and ranks of agents that have
         lapsed are taken off. How many CPUs each node has is kept in `cpus`.
         """
@@ -408,8 +402,7 @@ class ConditionWriter:
                 internal = (a for a in status.get("addresses") or [] if a.get("type") == "InternalIP")
                 addresses[name] = next((str(one["address"]) for one in internal), "")
                 self.cpus[name] = cpu_quantity((status.get("allocatable") or {}).get("cpu"))
-            condition = _condition(node, ACCEPTING_CONDITION)
-            if condition is not None and condition.get("status") == "False" and not refusing(name):
+            if _condition(node, ACCEPTING_CONDITION) is not None and not refusing(name):
                 left.append(name)
         for name in lapsed:
             log.info("node %s: taking off what an agent left and what has lapsed", name)
@@ -423,7 +416,8 @@ class ConditionWriter:
         self.announce(RefusalChange(name, False, "the extender has stopped") for name in sorted(self._closed))
 
     def _write(self, node: str, *, refuse: bool, message: str) -> None:
-        reason = "Refusing" if refuse else "Accepting"
-        condition = _condition_patch(ACCEPTING_CONDITION, not refuse, reason, message)
+        condition: Patch = {"type": ACCEPTING_CONDITION, "$patch": "delete"}
+        if refuse:
+            condition = _condition_patch(ACCEPTING_CONDITION, False, "Refusing", message)
         self.api.patch_node(node, {"status": {"conditions": [condition]}}, kind=STRATEGIC, status=True)
         (self._closed.add if refuse else self._closed.discard)(node)

@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 from prontosched.errors import SettingsError
 from prontosched.gates.gate import (
     LONGEST_MARK_SECONDS,
-    CountingGate,
     Gate,
     LeaseTable,
+    ListingGate,
     Observed,
     Rank,
     Verdict,
@@ -382,28 +382,29 @@ class CountedFloor(Floor):
 
     costly = True
 
-    def __init__(self, gate: CountingGate, name: str, share: float) -> None:
+    def __init__(self, gate: ListingGate, name: str, share: float) -> None:
         super().__init__(f"counted at {name}, at most {share:.0%} of the nodes")
         self.share = share
-        self._count = gate.census
+        self._observe_all = gate.observe_all
 
     def allow(self, node: str, verdict: Verdict, now: float) -> bool:
         """Count, and return whether `node` may be closed."""
-        census = self._count()
-        reports = {
-            name: NodeReport(rank.refuse, rank.chance)
-            for name, rank in census.ranks.items()
-            if not rank.expired(now)
-        }
-        reports.update((name, NodeReport(True, seen.score, True)) for name, seen in census.refusals.items())
-        reports[node] = NodeReport(True, verdict.score, node in census.refusals)
-        return may_close(node, reports, nodes=census.in_service, share=self.share)
+        seen = self._observe_all()
+        serving = {name: one for name, one in seen.items() if one.state != "closed-by-other"}
+        reports = {}
+        for name, one in serving.items():
+            if one.ours:
+                reports[name] = NodeReport(True, one.score, True)
+            elif one.rank is not None and not one.rank.expired(now):
+                reports[name] = NodeReport(one.rank.refuse, one.rank.chance)
+        reports[node] = NodeReport(True, verdict.score, node in serving and serving[node].ours)
+        return may_close(node, reports, nodes=len(serving), share=self.share)
 
 
 def floor_for(gate: Gate, *, share: float, leases: LeaseTable | None) -> Floor:
     """Choose how to hold the floor: leases, else counting, else off and saying so."""
     if leases is not None:
         return LeaseFloor(leases)
-    if isinstance(gate, CountingGate):
+    if isinstance(gate, ListingGate):
         return CountedFloor(gate, gate.name, share)
     return Floor("off (no leases, and the scheduler cannot count its nodes)")

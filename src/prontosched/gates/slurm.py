@@ -25,7 +25,6 @@ from typing import Any
 from prontosched.errors import IntegrationError, SettingsError
 from prontosched.gates.gate import (
     DAMAGED_RANK,
-    GateCensus,
     Observed,
     Rank,
     Verdict,
@@ -299,10 +298,6 @@ class SlurmWeights:
     def owned(self) -> list[str]:
         """Return all nodes of the cluster that bear a mark of ours."""
         return sorted(name for name, one in self.observe_all().items() if one.marked)
-
-    def census(self) -> GateCensus:
-        """Count the nodes in service, in one call."""
-        return GateCensus.of(self.observe_all())
 
     def prefer(self, node: str, rank: Rank, verdict: Verdict) -> None:
         """Give the node the weight of its level, or renew the mark that stands for it."""
