@@ -37,7 +37,7 @@ _times = together(
 @click.option("--listen", default="127.0.0.1:7090", help="HOST:PORT to be asked at.")
 @click.option(
     "--agents",
-    default="http://{address}:7077",
+    default="https://{address}:7077",
     metavar="URL",
     help="Where agents listen; {node} and {address} stand for the node's name and internal address.",
 )
@@ -88,7 +88,7 @@ def command(
 
     \b
     Example:
-        pronto extender --agents 'http://{node}:7077' --enforce
+        pronto extender --agents 'https://{node}:7077' --agents-ca ca.crt --agents-token-file token
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     from aiohttp import web
