@@ -130,7 +130,7 @@ def test_elim_prints_what_the_agent_says_until_it_is_told_to_end() -> None:
     [
         ([], "/v1/decision"),
         (["--veto"], "/v1/decision?enforcing=true"),
-        (["--veto", "--node", "rack/n1"], "/v1/decision?enforcing=true&node=rack%2Fn1"),
+        (["--veto", "--node", "rack/n1"], "/v1/decision?node=rack%2Fn1&enforcing=true"),
     ],
 )
 def test_elim_tells_the_agent_that_it_is_obeyed_only_with_a_veto(options: list[str], path: str) -> None:
