@@ -65,38 +65,11 @@ _DURATION = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """Everything an agent can be told.
+    """Everything an agent can be told: the options of `pronto agent`, by their names (`prontosched.cli.options`).
 
-    Attributes
-    ----------
-    source, root, target, trace, repeat, synthetic, source_option
-        Where telemetry comes from, and what that source needs to know.
-    interval
-        Seconds between two timesteps; None takes the source's own.
-    name
-        The node's name, `site/row/rack/node` in a federation; None takes the host's.
-    preset, signal
-        How the node decides; None leaves the preset to the signal, or the signal to the preset.
-    embedding, energy_bounds
-        What follows the leading directions, and the bounds within which their number adapts, `LOW,HIGH`.
-    budget, tolerance, horizon, quota, likelihood, reopen, calm, hold, hourly_limit, explore, weights
-        The signal's own settings, `SIGNAL_SETTINGS`; None leaves each to the signal.
-    valid, when_silent
-        How long a decision counts in seconds (None: ten intervals, at least 10 s), and what is
-        answered after that.
-    cpus, capacity_factor
-        The node's CPUs (None: counted), and how far announced jobs may fill it.
-    probe, offenders
-        Whether a probe tells what a job would suffer, and how those who wait and run are named.
-    gate, gate_option, enforce, max_refusing
-        The scheduler to tell, and whether it is to obey.
-    nats
-        Address of the federation's bus; None stays alone.
-    state, keep, log_age, log_megabytes
-        Folder for what survives a restart (None: the user's), whether anything does, and its bounds
-        in seconds and size.
-    listen, token_file, tls_cert, tls_key
-        Where and how to answer.
+    Times are in seconds. None leaves a setting to who knows it: `interval` to the source, `name`, `cpus` and `state`
+    to the machine, `preset` and `signal` to each other, `SIGNAL_SETTINGS` to the signal; `valid` is then ten intervals,
+    at least 10 s, and without `nats` the agent stays alone.
     """
 
     source: str = "linux"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,12 +24,15 @@ from prontosched.agent.views import explanation
 from prontosched.federation.link import DECISIONS, SUMMARIES, LocalBus, LocalLink
 from prontosched.gates.policy import Rules
 from prontosched.telemetry.source import Sample
-from tests.agent.machine import METRICS, Clock, Machine, make_agent
+from tests.agent import machine as machines
+from tests.agent.machine import METRICS, Clock, Machine
 from tests.gates.memory_gate import MemoryGate
 from tests.processes import wait_for
 
 SIZES = [1, 3, 200, pytest.param(5000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
 SURGE = 60
+# To make up thousands of samples takes a moment: how prompt a source is, is not asked here.
+make_agent = partial(machines.make_agent, timeout=60.0)
 
 
 def names_of(nodes):

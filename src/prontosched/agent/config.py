@@ -11,7 +11,6 @@ from typing import Any
 
 from prontosched.agent.answer import Silence
 from prontosched.agent.followers import GateFollower, ServiceManager, make_probe
-from prontosched.agent.http.auth import Access, read_token, split_address, tls_context
 from prontosched.agent.loop import Agent, Follower, Reader
 from prontosched.agent.nodes import LiveNode, NodeTable
 from prontosched.agent.pace import Pace
@@ -98,18 +97,6 @@ def check(settings: AgentSettings) -> None:
     _, options, _ = _made_gate(settings)
     if words := missing_engine(settings.gate, **options):
         raise IntegrationError(f"gate {settings.gate}: {words}")
-
-
-def make_access(settings: AgentSettings) -> Access:
-    """Return where to listen and whom to let in."""
-    host, port = split_address(settings.listen)
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise SettingsError("--tls-cert and --tls-key must come together, got only one of them")
-    tls = None
-    if settings.tls_cert is not None and settings.tls_key is not None:
-        tls = tls_context(settings.tls_cert, settings.tls_key)
-    token = None if settings.token_file is None else read_token(settings.token_file)
-    return Access(host, port, token, tls)
 
 
 def make_agent(settings: AgentSettings, source: Source, *, embed: bool = False) -> Agent:
@@ -240,20 +227,25 @@ def _made_gate(settings: AgentSettings) -> tuple[Gate, dict[str, str], Rules]:
 
 def make_nodes(settings: AgentSettings, source: Source) -> NodeTable:
     """Return the nodes a source feeds, still without any."""
-    build, options = node_builder(settings), _record_options(settings)
+    build, tolerance, horizon = (
+        node_builder(settings),
+        tolerance_percent(settings),
+        settings.horizon or HORIZON,
+    )
 
     def make(name: str, now: float) -> LiveNode:
-        return LiveNode(build, name=name, now=now, **options)
+        return LiveNode(build, name=name, now=now, tolerance=tolerance, horizon=horizon)
 
     name = settings.name or str(getattr(source, "node", None) or "node")
-    nodes = NodeTable(make, name=name, tolerance=options["tolerance"])
+    nodes = NodeTable(make, name=name, tolerance=tolerance)
     nodes.enforcing = closes_nodes(settings)
     return nodes
 
 
-def _record_options(settings: AgentSettings) -> dict[str, Any]:
+def tolerance_percent(settings: AgentSettings) -> float:
+    """Return the CPU Ready from which there is contention, in percent; 5 where that is learned or of another unit."""
     kind, value = read_tolerance(settings.tolerance or TOLERANCE)
-    return {"tolerance": value if kind == "absolute" else 5.0, "horizon": settings.horizon or HORIZON}
+    return value if kind == "absolute" else read_tolerance(TOLERANCE)[1]
 
 
 # Known to an agent alone: there is nothing in it to record.

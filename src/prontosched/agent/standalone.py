@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prontosched.agent.answer import slowdown
-from prontosched.agent.config import TOLERANCE, local_source, make_nodes
+from prontosched.agent.config import local_source, make_nodes, tolerance_percent
 from prontosched.agent.jobs import Announced
 from prontosched.agent.nodes import NodeTable, expects
 from prontosched.agent.store import make_private
 from prontosched.agent.store.state import read_state
 from prontosched.errors import ProntoError, StateError
 from prontosched.settings import AgentSettings
-from prontosched.signals.policy import read_tolerance
 
 WATCH_SECONDS = 3.0
 READ_EVERY_SECONDS = 0.5
@@ -68,9 +67,7 @@ def look(
     settings, source, instead = local_source(settings)
     nodes = make_nodes(settings, source)
     warm = _take_up(nodes, folder / f"{source.name}.state")
-    kind, tolerance = read_tolerance(settings.tolerance or TOLERANCE)
-    if kind != "absolute":
-        tolerance = read_tolerance(TOLERANCE)[1]
+    tolerance = tolerance_percent(settings)
     ready: list[float] = []
     used: list[float] = []
     low: list[float] = []

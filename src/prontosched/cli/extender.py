@@ -13,7 +13,6 @@ from prontosched.cli.options import FILE, Duration, together
 from prontosched.errors import IntegrationError
 
 if TYPE_CHECKING:
-    from prontosched.agent.http.auth import Access
     from prontosched.cli.extender_bus import BusDecisions
     from prontosched.gates.agent_client import PolledDecisions
     from prontosched.gates.extender import Background, Extender, Ledger
@@ -93,11 +92,11 @@ def command(
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     from aiohttp import web
 
-    from prontosched.agent.http.auth import guard
+    from prontosched.agent.http.auth import Access, guard
     from prontosched.agent.http.connections import raise_descriptors
 
     raise_descriptors()  # a connection to each agent is kept
-    access = _access(listen, token_file, tls_cert, tls_key)
+    access = Access.read(listen, token_file, tls_cert, tls_key)
     server, writer = build(**options)
     mode = "enforce" if options["enforce"] else "shadow"
     waking = "yes" if writer else "no"
@@ -214,13 +213,3 @@ def _condition_writer(needed: str) -> ConditionWriter | None:
             ) from error
         click.echo(f"pods will not be woken when a node opens: {error}", err=True)
         return None
-
-
-def _access(listen: str, token_file: Path | None, certificate: Path | None, key: Path | None) -> Access:
-    from prontosched.agent.http.auth import Access, read_token, split_address, tls_context
-
-    if (certificate is None) != (key is None):
-        raise click.UsageError("--tls-cert and --tls-key must be given together")
-    host, port = split_address(listen)
-    token = read_token(token_file) if token_file else None
-    return Access(host, port, token, tls_context(certificate, key) if certificate and key else None)

@@ -15,8 +15,9 @@ from typing import Any, TextIO
 
 import click
 
-from prontosched.agent.config import local_source, make_access, make_agent, source_of
+from prontosched.agent.config import local_source, make_agent, source_of
 from prontosched.agent.followers import ChangeLog
+from prontosched.agent.http.auth import Access
 from prontosched.agent.http.server import serve, summary
 from prontosched.agent.logs import log_to_stderr
 from prontosched.agent.loop import Agent
@@ -37,7 +38,7 @@ def run_agent(options: dict[str, Any], *, pages: bool = False) -> None:
     screen = Screen(sys.stderr) if pages and form == "text" and is_live(sys.stderr) else None
     log_to_stderr(verbose=verbose, form=form, stream=screen)
     settings = settings_of(options)
-    access = make_access(settings)
+    access = Access.read(settings.listen, settings.token_file, settings.tls_cert, settings.tls_key)
     if pages:
         settings, source, instead = local_source(settings)
         if instead:

@@ -60,6 +60,15 @@ class Access:
                 "give them, or listen on 127.0.0.1"
             )
 
+    @classmethod
+    def read(cls, listen: str, token_file: Path | None, certificate: Path | None, key: Path | None) -> Access:
+        """Return what options ask for: an address, and files with a token, a certificate and its key."""
+        if (certificate is None) != (key is None):
+            raise SettingsError("--tls-cert and --tls-key must come together, got only one of them")
+        host, port = split_address(listen)
+        token = None if token_file is None else read_token(token_file)
+        return cls(host, port, token, tls_context(certificate, key) if certificate and key else None)
+
     @property
     def loopback(self) -> bool:
         """True when only this machine can ask."""

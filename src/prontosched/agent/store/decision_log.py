@@ -208,7 +208,7 @@ class DecisionLog:
             self._prune((counted or self._waiting)[-1].time)
             self._shorten_journal()
         except (sqlite3.Error, OSError) as error:
-            self._failed(error)
+            self._failed_writing(error)
             return False
         self._waiting.clear()
         self._complete, self._touched = [], {}
@@ -243,7 +243,8 @@ class DecisionLog:
                     found = self._points(node, seconds, begin, until, width) + found
             self._add_reasons(found, node, begin, end, width)
         except (sqlite3.Error, OSError) as error:
-            self._failed_reading(error)
+            self._failed(error)
+            self._stop_reading()
             return []
         return found
 
@@ -252,7 +253,7 @@ class DecisionLog:
         try:
             return [name for (name,) in self._open().execute("select name from names order by name")]
         except (sqlite3.Error, OSError) as error:
-            self._failed(error)
+            self._failed_writing(error)
             return []
 
     def close(self) -> None:
@@ -441,22 +442,18 @@ class DecisionLog:
         return True
 
     def _failed(self, error: Exception) -> None:
-        """Count a failure and let go of the connection: one that met a full disk may hold a lock."""
+        """Count a failure; damage is for the thread that writes to put away."""
         self.errors += 1
         self.last_error = f"{self.path}: {error}"
-        self._ids = {}
-        del self._complete[:-MAX_WAITING_ROWS]
-        self._disconnect()
         if damaged(error):
             self._damage = str(error)
 
-    def _failed_reading(self, error: Exception) -> None:
-        """Count a failure to read; damage is for the thread that writes to put away."""
-        self.errors += 1
-        self.last_error = f"{self.path}: {error}"
-        self._stop_reading()
-        if damaged(error):
-            self._damage = str(error)
+    def _failed_writing(self, error: Exception) -> None:
+        """Count a failure and let go of the connection: one that met a full disk may hold a lock."""
+        self._failed(error)
+        self._ids = {}
+        del self._complete[:-MAX_WAITING_ROWS]
+        self._disconnect()
 
     def _stop_reading(self) -> None:
         held, self._reading = self._reading, None
