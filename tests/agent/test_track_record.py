@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from prontosched.agent.record import ENOUGH, TrackRecord, record_shown
+from prontosched.agent.record import ENOUGH, SEPARATE, TrackRecord, record_shown
 
 
 def follow(steps, *, horizon=3):
@@ -103,7 +103,7 @@ def test_figures_that_so_few_events_cannot_carry_are_not_told_but_what_is_missin
     for _ in range(ENOUGH):
         for step in [(True, 1.0), (False, 9.0), (False, 1.0)]:
             record.note(*step)
-        shown.append(record_shown(1, None, record))
+        shown.append(record_shown(record, None))
 
     assert math.isnan(shown[0]["preceded"])
     assert "19 more contended moments and 19 more refused moments needed" in shown[0]["words"]
@@ -115,8 +115,14 @@ def test_the_signals_own_figures_wait_for_enough_contentions_too():
     few = {"steps": 100.0, "recall": 0.5, "precision": 0.5, "downtime": 0.5, "base_rate": 0.1,
            "lead_steps": 2.0, "better_than_coin": None}  # fmt: skip
     many = few | {"steps": 10_000.0, "better_than_coin": True}
+    record = TrackRecord(tolerance=5.0, horizon=5)
+    for _ in range(SEPARATE):
+        record.note(False, 9.0)
+        record.note(False, 1.0)
 
-    assert math.isnan(record_shown(5, few)["signal"]["recall"])
-    assert "18 more contended moments and 10 more refused moments needed" in record_shown(5, few)["words"]
-    assert record_shown(5, many)["signal"]["recall"] == 0.5
-    assert "Better than a coin" in record_shown(5, many)["words"]
+    assert math.isnan(record_shown(record, few)["signal"]["recall"])
+    assert (
+        "18 more contended moments and 10 more refused moments needed" in record_shown(record, few)["words"]
+    )
+    assert record_shown(record, many)["signal"]["recall"] == 0.5
+    assert "Better than a coin" in record_shown(record, many)["words"]

@@ -49,14 +49,11 @@ class Reader:
     reads under way. `hanging` counts the ticks in a row that got None.
     """
 
-    def __init__(
-        self, source: Source, *, timeout: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, source: Source, *, timeout: float) -> None:
         self.source = source
         self.timeout = timeout
         self.hanging = 0
         self.last_seconds = 0.0
-        self._clock = clock
         self._thread = Background("pronto-source")
         self._pending: asyncio.Future[list[Sample]] | None = None
 
@@ -96,9 +93,9 @@ class Reader:
             closing.add_done_callback(_retrieve)
 
     def _timed_read(self) -> list[Sample]:
-        begin = self._clock()
+        begin = time.monotonic()
         samples = self.source.read()
-        self.last_seconds = self._clock() - begin
+        self.last_seconds = time.monotonic() - begin
         return samples
 
 

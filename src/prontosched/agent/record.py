@@ -238,31 +238,26 @@ class TrackRecord:
         self.hits += raised and followed
 
 
-def record_shown(
-    horizon: int, standing: Mapping[str, Any] | None, record: TrackRecord | None = None
-) -> dict[str, Any]:
+def record_shown(record: TrackRecord, standing: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a record as people and programs see it: figures that so few events cannot carry are NaN.
 
     What the agent counted is in `record`, what the signal itself keeps (`prontosched.signals.record.SignalFigures`)
     in `standing`, which is shown under `signal`. `words` says what they come to, or what is missing.
     """
-    found: dict[str, Any] = {"horizon": horizon}
-    words = ""
-    if record is not None:
-        found.update(record.figures()._asdict())
-        contentions, refusals = ENOUGH - record.onsets, ENOUGH - record.claims // record.horizon
-        if contentions > 0:
-            found.update(preceded=NAN, lead_timesteps=NAN, coin_preceded=NAN)
-        if refusals > 0:
-            found.update(precision=NAN, coin_precision=NAN)
-        words = _missing(contentions, refusals) or "What its refusals were worth so far on this node."
+    found: dict[str, Any] = {"horizon": record.horizon, **record.figures()._asdict()}
+    contentions, refusals = ENOUGH - record.onsets, ENOUGH - record.claims // record.horizon
+    if contentions > 0:
+        found.update(preceded=NAN, lead_timesteps=NAN, coin_preceded=NAN)
+    if refusals > 0:
+        found.update(precision=NAN, coin_precision=NAN)
+    words = _missing(contentions, refusals) or "What its refusals were worth so far on this node."
     if standing is not None:
         own = dict(standing)
         steps = own["steps"]
         shares = (own["base_rate"], own["downtime"])
-        contentions, refusals = (ENOUGH - _whole(share * steps / horizon) for share in shares)
+        contentions, refusals = (ENOUGH - _whole(share * steps / record.horizon) for share in shares)
         # One long contention has many moments, and tells of one.
-        apart = 0 if record is None else SEPARATE - record.onsets
+        apart = SEPARATE - record.onsets
         if max(contentions, refusals, apart) > 0:
             own.update(recall=NAN, precision=NAN, lead_steps=NAN)
         found["signal"] = own

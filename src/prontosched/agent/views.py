@@ -193,7 +193,7 @@ def record_figures(node: LiveNode) -> dict[str, Any]:
     if node.node is not None and hasattr(node.node.signal, "standing"):
         standing = node.node.signal.standing()._asdict()
     record = node.record
-    found = record_shown(record.horizon, standing, record)
+    found = record_shown(record, standing)
     return {"tolerance_percent": record.tolerance, **plain(found)}
 
 

@@ -71,6 +71,29 @@ _ADDED = (
 )
 # The level of a node that its gate has closed.
 CLOSED_LEVEL = 9
+# Single decisions and downsampled rows in the same columns, in seconds and percent.
+_DECISIONS = f"""
+    select time, 1 as steps, raised, not accept as rejecting, coalesce(contended, 0) as contended,
+        coalesce(level, 0) between 1 and {CLOSED_LEVEL - 1} as preferred, coalesce(level, 0) = {CLOSED_LEVEL} as closed,
+        ready as ready_mean, ready as ready_max, score as score_max, threshold, utilisation, expected, reason,
+        directions as bands
+    from decisions where node = :node and time >= :begin and time < :end"""
+_DOWNSAMPLED = """
+    select time / 1000.0 as time, steps, raised, rejecting, contended, preferred, closed,
+        ready_mean / 100.0 as ready_mean, ready_max / 100.0 as ready_max, score_max, threshold, utilisation, expected,
+        null as reason, bands
+    from downsampled where node = (select id from names where name = :node) and seconds = :seconds
+    and time >= 1000 * :begin and time < 1000 * :end"""
+_BUCKETS = """
+    select cast((time - :begin) / :width as integer) as bucket, min(time), sum(steps),
+        1.0 * sum(raised) / sum(steps), 1.0 * sum(rejecting) / sum(steps), 1.0 * sum(contended) / sum(steps),
+        1.0 * sum(preferred) / sum(steps), 1.0 * sum(closed) / sum(steps),
+        sum(ready_mean * steps) / sum(case when ready_mean is null then null else steps end), max(ready_max),
+        max(score_max), max(threshold),
+        sum(utilisation * steps) / sum(case when utilisation is null then null else steps end), max(expected),
+        max(reason)
+    from ({rows}) group by bucket order by bucket"""
+_BANDS = "select cast((time - :begin) / :width as integer), bands from ({rows}) where bands is not null"
 
 
 class DecisionRow(NamedTuple):
@@ -276,66 +299,23 @@ class DecisionLog:
     def _points(
         self, node: str, seconds: int, begin: float, end: float, width: float
     ) -> list[dict[str, Any]]:
-        connection = self._open_reading()
-        if seconds:
-            sql = """
-                select cast((time / 1000.0 - ?) / ? as integer) as bucket, min(time) / 1000.0, sum(steps),
-                       1.0 * sum(raised) / sum(steps), 1.0 * sum(rejecting) / sum(steps),
-                       1.0 * sum(contended) / sum(steps), 1.0 * sum(preferred) / sum(steps),
-                       1.0 * sum(closed) / sum(steps),
-                       sum(ready_mean * steps) / 100.0 / sum(case when ready_mean is null then null else steps end),
-                       max(ready_max) / 100.0, max(score_max), max(threshold),
-                       sum(utilisation * steps) / sum(case when utilisation is null then null else steps end),
-                       max(expected)
-                from downsampled where node = (select id from names where name = ?) and seconds = ?
-                and time >= ? and time < ? group by bucket order by bucket"""
-            given: tuple[Any, ...] = (begin, width, node, seconds, round(1000 * begin), round(1000 * end))
-        else:
-            sql = f"""
-                select cast((time - ?) / ? as integer) as bucket, min(time), count(*), avg(raised),
-                       1.0 - avg(accept), avg(coalesce(contended, 0)),
-                       avg(coalesce(level, 0) between 1 and {CLOSED_LEVEL - 1}),
-                       avg(coalesce(level, 0) = {CLOSED_LEVEL}), avg(ready), max(ready), max(score),
-                       max(threshold), avg(utilisation), max(expected), max(reason)
-                from decisions where node = ? and time >= ? and time < ? group by bucket order by bucket"""
-            given = (begin, width, node, begin, end)
-        rows = connection.execute(sql, given).fetchall()
-        bands = self._bands(node, seconds, begin, end, width)
+        given = {"node": node, "seconds": seconds, "begin": begin, "end": end, "width": width}
+        rows = self._open_reading().execute(_BUCKETS.format(rows=_rows(seconds)), given).fetchall()
+        bands: dict[int, Bands] = {}
+        # In buckets of a minute and more single decisions have none: their minutes do.
+        if seconds or width < MINUTE_SECONDS:
+            for bucket, kept in self._open_reading().execute(_BANDS.format(rows=_rows(seconds)), given):
+                found = bands.setdefault(bucket, Bands())
+                found.merge(json.loads(kept)) if seconds else found.add(kept)
         nothing = dict.fromkeys(BAND_FIELDS)
         return [
             {
                 **dict(zip(HISTORY_FIELDS, row[1:], strict=False)),
-                "reason": None if seconds else row[14],
                 "seconds": max(width, float(seconds)),
-                **bands.get(row[0], nothing),
+                **(bands[row[0]].fields() if row[0] in bands else nothing),
             }
             for row in rows
         ]
-
-    def _bands(
-        self, node: str, seconds: int, begin: float, end: float, width: float
-    ) -> dict[int, dict[str, Any]]:
-        if seconds:
-            sql = """
-                select cast((time / 1000.0 - ?) / ? as integer), bands from downsampled
-                where node = (select id from names where name = ?) and seconds = ?
-                and time >= ? and time < ? and bands is not null"""
-            given: tuple[Any, ...] = (begin, width, node, seconds, round(1000 * begin), round(1000 * end))
-        elif width >= MINUTE_SECONDS:
-            return {}
-        else:
-            sql = """
-                select cast((time - ?) / ? as integer), directions from decisions
-                where node = ? and time >= ? and time < ? and directions is not null"""
-            given = (begin, width, node, begin, end)
-        found: dict[int, Bands] = {}
-        for bucket, kept in self._open_reading().execute(sql, given):
-            bands = found.setdefault(bucket, Bands())
-            if seconds:
-                bands.merge(json.loads(kept))
-            else:
-                bands.add(kept)
-        return {bucket: bands.fields() for bucket, bands in found.items()}
 
     def _add_reasons(
         self, points: list[dict[str, Any]], node: str, begin: float, end: float, width: float
@@ -568,3 +548,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _null(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _rows(seconds: int) -> str:
+    return _DOWNSAMPLED if seconds else _DECISIONS
