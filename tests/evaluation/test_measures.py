@@ -21,6 +21,7 @@ from prontosched.evaluation.measures import (
     count_honest,
     count_leads,
     count_paper,
+    drawn_scores,
     exposure_of_oracle,
     histograms,
     paper_scores,
@@ -143,11 +144,11 @@ def test_calibration_error_is_the_distance_from_what_followed() -> None:
 def test_curves_are_read_between_their_points_and_never_beyond() -> None:
     cost, gain = np.array([[0.2, 0.05, 0.1]]), np.array([[0.8, 0.2, 0.4]])
 
-    assert at_downtime(cost, gain, 0.075) == pytest.approx(0.3)
-    assert at_downtime(cost, gain, 0.2) == pytest.approx(0.8)
-    assert at_downtime(cost, gain, 0.05) == pytest.approx(0.2)
-    assert np.isnan(at_downtime(cost, gain, 0.04))
-    assert np.isnan(at_downtime(cost, gain, 0.21))
+    assert at_downtime(cost, 0.075, gain)[0] == pytest.approx(0.3)
+    assert at_downtime(cost, 0.2, gain)[0] == pytest.approx(0.8)
+    assert at_downtime(cost, 0.05, gain)[0] == pytest.approx(0.2)
+    assert np.isnan(at_downtime(cost, 0.04, gain)[0])
+    assert np.isnan(at_downtime(cost, 0.21, gain)[0])
 
 
 def test_the_oracle_cuts_what_the_worst_moments_add() -> None:
@@ -173,10 +174,21 @@ def test_binned_ranking_is_close_to_the_exact_one(rng: np.random.Generator) -> N
     scores = rng.normal(size=5000) + labels
     counts = histograms(Ranks(scores).bins(128), 128, labels, np.ones(5000, bool), np.zeros(5000, np.int64))
 
-    precision, area = binned_scores(counts[0])
+    precision, area = binned_scores(counts[..., 0])
 
     assert precision == pytest.approx(average_precision(scores, labels), abs=0.02)
     assert area == pytest.approx(roc_area(scores, labels), abs=0.005)
+
+
+def test_scores_of_drawn_blocks_are_those_of_their_histograms_added(rng: np.random.Generator) -> None:
+    counts = rng.integers(0, 4, (16, 2, 3, 5)).astype(float)
+    weights = rng.integers(0, 3, (7, 5)).astype(float)
+
+    drawn = np.stack(drawn_scores(counts, weights))
+
+    for one in range(3):
+        for draw, weighing in enumerate(weights):
+            np.testing.assert_allclose(drawn[:, one, draw], binned_scores(counts[:, :, one] @ weighing))
 
 
 def test_contention_that_was_accepted_and_changes_of_mind_are_counted() -> None:

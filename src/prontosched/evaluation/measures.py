@@ -371,35 +371,56 @@ class Ranks:
         chosen, positive = self._places[used], labels[used]
         if not positive.any():
             return float("nan"), float("nan")
-        counts = np.zeros((2, self._counts.size))
-        counts[1] = np.bincount(chosen[positive], minlength=self._counts.size)
-        counts[0] = np.bincount(chosen, minlength=self._counts.size) - counts[1]
-        precision, area = binned_scores(counts)
+        found = np.bincount(chosen[positive], minlength=self._counts.size)
+        every = np.bincount(chosen, minlength=self._counts.size)
+        precision, area = binned_scores(np.stack([every - found, found], axis=1))
         return float(precision), float(area)
 
 
 def histograms(
     bins: NDArray[np.int64], size: int, labels: Mask, used: Mask, block: NDArray[np.int64]
 ) -> Array:
-    """Count moments by block, label and bin: `(blocks, 2, size)`."""
+    """Count moments by bin, label and block: `(size, 2, blocks)`."""
     blocks = int(block.max(initial=-1)) + 1
-    key = (block[used] * 2 + labels[used]) * size + bins[used]
-    counted = np.bincount(key, minlength=blocks * 2 * size)
-    return counted.reshape(blocks, 2, size).astype(np.float64)
+    key = (bins[used] * 2 + labels[used]) * blocks + block[used]
+    return np.bincount(key, minlength=size * 2 * blocks).reshape(size, 2, blocks).astype(np.float64)
 
 
 def binned_scores(counts: Array) -> tuple[Array, Array]:
-    """Return average precision and ROC area of histograms `(…, 2, bins)`; NaN with one class only."""
-    down = counts[..., ::-1]
-    negative, positive = down[..., 0, :], down[..., 1, :]
-    found, alarms = np.cumsum(positive, -1), np.cumsum(negative, -1)
-    all_positive, all_negative = found[..., -1], alarms[..., -1]
+    """Return average precision and ROC area of a histogram `(bins, 2)`; NaN with one class only."""
+    negative, positive = counts[::-1].T
+    alarms, found = np.cumsum(negative), np.cumsum(positive)
     with np.errstate(invalid="ignore", divide="ignore"):
-        precision = np.where(found + alarms > 0, found / (found + alarms), 0.0)
-        average_precision = np.sum(precision * positive, -1) / all_positive
-        earlier = alarms - negative / 2.0
-        area = 1.0 - np.sum(positive * earlier, -1) / (all_positive * all_negative)
-    return average_precision, area
+        precise = np.sum(positive * found / np.maximum(found + alarms, 1.0))
+        earlier = np.sum(positive * (alarms - negative / 2.0))
+        return precise / found[-1], 1.0 - earlier / (found[-1] * alarms[-1])
+
+
+def drawn_scores(counts: Array, weights: Array) -> tuple[Array, Array]:
+    """Return both scores of histograms `(bins, 2, n, blocks)` for every weighing of blocks, `(n, draws)` each.
+
+    Bin by bin in a few arrays that stay in the processor's cache.
+    """
+    shape = (counts.shape[2], len(weights))
+    found, alarms, precise, earlier, here = np.zeros((5, *shape))
+    # Whole numbers: single precision is exact.
+    given, weighing = counts.astype(np.float32), weights.T.astype(np.float32)
+    both = np.empty((2, *shape), np.float32)
+    for part in given[::-1]:
+        negative, positive = np.matmul(part, weighing, out=both)
+        np.multiply(negative, 0.5, out=here)
+        here += alarms
+        here *= positive
+        earlier += here
+        alarms += negative
+        found += positive
+        np.add(found, alarms, out=here)
+        np.maximum(here, 1.0, out=here)
+        np.divide(found, here, out=here)
+        here *= positive
+        precise += here
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return precise / found, 1.0 - earlier / (found * alarms)
 
 
 def average_precision(scores: Array, labels: Mask) -> float:
@@ -418,34 +439,35 @@ def roc_area(scores: Array, labels: Mask) -> float:
     return Ranks(scores).areas(labels, np.ones(len(scores), bool))[1]
 
 
-def at_downtime(downtime: Array, value: Array, target: float) -> Array:
-    """Read curves `(…, points)` at one downtime; NaN where no two points enclose it.
+def at_downtime(downtime: Array, target: float, *curves: Array) -> list[Array]:
+    """Read curves `(…, points)` over the same downtimes at one of them; NaN where no two points enclose it.
 
     Examples
     --------
-    >>> float(at_downtime(np.array([0.05, 0.15]), np.array([0.2, 0.4]), 0.10).round(3))
-    0.3
-    >>> float(at_downtime(np.array([0.05, 0.15]), np.array([0.2, 0.4]), 0.20))
-    nan
+    >>> at_downtime(np.array([0.05, 0.15]), 0.10, np.array([0.2, 0.4]))[0].round(3)
+    np.float64(0.3)
+    >>> at_downtime(np.array([0.05, 0.15]), 0.20, np.array([0.2, 0.4]))[0]
+    array(nan)
     """
     order = np.argsort(downtime, axis=-1, kind="stable")
     cost = np.take_along_axis(downtime, order, -1)
-    gain = np.take_along_axis(value, order, -1)
     points = cost.shape[-1]
     with np.errstate(invalid="ignore"):
         above = np.sum(cost < target, axis=-1)[..., None]  # the first point at or beyond the target
-    inside = (above < points)[..., 0]
     right = np.minimum(above, points - 1)
     left = np.maximum(right - 1, 0)
-    cost_right, gain_right = np.take_along_axis(cost, right, -1), np.take_along_axis(gain, right, -1)
-    cost_left, gain_left = np.take_along_axis(cost, left, -1), np.take_along_axis(gain, left, -1)
+    cost_left, cost_right = np.take_along_axis(cost, left, -1), np.take_along_axis(cost, right, -1)
     span = cost_right - cost_left
     share = np.where(span > 0, (target - cost_left) / np.where(span > 0, span, 1.0), 1.0)
-    read = (gain_left + share * (gain_right - gain_left))[..., 0]
-    exact = (cost_right == target)[..., 0]
-    inside &= (above[..., 0] > 0) | exact
-    inside &= np.isfinite(cost_right[..., 0])
-    return np.where(inside, np.where(exact, gain_right[..., 0], read), np.nan)
+    exact = cost_right == target
+    inside = (above < points) & ((above > 0) | exact) & np.isfinite(cost_right)
+    left, right = np.take_along_axis(order, left, -1), np.take_along_axis(order, right, -1)
+    found = []
+    for curve in curves:
+        gain_left, gain_right = np.take_along_axis(curve, left, -1), np.take_along_axis(curve, right, -1)
+        read = np.where(exact, gain_right, gain_left + share * (gain_right - gain_left))
+        found.append(np.where(inside, read, np.nan)[..., 0])
+    return found
 
 
 def exposure_of_oracle(future: Array, downtime: float) -> float:

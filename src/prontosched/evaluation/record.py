@@ -29,6 +29,7 @@ from prontosched.evaluation.measures import (
     count_honest,
     count_leads,
     count_paper,
+    drawn_scores,
     exposure_of_oracle,
     histograms,
     paper_scores,
@@ -296,7 +297,7 @@ def summarise_node(
         for counts in (total, drawn)
     ]
     ranks = [Ranks(score.astype(np.float64)) for score in tape.score.T]
-    ranked = [_ranked(tape, one, block, weights) for one in ranks]
+    ranked, drawn_ranks = _ranked(tape, ranks, block, weights)
     shifts = draw_shifts(tape.label.size, SHIFTS, 5 * max(shape.horizon, shape.window), generator)
     nulls, seen = _shifted(tape, ranks, shifts, shape.window)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -311,10 +312,8 @@ def summarise_node(
         on_tape=int(tape.known.sum()),
         contended_blocks=int((blocks["positive"] > 0).sum()),
         refusals=total["refusals"],
-        statistics=np.concatenate([counted[0], np.stack([exact for exact, _ in ranked])], axis=1),
-        draws=np.concatenate(
-            [np.moveaxis(counted[1], 0, -1), np.stack([draws for _, draws in ranked])], axis=1
-        ).astype(np.float32),
+        statistics=np.concatenate([counted[0], ranked], axis=1),
+        draws=np.concatenate([np.moveaxis(counted[1], 0, -1).astype(np.float32), drawn_ranks], axis=1),
         downtime=downtime[:, 1:],
         recall=recall[:, 1:],
         paper=_paper(total),
@@ -373,33 +372,35 @@ def _counted(
             "own_qos_refused_moments": counts["qos_refused_moments"],
             "own_qos_refused": counts["qos_refused"],
         }
-        curves = {
-            "recall_low": (downtime, recall, low),
-            "recall": (downtime, recall, chosen),
-            "precision_low": (downtime, precision, low),
-            "precision": (downtime, precision, chosen),
-            "exposure_cut": (downtime, cut, chosen),
-            "onset_recall": (latched, onsets, LATCHED_AT),
+        costs, recalls, precisions = (curve[..., 1:] for curve in (downtime, recall, precision))
+        recall_low, precision_low = at_downtime(costs, low, recalls, precisions)
+        at_chosen = at_downtime(costs, chosen, recalls, precisions, cut[..., 1:])
+        (onset_recall,) = at_downtime(latched[..., 1:], LATCHED_AT, onsets[..., 1:])
+        read = {
+            "recall_low": recall_low,
+            "recall": at_chosen[0],
+            "precision_low": precision_low,
+            "precision": at_chosen[1],
+            "exposure_cut": at_chosen[2] / oracle,
+            "onset_recall": onset_recall,
         }
-        read = {key: at_downtime(x[..., 1:], y[..., 1:], at) for key, (x, y, at) in curves.items()}
-        read["exposure_cut"] = read["exposure_cut"] / oracle
     return {**own, **read}
 
 
-def _ranked(tape: Tape, ranks: Ranks, block: NDArray[np.int64], weights: Array) -> tuple[Array, Array]:
-    """Return average precision and ROC area over all and over quiet moments, and their draws."""
-    exact: list[float] = []
-    draws: list[Array] = []
-    bins = ranks.bins(BINS)
-    for used in (tape.valid, tape.valid & tape.quiet):
-        counts = histograms(bins, BINS, tape.label, used, block)
-        resampled = np.tensordot(weights[:, : counts.shape[0]], counts, axes=1)
-        pairs = zip(binned_scores(counts.sum(axis=0)), binned_scores(resampled), strict=True)
-        # Bins blur a little: draws are moved so that they scatter around the exact value.
-        for value, (whole, drawn) in zip(ranks.areas(tape.label, used), pairs, strict=True):
-            exact.append(value)
-            draws.append(drawn - whole + value)
-    return np.array(exact), np.stack(draws)
+def _ranked(
+    tape: Tape, ranks: list[Ranks], block: NDArray[np.int64], weights: Array
+) -> tuple[Array, NDArray[np.float32]]:
+    """Return average precision and ROC area over all and over quiet moments, and their draws, for each method."""
+    pairs = [(rank, used) for rank in ranks for used in (tape.valid, tape.valid & tape.quiet)]
+    counts = np.stack(
+        [histograms(rank.bins(BINS), BINS, tape.label, used, block) for rank, used in pairs], axis=2
+    )
+    exact = np.array([rank.areas(tape.label, used) for rank, used in pairs])
+    whole = np.array([binned_scores(one) for one in np.moveaxis(counts.sum(axis=3), 2, 0)])
+    drawn = np.stack(drawn_scores(counts, weights[:, : counts.shape[3]]), axis=1)
+    # Bins blur a little: draws are moved so that they scatter around the exact value.
+    drawn += (exact - whole)[..., None]
+    return exact.reshape(len(ranks), -1), drawn.reshape(len(ranks), 4, -1).astype(np.float32)
 
 
 def _shifted(
