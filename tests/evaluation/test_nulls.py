@@ -13,6 +13,7 @@ from prontosched.evaluation.nulls import (
     mean_interval,
     p_value,
     ratio_interval,
+    student_interval,
 )
 
 
@@ -81,3 +82,18 @@ def test_nodes_where_one_side_is_undefined_are_left_out_of_a_ratio() -> None:
     draws = np.repeat(np.ones((3, 1)), 50, axis=1)
 
     assert ratio_interval(above, draws, below, draws, over=True, seed=1).nodes == 1
+
+
+def test_what_can_only_be_positive_has_an_interval_that_is(rng: np.random.Generator) -> None:
+    found = student_interval(2.0, rng.gamma(0.5, 4.0, 200), 5, 1, positive=True)
+
+    assert 0 < found.low < 2.0 < found.high
+
+
+def test_draws_that_are_all_the_same_tell_nothing() -> None:
+    same = np.full(200, 1.25)
+    found = [student_interval(1.25, same, 5, 1, positive=positive) for positive in (True, False)]
+    found.append(mean_interval(same[:1], same[None], over=False, generator=np.random.default_rng(1)))
+
+    assert all(one.value == 1.25 for one in found)
+    assert not any(np.isfinite(one.low) or np.isfinite(one.high) for one in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -109,6 +110,10 @@ def test_contention_in_bouts_is_worth_obeying_and_says_how_much() -> None:
     assert found["lift"]["low"] > 2
     assert 0.3 < found["recall"] < 1
     assert found["more_hours"] is None
+    assert re.search(
+        r"At equal downtime of 10%, Pronto \(default\) meets [\d.]+ times \(.*\) what that line does",
+        found["because"],
+    )
 
 
 def test_a_short_record_of_the_same_is_too_early_and_says_for_how_long_to_record() -> None:

@@ -176,7 +176,7 @@ def command(
         require_extra("the shipped trace", "evaluation")
     setting = _setting(methods, truth or ("5%" if control in ("positive", "negative") else "p95"), options)
     plan = _plan(traces, control, options)
-    _run(plan, setting, options, data=control or ("traces" if traces else "shipped"))
+    _run(plan, setting, options, data=control or ("shipped" if set(traces) <= {"host"} else "traces"))
 
 
 def _print_claims(*, as_json: bool) -> None:

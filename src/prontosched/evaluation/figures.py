@@ -191,7 +191,7 @@ def recall_against_downtime(study: Study) -> Picture:
     widest = max([limit, *[end[0] for end in ends]])
     axis.set_xlim(0, widest * 1.36)
     axis.set_ylim(0, None)
-    axis.set_xticks([0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
+    axis.set_xticks(np.arange(0.0, widest + 0.01, 0.05 if widest < 0.5 else 0.1))
     _percent(axis.xaxis, axis.yaxis)
     axis.set_xlabel("realised downtime (% of moments the node refuses)")
     axis.set_ylabel(

@@ -134,6 +134,9 @@ def mean_interval(values: Array, draws: Array, *, over: bool, generator: np.rand
         return Interval(float("nan"), float("nan"), float("nan"))
     means = _resampled(draws[used], over=over, generator=generator)
     low, high = _limits(means)
+    if not high - low > 1e-9:
+        # Without any spread there is nothing to tell how sure a value is.
+        low = high = math.nan
     return Interval(float(values[used].mean()), low, high, int(used.sum()))
 
 
@@ -173,13 +176,27 @@ def excess_p(ratio: float, draws: Array, degrees: int) -> float:
     return t_tail(math.log(ratio) / spread, degrees)
 
 
-def student_interval(value: float, draws: Array, degrees: int, nodes: int) -> Interval:
-    """Return a value with Student's interval around it, from its spread over draws of so many blocks."""
-    known = draws[np.isfinite(draws)]
-    if degrees < 1 or not math.isfinite(value) or known.size < max(20, draws.size // 2):
-        return Interval(float(value), float("nan"), float("nan"), nodes)
-    half = t_quantile(degrees) * float(known.std())
-    return Interval(float(value), float(value) - half, float(value) + half, nodes)
+def student_interval(
+    value: float, draws: Array, degrees: int, nodes: int, *, positive: bool = False
+) -> Interval:
+    """Return a value with Student's interval around it, from its spread over draws of so many blocks.
+
+    Of what can only be positive it is that of the logarithm. Draws that are few or all the same tell nothing.
+    """
+    known = draws[np.isfinite(draws) & (draws > 0)] if positive else draws[np.isfinite(draws)]
+    if (
+        degrees < 1
+        or known.size < max(20, draws.size // 2)
+        or not (value > 0 if positive else value == value)
+    ):
+        return Interval(float(value), math.nan, math.nan, nodes)
+    half = t_quantile(degrees) * float((np.log(known) if positive else known).std())
+    if not half > 1e-9:
+        return Interval(float(value), math.nan, math.nan, nodes)
+    low, high = (
+        (value * math.exp(-half), value * math.exp(half)) if positive else (value - half, value + half)
+    )
+    return Interval(float(value), float(low), float(high), nodes)
 
 
 def t_tail(t: float, degrees: int) -> float:

@@ -24,7 +24,6 @@ from prontosched.evaluation.nulls import (
     ratio_draws,
     ratio_interval,
     student_interval,
-    t_quantile,
 )
 from prontosched.evaluation.record import FEWEST_SCORED, HITS, NULL_STATISTICS, QOS, STATISTICS, NodeSummary
 from prontosched.evaluation.replay import PartResult
@@ -170,13 +169,9 @@ class Study:
         met, luck = self._statistics[:, k, hits].sum(), self._statistics[:, k, chance].sum()
         if not (luck > 0 and met > 0):
             return Interval(0.0 if luck > 0 else math.nan, math.nan, math.nan, len(self.nodes))
-        draws = self._drawn_sums(k, [hits, chance])
-        used = (draws > 0).all(axis=0)
-        value, degrees = float(met / luck), self._degrees
-        if degrees < 1 or used.sum() < draws.shape[1] // 2:
-            return Interval(value, math.nan, math.nan, len(self.nodes))
-        half = t_quantile(degrees) * float(np.log(draws[0, used] / draws[1, used]).std())
-        return Interval(value, value * math.exp(-half), value * math.exp(half), len(self.nodes))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            draws = np.divide(*self._drawn_sums(k, [hits, chance]))
+        return student_interval(met / luck, draws, self._degrees, len(self.nodes), positive=True)
 
     def _drawn_sums(self, method: int, statistics: list[int]) -> Array:
         """Return sums over nodes of some counts on every draw, `(statistics, draws)`; nodes drawn too if many."""
@@ -211,7 +206,8 @@ class Study:
                 "apart": refusing / accepting,
             }
         return {
-            key: student_interval(v[0], v[1:], self._degrees, len(self.nodes)) for key, v in found.items()
+            key: student_interval(v[0], v[1:], self._degrees, len(self.nodes), positive=key != "saved")
+            for key, v in found.items()
         }
 
     def refusals(self, name: str) -> int:

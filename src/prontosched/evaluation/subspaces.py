@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from prontosched.evaluation.measures import Mask
 from prontosched.pipeline import Embedding
+from prontosched.pipeline.fpca import FPCAEdge, FPCAEdgeFleet
 from prontosched.pipeline.frequent_directions import FrequentDirections
 from prontosched.pipeline.node import ADOPTED_SAMPLES
 from prontosched.pipeline.power_method import PowerMethod
@@ -58,84 +59,193 @@ class SubspaceReplay:
     """
 
     def __init__(self, make: Callable[[], Embedding], nodes: int, features: int, lag: int) -> None:
-        self._nodes = [_NodeSubspace(make(), features, lag) for _ in range(nodes)]
-        like = self._nodes[0].embedding
-        self._spirit = None
-        if isinstance(like, Spirit) and like.energy_bounds is None:
+        like = make()
+        adapts = getattr(like, "energy_bounds", None) is not None
+        self._width = min(getattr(like, "block_size" if adapts else "rank", 4), features)
+        self._detector = SpikeDetector(lag)
+        self._restless = bool(getattr(like, "restless", False))
+        self._spirit = self._fpca = None
+        self._embeddings: list[_NodeEmbedding] = []
+        if isinstance(like, Spirit) and not adapts:
             self._spirit = SpiritFleet(nodes, features, like)
+        elif isinstance(like, FPCAEdge) and not adapts:
+            self._fpca = FPCAEdgeFleet(nodes, features, like, lag=1)
+        else:
+            self._embeddings = [_NodeEmbedding(make(), self._width) for _ in range(nodes)]
+        self._samples = np.full(nodes, float(ADOPTED_SAMPLES))
+        self._turned = np.zeros(nodes, bool)
+        self._directions = np.zeros((nodes, self._width, features))
+        self._past = np.zeros((lag, nodes, features))
+        self._held, self._since_turn = np.zeros((2, nodes), np.int64)
+        # Of the last values along each direction: whether they spiked, and what they were dampened to.
+        self._spiked = np.zeros((lag, nodes, self._width), bool)
+        self._dampened = np.zeros((lag, nodes, self._width))
 
     def run(self, scaled: Array, sizes: NDArray[np.int64]) -> SubspaceRows:
         """Return what is seen of the next scaled vectors, `(steps, nodes, d)`; of each node the first `sizes`."""
         steps, nodes, features = scaled.shape
-        width = self._nodes[0].width
-        found = SubspaceRows(
-            np.zeros((steps, nodes, width), np.int8),
-            np.zeros((steps, nodes, width)),
-            np.zeros((steps, nodes), bool),
-            *(np.full((steps, nodes), np.nan) for _ in range(2)),
-        )
-        wholes: tuple[NDArray[Any], ...] = found
-        piece = max(1, MOST_NUMBERS // (nodes * width * features))
-        for start in range(0, steps, piece):
-            part = scaled[start : start + piece]
-            left = np.clip(sizes - start, 0, len(part))
-            spirit = None if self._spirit is None else self._spirit.follow(part, left)
-            for node, (one, size) in enumerate(zip(self._nodes, left.tolist(), strict=True)):
-                if not size:
-                    continue
-                given = None if spirit is None else (spirit[0][:size, node], spirit[1][:size, node])
-                for whole, values in zip(wholes, one.look(part[:size, node], given), strict=True):
-                    whole[start : start + size, node] = values
-        return found
+        piece = max(1, MOST_NUMBERS // (nodes * self._width * features))
+        parts = [
+            self._look(scaled[start : start + piece], np.clip(sizes - start, 0, min(piece, steps - start)))
+            for start in range(0, steps, piece)
+        ]
+        return SubspaceRows(*map(np.concatenate, zip(*parts, strict=True)))
 
-
-class _NodeSubspace:
-    """Embedding, projector and detector of one node."""
-
-    def __init__(self, embedding: Embedding, features: int, lag: int) -> None:
-        self.embedding = embedding
-        adapts = getattr(embedding, "energy_bounds", None) is not None
-        self.width = min(getattr(embedding, "block_size" if adapts else "rank", 4), features)
-        self._detector = SpikeDetector(lag)
-        self._restless = bool(getattr(embedding, "restless", False))
-        self._past = np.zeros((lag, features))
-        self._held = 0
-        self._last: Subspace | None = None
-        self._directions = np.zeros((1, self.width, features))
-        self._since_turn = 0
-        # Of the last values: whether they spiked, and what they were dampened to.
-        self._spiked = np.zeros((lag, self.width), bool)
-        self._dampened = np.zeros((lag, self.width))
-
-    def look(self, Z: Array, given: tuple[Array, Array] | None) -> SubspaceRows:
-        """Return what is seen of the next vectors; directions and strengths may be given."""
-        lag, steps = self._detector.lag, len(Z)
-        samples, turned = np.ones(steps), np.ones(steps, bool)
-        if given is not None:
-            rows, strengths = given
-        elif isinstance(self.embedding, FrequentDirections):
-            rows, strengths = self.embedding.follow(Z)
-        elif isinstance(self.embedding, PowerMethod):
-            rows, strengths, turned = self.embedding.follow(Z)
-        else:
-            rows, strengths, samples, turned = self._follow(Z)
-        there = strengths[:, 0] > 0.0
+    def _look(self, Z: Array, sizes: NDArray[np.int64]) -> SubspaceRows:
+        steps, nodes, _ = Z.shape
+        lag = self._detector.lag
         line = np.concatenate([self._past, Z])
         # The vectors of the lag and the present one, along the directions of now.
-        along = np.matmul(self._aligned(rows), sliding_window_view(line, lag + 1, axis=0))
-        warm = there & (self._held + np.arange(steps) >= lag)
-        self._past, self._held = line[steps:], self._held + steps
-        spikes = self._detect(along, turned, warm)
+        along = np.zeros((steps, nodes, self._width, lag + 1))
+        strengths, samples = np.zeros((steps, nodes, self._width)), np.ones((steps, nodes))
+        turned = np.ones((steps, nodes), bool)
+        if self._fpca is not None:
+            self._follow_blocks(self._fpca, line, sizes, along, strengths, samples, turned)
+        else:
+            spirit = None if self._spirit is None else self._spirit.follow(Z, sizes)
+            for node, size in enumerate(sizes.tolist()):
+                if not size:
+                    continue
+                at = slice(size), node
+                if spirit is not None:
+                    rows, strengths[at] = spirit[0][at], spirit[1][at]
+                else:
+                    rows, strengths[at], samples[at], turned[at] = self._embeddings[node].follow(Z[at])
+                windows = sliding_window_view(line[: lag + size, node], lag + 1, axis=0)
+                along[at] = np.matmul(self._aligned(rows, node), windows)
+        there = strengths[..., 0] > 0.0
+        step = np.arange(steps)[:, None]
+        warm = there & (self._held + step >= lag) & (step < sizes)
+        self._past, self._held = self._last(line, sizes), self._held + sizes
+        spikes = self._detect(along, turned, warm, sizes)
         squares = along[..., lag] ** 2
         with np.errstate(divide="ignore", invalid="ignore"):
-            inside = np.where(strengths > 0.0, squares * samples[:, None] / strengths**2, 0.0).sum(axis=1)
-        outside = np.maximum(np.einsum("td,td->t", Z, Z) - squares.sum(axis=1), 0.0)
+            inside = np.where(strengths > 0.0, squares * samples[..., None] / strengths**2, 0.0).sum(axis=2)
+        outside = np.maximum(np.einsum("tmd,tmd->tm", Z, Z) - squares.sum(axis=2), 0.0)
         distances = (np.where(there, distance, np.nan) for distance in (inside, outside))
         return SubspaceRows(spikes, strengths, warm, *distances)
 
-    def _follow(self, Z: Array) -> tuple[Array, Array, Array, Mask]:
-        """Let the embedding learn; return directions, strengths, samples and turns, as known before each vector."""
-        embedding, last = self.embedding, self._last
+    def _last(self, line: Any, sizes: NDArray[np.int64]) -> Any:
+        """Return the last values of each node, as many as the lag, of those held before and `sizes` more."""
+        if (sizes == len(line) - self._detector.lag).all():
+            return line[len(line) - self._detector.lag :]
+        return line[sizes + np.arange(self._detector.lag)[:, None], np.arange(len(sizes))]
+
+    def _follow_blocks(
+        self,
+        fleet: FPCAEdgeFleet,
+        line: Array,
+        sizes: NDArray[np.int64],
+        along: Array,
+        strengths: Array,
+        samples: Array,
+        turned: Mask,
+    ) -> None:
+        """Let nodes learn whose directions turn once a block, and hold between; all vectors of it at once."""
+        lag, steps = self._detector.lag, len(along)
+        turns = np.zeros((steps + 1, len(sizes)), bool)
+        turns[0] = self._turned
+        rows, first = fleet.rows.copy(), 0
+        for step in range(steps):
+            strengths[step], samples[step] = fleet.strengths, self._samples
+            whole = step < sizes.min()
+            at = slice(0, len(sizes)) if whole else np.flatnonzero(step < sizes)
+            for changed, _ in fleet.learn(line[lag + step, at], at):
+                turns[step + 1, changed] = True
+            if step + 1 < steps and not turns[step + 1].any():
+                continue
+            values = np.matmul(rows, line[first : step + 1 + lag].transpose(1, 2, 0))
+            along[first : step + 1] = sliding_window_view(values, lag + 1, axis=2).transpose(2, 0, 1, 3)
+            self._samples = np.where(turns[step + 1], fleet.samples(), self._samples)
+            rows, first = fleet.rows.copy(), step + 1
+        strengths[np.arange(steps)[:, None] >= sizes] = 0.0
+        turned[:] = turns[:-1]
+        self._turned = turns[sizes, np.arange(len(sizes))]
+
+    def _aligned(self, rows: Array, node: int) -> Array:
+        """Return directions with the signs of those before them, as `subspace.align_signs` would one by one."""
+        before = np.concatenate([self._directions[[node]], rows[:-1]])
+        side = np.sign(np.einsum("trd,trd->tr", rows, before))
+        # A direction that has none before it starts with a sum that is not negative.
+        starts = side == 0.0
+        signs = np.cumprod(np.where(starts, np.where(rows.sum(axis=2) < 0.0, -1.0, 1.0), side), axis=0)
+        begun = np.maximum.accumulate(np.where(starts, np.arange(len(rows))[:, None], 0), axis=0)
+        earlier = np.concatenate([np.ones((1, self._width)), signs])
+        rows = rows * (signs * np.take_along_axis(earlier, begun, axis=0))[..., None]
+        self._directions[node] = rows[-1]
+        return rows
+
+    def _detect(self, along: Array, turned: Mask, warm: Mask, sizes: NDArray[np.int64]) -> NDArray[np.int8]:
+        """Return the spikes, as `SpikeDetector` finds them.
+
+        A spike dampens its own value in the windows of the steps after it. So spikes are found as if there were
+        none, then again with those found, until nothing changes: the first k steps are right after k rounds.
+        """
+        lag, influence = self._detector.lag, self._detector.influence
+        windows, values = along[..., :lag], along[..., lag]
+        count, nodes = turned.shape
+        steps, each = np.arange(count)[:, None], np.arange(nodes)
+        last = np.maximum.accumulate(np.where(turned, steps, -1))
+        since = np.where(last >= 0, steps - last, self._since_turn + steps)
+        self._since_turn = np.where(sizes > 0, since[sizes - 1, each] + 1, self._since_turn)
+        # What was dampened before directions turned counts as it was again, unless they turn at every vector.
+        reach = np.full(turned.shape, lag) if self._restless else np.minimum(since, lag)
+        spiked = np.concatenate([self._spiked, np.zeros(values.shape, bool)])
+        dampened = np.concatenate([self._dampened, values])
+        plain = found = self._outliers(windows, values, warm[..., None])
+        newest = windows[..., -1].copy()
+        while True:
+            spiked[lag:] = found
+            dampened[lag:] = np.where(found, influence * values + (1.0 - influence) * newest, values)
+            before = np.concatenate([np.zeros((1, *spiked.shape[1:]), int), np.cumsum(spiked, axis=0)])
+            some = np.nonzero(before[lag : lag + count] > before[lag - reach + steps, each])
+            if not some[0].size:
+                break
+            marks = sliding_window_view(spiked, lag, axis=0)[some]
+            marks = marks & (np.arange(lag) >= lag - reach[some[:2]][:, None])
+            given = windows[some]
+            if self._restless:
+                given = _dampen(given, marks, influence)
+            else:
+                given = np.where(marks, sliding_window_view(dampened, lag, axis=0)[some], given)
+            again = plain.copy()
+            again[some] = self._outliers(given, values[some], warm[some[:2]])
+            settled = np.array_equal(newest[some], given[:, -1]) and np.array_equal(found, again)
+            found = again
+            newest[some] = given[:, -1]
+            if settled:
+                break
+        self._spiked, self._dampened = self._last(spiked, sizes), self._last(dampened, sizes)
+        return found
+
+    def _outliers(self, windows: Array, values: Array, warm: Mask) -> NDArray[np.int8]:
+        """Return −1 or +1 for values that lie too many deviations away from the mean of their window, else 0."""
+        detector = self._detector
+        mean = windows.mean(axis=-1)
+        apart = windows - mean[..., None]
+        square = np.einsum("...l,...l->...", apart, apart)
+        away = values - mean
+        far = away * away > detector.threshold**2 / detector.lag * square
+        far &= np.abs(away) > detector.threshold * np.maximum(detector.floor, RELATIVE_FLOOR * np.abs(mean))
+        return np.where(far & warm, np.sign(away), 0.0).astype(np.int8)
+
+
+class _NodeEmbedding:
+    """The embedding of one node, where nodes do not learn together."""
+
+    def __init__(self, embedding: Embedding, width: int) -> None:
+        self._embedding = embedding
+        self._width = width
+        self._last: Subspace | None = None
+
+    def follow(self, Z: Array) -> tuple[Array, Array, Array, Mask]:
+        """Let it learn; return directions, strengths, samples and turns, as known before each vector."""
+        embedding, last = self._embedding, self._last
+        if isinstance(embedding, FrequentDirections):
+            return *embedding.follow(Z), np.ones(len(Z)), np.ones(len(Z), bool)
+        if isinstance(embedding, PowerMethod):
+            rows, strengths, turned = embedding.follow(Z)
+            return rows, strengths, np.ones(len(Z)), turned
         kept: list[Subspace] = [] if last is None else [last]
         samples = [embedding.samples or ADOPTED_SAMPLES]
         which, turned = np.empty(len(Z), np.int64), np.zeros(len(Z), bool)
@@ -152,78 +262,14 @@ class _NodeSubspace:
         self._last = last
         # The first stands for none.
         rows, strengths = (
-            np.zeros((1 + len(kept), self.width, Z.shape[1])),
-            np.zeros((1 + len(kept), self.width)),
+            np.zeros((1 + len(kept), self._width, Z.shape[1])),
+            np.zeros((1 + len(kept), self._width)),
         )
         for place, one in enumerate(kept, start=1):
-            rank = min(one.rank, self.width)
+            rank = min(one.rank, self._width)
             rows[place, :rank], strengths[place, :rank] = one.basis.T[:rank], one.singular_values[:rank]
         behind = np.array([samples[0], *samples] if len(samples) == len(kept) else samples)
         return rows[which], strengths[which], behind[which], turned
-
-    def _aligned(self, rows: Array) -> Array:
-        """Return directions with the signs of those before them, as `subspace.align_signs` would one by one."""
-        side = np.sign(np.einsum("trd,trd->tr", rows, np.concatenate([self._directions, rows[:-1]])))
-        # A direction that has none before it starts with a sum that is not negative.
-        starts = side == 0.0
-        signs = np.cumprod(np.where(starts, np.where(rows.sum(axis=2) < 0.0, -1.0, 1.0), side), axis=0)
-        begun = np.maximum.accumulate(np.where(starts, np.arange(len(rows))[:, None], 0), axis=0)
-        before = np.concatenate([np.ones((1, self.width)), signs])
-        rows = rows * (signs * np.take_along_axis(before, begun, axis=0))[..., None]
-        self._directions = rows[-1:]
-        return rows
-
-    def _detect(self, along: Array, turned: Mask, warm: Mask) -> NDArray[np.int8]:
-        """Return the spikes, as `SpikeDetector` finds them.
-
-        A spike dampens its own value in the windows of the steps after it. So spikes are found as if there were
-        none, then again with those found, until nothing changes: the first k steps are right after k rounds.
-        """
-        lag, influence = self._detector.lag, self._detector.influence
-        windows, values = along[..., :lag], along[..., lag]
-        steps = np.arange(len(values))
-        last = np.maximum.accumulate(np.where(turned, steps, -1))
-        since = np.where(last >= 0, steps - last, self._since_turn + steps)
-        self._since_turn = int(since[-1]) + 1
-        # What was dampened before directions turned counts as it was again, unless they turn at every vector.
-        reach = np.full(len(values), lag) if self._restless else np.minimum(since, lag)
-        spiked = np.concatenate([self._spiked, np.zeros(values.shape, bool)])
-        dampened = np.concatenate([self._dampened, values])
-        plain = found = self._outliers(windows, values, warm[:, None])
-        newest = windows[..., -1].copy()
-        while True:
-            spiked[lag:] = found
-            dampened[lag:] = np.where(found, influence * values + (1.0 - influence) * newest, values)
-            before = np.concatenate([np.zeros((1, self.width), int), np.cumsum(spiked, axis=0)])
-            step, k = np.nonzero(before[lag : lag + len(values)] > before[lag - reach + steps, :])
-            if not step.size:
-                break
-            marks = sliding_window_view(spiked, lag, axis=0)[step, k]
-            marks = marks & (np.arange(lag) >= lag - reach[step, None])
-            if self._restless:
-                some = _dampen(windows[step, k], marks, influence)
-            else:
-                some = np.where(marks, sliding_window_view(dampened, lag, axis=0)[step, k], windows[step, k])
-            again = plain.copy()
-            again[step, k] = self._outliers(some, values[step, k], warm[step])
-            settled = np.array_equal(newest[step, k], some[:, -1]) and np.array_equal(found, again)
-            found = again
-            newest[step, k] = some[:, -1]
-            if settled:
-                break
-        self._spiked, self._dampened = spiked[len(values) :], dampened[len(values) :]
-        return found
-
-    def _outliers(self, windows: Array, values: Array, warm: Mask) -> NDArray[np.int8]:
-        """Return −1 or +1 for values that lie too many deviations away from the mean of their window, else 0."""
-        detector = self._detector
-        mean = windows.mean(axis=-1)
-        apart = windows - mean[..., None]
-        square = np.einsum("...l,...l->...", apart, apart)
-        away = values - mean
-        far = away * away > detector.threshold**2 / detector.lag * square
-        far &= np.abs(away) > detector.threshold * np.maximum(detector.floor, RELATIVE_FLOOR * np.abs(mean))
-        return np.where(far & warm, np.sign(away), 0.0).astype(np.int8)
 
 
 def _dampen(windows: Array, spiked: Mask, influence: float) -> Array:

@@ -108,13 +108,13 @@ def answer(study: Study) -> Assessment:
             return say("no", f"{few}: it would change next to nothing.")
         return say("too early", f"{few}.", times=2.0 * FEWEST_REFUSALS / max(refusals, 1))
     lift = study.lift(name)
-    found = _found(method.label, lift, recall, downtime) + _one_line(study, name)
+    found = _found(method.label, lift, recall, downtime) + _one_line(study, name, method.label)
     if not lift.high > lift.low and lift.value > 0:
         return say("too early", f"{found} How sure that is cannot be told yet.", times=2.0, lift=lift)
     p = study.null_test(name, "own").p
     sure = lift.low > 1.0 and p <= LEVEL
     if sure and name in study.worse_than_ready:
-        return say("no", f"{found} At equal downtime, current CPU Ready meets more.", lift=lift)
+        return say("no", f"{found} That is surely less.", lift=lift)
     if sure and lift.value >= WORTH:
         return say("yes", found, lift=lift)
     if sure:
@@ -165,12 +165,19 @@ def _found(label: str, lift: Interval, recall: float, downtime: float) -> str:
     )
 
 
-def _one_line(study: Study, name: str) -> str:
+def _one_line(study: Study, name: str, label: str) -> str:
     """Say what the one line that an operator would write does, for comparison."""
     if "ready" not in study or name == "ready":
         return ""
     refused, met = (study.interval("ready", key).value for key in ("own_downtime", "own_recall"))
-    return f" One line, refusing while CPU Ready is high, refused {refused:.1%} and met {met:.0%}."
+    line = f" One line, refusing while CPU Ready is high, refused {refused:.1%} and met {met:.0%}."
+    ratio = study.ratio(name, "ready", "recall")
+    if not math.isfinite(ratio.low):
+        return line
+    times = f"{ratio.value:.2f} times ({ratio.low:.2f}–{ratio.high:.2f})"
+    return (
+        f"{line} At equal downtime of {study.setting.budget:.0%}, {label} meets {times} what that line does."
+    )
 
 
 def _times(number: int) -> str:
