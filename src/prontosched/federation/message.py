@@ -246,18 +246,16 @@ def read_fields(data: bytes, kind: str) -> dict[str, Any]:
 def read_text(found: dict[str, Any], name: str, longest: int) -> str:
     """Return a text field of at most `longest` characters."""
     value = found.get(name)
-    if not isinstance(value, str) or len(value) > longest or not _encodable(value):
+    if not _is_text(value, longest):
         raise _wrong(name, f"be a text of at most {longest} characters", f"{value!a:.40}")
-    return value
+    return str(value)
 
 
-def _encodable(text: str) -> bool:
-    """Tell whether a text can be written as UTF-8; JSON can carry halves of characters that cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _is_text(value: Any, longest: int) -> bool:
+    # JSON can carry halves of characters.
+    return (
+        isinstance(value, str) and len(value) <= longest and value.encode(errors="ignore").decode() == value
+    )
 
 
 def read_count(found: dict[str, Any], name: str) -> int:
@@ -316,7 +314,7 @@ def _unpacked(found: dict[str, Any], schemas: Schemas, what: str) -> dict[str, A
     checked = {
         "subspace": _subspace(found, features, samples, what) if "basis" in found else None,
         "statistics": _statistics(found, what),
-        "clashes": _clashes(found, what),
+        "clashes": _clashes(found.get("clashes", []), what),
     }
     metrics = schemas(schema)
     if metrics is None:
@@ -359,12 +357,9 @@ def _statistics(found: dict[str, Any], what: str) -> dict[str, Array]:
     return statistics
 
 
-def _clashes(found: dict[str, Any], what: str) -> tuple[str, ...]:
-    names = found.get("clashes", [])
+def _clashes(names: Any, what: str) -> tuple[str, ...]:
     known = isinstance(names, list) and len(names) <= MAX_CLASHES
-    if not known or not all(
-        isinstance(one, str) and len(one) <= MAX_NAME and _encodable(one) for one in names
-    ):
+    if not known or not all(_is_text(one, MAX_NAME) for one in names):
         raise _wrong(what, f"have at most {MAX_CLASHES} names as clashes", f"{names!a:.40}")
     return tuple(names)
 

@@ -45,9 +45,9 @@ UNTOLD = (-1, 0.0)
 class AggregatorService:
     """Run one aggregator on a link; without a lease it has no standby.
 
-    `rejected` counts messages refused on arrival, `quarantined` has the keys that they came under,
-    and `overstated` the children that claimed more nodes than have a key under them. At the root
-    `view` is the one published last.
+    `speaking` tells whether it publishes, `rejected` counts messages refused on arrival, `quarantined` has the
+    keys that they came under, and `overstated` the children that claimed more nodes than have a key under them.
+    At the root `view` is the one published last.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class AggregatorService:
         self._pending: dict[str, Entry] = {}
         self._publisher: SummaryPublisher | None = None
         self._census = UNTOLD
-        self._leading = False
+        self.speaking = False
         self._offered: Summary | None = None
         self._warned: tuple[str, ...] = ()
         if aggregator.name != ROOT:
@@ -90,13 +90,13 @@ class AggregatorService:
     def turn(self) -> bool:
         """Do all there is to do now; True when something was published."""
         # One that has not read the whole bus yet would publish a view of the few it knows.
-        now, ready, led = self.link.now(), self.subscription.ready, self._leading
+        now, ready, led = self.link.now(), self.subscription.ready, self.speaking
         self._read()
         for node in self.aggregator.expire(now):
             log.info("%s fell silent", node)
         self._warn()
-        self._leading = ready and (self.lease is None or self.lease.acquire())
-        if not self._leading:
+        self.speaking = ready and (self.lease is None or self.lease.acquire())
+        if not self.speaking:
             self._unmerged.intersection_update(self.aggregator.children)
             if led:
                 self._stand_by()
@@ -121,7 +121,7 @@ class AggregatorService:
         """Return what an operator wants to know, as plain values."""
         return {
             "aggregator": self.aggregator.name or "root",
-            "speaking": self._leading,
+            "speaking": self.speaking,
             "connected": self.link.connected,
             "signed": self.link.signed,
             "dropped": self.link.dropped,
@@ -329,7 +329,7 @@ def run_services(
     `services` returns those of the moment, the deepest first; `report` takes a line for each lease
     won or lost.
     """
-    leading: dict[str, bool] = {}
+    speaking: dict[str, bool] = {}
     troubled: set[str] = set()
     while not stop.wait(TURN_SECONDS):
         for service in services():
@@ -344,10 +344,9 @@ def run_services(
                 if name not in troubled:
                     troubled.add(name)
                     log.exception("%s: a turn failed; trying again each turn", name)
-            status = service.status()
-            if leading.get(status["aggregator"]) != status["speaking"]:
-                leading[status["aggregator"]] = status["speaking"]
-                report(f"{status['aggregator']}: {'speaking' if status['speaking'] else 'standby'}")
+            if speaking.get(name) != service.speaking:
+                speaking[name] = service.speaking
+                report(f"{name}: {'speaking' if service.speaking else 'standby'}")
     for service in services():
         if service.lease is not None:
             service.lease.release()
