@@ -273,6 +273,8 @@ class Federation:
             name, "agent", "--synthetic", "1", "--name", name, "--interval", f"{INTERVAL}s", "--valid", f"{VALID}s",
             "--state", str(state), "--listen", f"127.0.0.1:{self.agents[name]}", "--nats", self.address(name),
             "--gate", "slurm", "--gate-option", f"conf={self.cluster.conf}", "--gate-option", "veto=true",
+            # How long marks count is the gate's, not the agent's --valid.
+            "--gate-option", f"valid_seconds={VALID}",
             "--enforce", "--max-refusing", "0.5", "--no-probe", limit=limit,
         )  # fmt: skip
         self.lives[name] = Life(process, time.monotonic())
