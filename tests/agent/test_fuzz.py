@@ -75,14 +75,17 @@ def mutated(rng: random.Random, good: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_state_with_any_content_is_refused_in_words_or_heals(preset):
     good = saved_fields(preset)
+    listed = {"form": "several", "names": ["n1"], "absent": [0.0]}
+    several = {**listed, **{f"0/{key}": value for key, value in good.items()}}
     inner = codec.decode(good["node"].tobytes(), kind=STATE_KIND, version=STATE_VERSION)
 
     def attempt(rng: random.Random) -> None:
-        fields = mutated(rng, good) if rng.random() < 0.2 else dict(good)
+        key, whole = rng.choice([("node", good), ("0/node", several)])
+        fields = mutated(rng, whole) if rng.random() < 0.2 else dict(whole)
         try:
-            if fields.get("node") is good["node"]:
+            if fields.get(key) is good["node"]:
                 node = codec.encode(STATE_KIND, STATE_VERSION, mutated(rng, inner))
-                fields["node"] = np.frombuffer(node, dtype=np.uint8)
+                fields[key] = np.frombuffer(node, dtype=np.uint8)
             data = codec.encode(KIND, VERSION, fields)
         except (ValueError, TypeError, StateError, OverflowError, UnicodeError):
             return  # nothing that a file could hold
