@@ -57,7 +57,7 @@ INTERVAL = 0.5
 VALID = 6.0
 SWEEP = 1.0
 BLOCK = 10 * INTERVAL
-CALLS = 10
+CALLS = 6
 # Administrators closed these, one from the beginning.
 ADMIN_REASON = "disk is failing"
 
@@ -445,7 +445,8 @@ class Federation:
         finally:
             self.answers.append((begun, time.monotonic() - begun))
         now = time.time()
-        # To open a node a watch needs up to ten calls, each as slow as the machine is now for us.
+        # To open nodes a watch needs three calls, after two for a rank that it may be taking off, each as slow as
+        # the machine is now for us.
         slowest = max(took for when, took in self.answers if when > begun - 30.0)
         most = SWEEP + 10.0 + CALLS * slowest
         self.model.looks["Slurm"] += 1
