@@ -449,9 +449,10 @@ def sweep(gate: Gate, *, now: float, node: str | None = None, seconds: float = m
         if lapsed and isinstance(gate, SweepingGate):
             with suppress(IntegrationError):  # each is then tried alone, and says what it is
                 swept.opened += gate.accept_lapsed(lapsed, now)
-            listed.update({name: replace(listed[name], state="open") for name in swept.opened})
+            listed |= {name: replace(listed[name], state="open") for name in swept.opened}
     else:
         names = gate.owned() if node is None else [node]
+    opened = frozenset(swept.opened)
     for name in names:
         try:
             seen = listed[name] if name in listed else gate.observe(name)
@@ -469,7 +470,7 @@ def sweep(gate: Gate, *, now: float, node: str | None = None, seconds: float = m
             if seen.rank is not None and seen.rank.expired(now) and isinstance(gate, PreferringGate):
                 gate.restore(name)
                 swept.restored.append(name)
-            elif seen.rank is not None and name not in swept.opened + swept.kept:
+            elif seen.rank is not None and not seen.ours and name not in opened:
                 swept.kept.append(name)
         except IntegrationError as error:
             # One node that the scheduler refuses to open must not keep the others from being undone.
