@@ -29,6 +29,7 @@ FLOATS = [0.1, -0.5, 1e-300, 1e39, -1e155, 1e155, 1e308, float("inf"), float("-i
 TEXTS = ["", "a", "..", "a/" * 150, "\ud800", "x" * 5000, "\x00", "\n", "'\"`\\=", "1e999", "é" * 300]
 NESTED = [[], [[]], ["\ud800"], [1, 2], {}, {"a": {"b": []}}, [None] * 40, ["n"] * 33]
 ODD: list[Any] = [*NUMBERS, *FLOATS, *TEXTS, *NESTED]
+ODD_BYTES = [str(one).encode("utf-8", "surrogatepass")[:200] for one in ODD]
 
 COUNTS: Counter[str] = Counter()
 
@@ -69,22 +70,22 @@ def odd_array(rng: random.Random, old: np.ndarray) -> np.ndarray:
 
 def broken(rng: random.Random, data: bytes, most: int = 6) -> bytes:
     """Return bytes with some changed, cut out, doubled or put in."""
-    found = bytearray(data)
-    for _ in range(rng.randint(1, most)):
+    found, chance = bytearray(data), rng.random  # `randrange` would take most of the time
+    for _ in range(1 + int(chance() * most)):
         if not found:
             break
-        at = rng.randrange(len(found))
-        kind = rng.randrange(5)
+        at = int(chance() * len(found))
+        kind = int(chance() * 5)
         if kind == 0:
-            found[at] = rng.randrange(256)
+            found[at] = int(chance() * 256)
         elif kind == 1:
-            del found[at : at + rng.randint(1, 40)]
+            del found[at : at + 1 + int(chance() * 40)]
         elif kind == 2:
-            found[at:at] = found[at : at + rng.randint(1, 40)]
+            found[at:at] = found[at : at + 1 + int(chance() * 40)]
         elif kind == 3:
-            found[at:at] = str(rng.choice(ODD)).encode("utf-8", "surrogatepass")[:200]
+            found[at:at] = ODD_BYTES[int(chance() * len(ODD_BYTES))]
         else:
-            found[at:at] = bytes(rng.randrange(256) for _ in range(rng.randint(1, 8)))
+            found[at:at] = rng.randbytes(1 + int(chance() * 8))
     return bytes(found)
 
 
