@@ -236,10 +236,10 @@ def test_status_without_an_agent_watches_by_itself(start):
     out, err = process.communicate(timeout=60)
     found = json.loads(out)
 
-    assert process.returncode == {"accepting": 0, "refusing": 1}[found["state"]], err
+    assert process.returncode == {"accepting": 0, "refusing": 1, "contended": 3}[found["state"]], err
     assert found["asked"] is None
     assert isinstance(found["accept"], bool)
-    assert 2.5 <= found["seconds"] <= 15.0
+    assert found["timestep"] >= 2
     assert found["cpu_ready_percent"] is not None
 
 

@@ -227,11 +227,9 @@ def _made_gate(settings: AgentSettings) -> tuple[Gate, dict[str, str], Rules]:
 
 def make_nodes(settings: AgentSettings, source: Source) -> NodeTable:
     """Return the nodes a source feeds, still without any."""
-    build, tolerance, horizon = (
-        node_builder(settings),
-        tolerance_percent(settings),
-        settings.horizon or HORIZON,
-    )
+    build, horizon = node_builder(settings), settings.horizon or HORIZON
+    kind, value = read_tolerance(settings.tolerance or TOLERANCE)
+    tolerance = value if kind == "absolute" else read_tolerance(TOLERANCE)[1]
 
     def make(name: str, now: float) -> LiveNode:
         return LiveNode(build, name=name, now=now, tolerance=tolerance, horizon=horizon)
@@ -240,12 +238,6 @@ def make_nodes(settings: AgentSettings, source: Source) -> NodeTable:
     nodes = NodeTable(make, name=name, tolerance=tolerance)
     nodes.enforcing = closes_nodes(settings)
     return nodes
-
-
-def tolerance_percent(settings: AgentSettings) -> float:
-    """Return the CPU Ready from which there is contention, in percent; 5 where that is learned or of another unit."""
-    kind, value = read_tolerance(settings.tolerance or TOLERANCE)
-    return value if kind == "absolute" else read_tolerance(TOLERANCE)[1]
 
 
 # Known to an agent alone: there is nothing in it to record.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import time
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -84,7 +84,7 @@ def command(at: float | None, node: str | None, as_json: bool, **asked: Any) -> 
     Example:
         pronto explain --at 14:03
     """
-    client, _ = find(**asked)
+    client, folder = find(**asked)
     named = {} if node is None else {"node": node}
     if at is not None:
         if client is None:
@@ -96,7 +96,7 @@ def command(at: float | None, node: str | None, as_json: bool, **asked: Any) -> 
             raise IntegrationError(_nothing(client.get("/v1/status"), at))
         click.echo(json.dumps(past) if as_json else _then(past, at))
         return
-    found = _watch() if client is None else _get(client, "/v1/explain", named)
+    found = _watch(folder) if client is None else _get(client, "/v1/explain", named)
     click.echo(json.dumps(found) if as_json else _now(found))
 
 
@@ -121,16 +121,13 @@ def _around(client: Client, at: float, named: dict[str, str]) -> dict[str, Any]:
     return past
 
 
-def _watch() -> dict[str, Any]:
+def _watch(folder: Path) -> dict[str, Any]:
     """Watch this machine long enough for a first picture of its directions."""
-    from prontosched.agent.config import make_agent, source_of
+    from prontosched.agent.standalone import watch
     from prontosched.agent.views import explanation
-    from prontosched.settings import AgentSettings
 
     click.echo(f"no agent answers: watching this machine for {WATCH_SECONDS:.0f} s", err=True)
-    settings = AgentSettings(interval=WATCH_INTERVAL, keep=False, probe=False)
-    agent = make_agent(settings, source_of(settings))
-    asyncio.run(agent.run(asyncio.Event(), WATCH_SECONDS))
+    agent = watch(folder, seconds=WATCH_SECONDS, interval=WATCH_INTERVAL)
     if agent.nodes.only is None:
         raise IntegrationError("this machine must be readable, got no telemetry: see `pronto check`")
     return explanation(agent)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from prontosched.cli.options import Duration, asking_options, find, lasting, node_option
-from prontosched.errors import ProntoError
+from prontosched.errors import ProntoError, TelemetryError
 from prontosched.threads import given_environment
 
 if TYPE_CHECKING:
@@ -216,8 +216,10 @@ def _run_with(waiting: _Waiting, client: Client, cpus: float, ttl: float, node: 
 
 
 def _run_alone(waiting: _Waiting, folder: Path, cpus: float) -> NoReturn:
-    from prontosched.agent.standalone import look, one_at_a_time
-    from prontosched.settings import AgentSettings
+    from prontosched.agent.http.client import job_name
+    from prontosched.agent.loop import STATES
+    from prontosched.agent.standalone import one_at_a_time, watch
+    from prontosched.agent.views import waiting as outcome
 
     there = os.cpu_count() or 1
     if cpus > there:
@@ -227,13 +229,18 @@ def _run_alone(waiting: _Waiting, folder: Path, cpus: float) -> NoReturn:
         if not turn and waiting.over("another `pronto run` is watching", {}):
             become(waiting.words)
         while True:
-            seen = look(AgentSettings(), folder, cpus=cpus)
-            met = {"slowdown": seen.slowdown if seen.slowdown == seen.slowdown else None}
-            if seen.accept:
-                waiting.go(seen.reason)
-            if seen.accept or waiting.over(seen.reason, met):
+            try:
+                agent = watch(folder)
+            except TelemetryError as error:
+                waiting.say(f"running, as nothing is known of this machine: {error}")
                 become(waiting.words)
-            waiting.wait(seen.reason, met, POLL_SECONDS)
+            counted, found = agent.announce(job_name(), cpus=cpus, ttl=POLL_SECONDS, unless=STATES[1:])
+            met = outcome(agent, found, cpus)
+            if counted:
+                waiting.go(found.reason)
+            if counted or waiting.over(found.reason, met):
+                become(waiting.words)
+            waiting.wait(found.reason, met, POLL_SECONDS)
 
 
 def check_executable(word: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,14 +76,10 @@ def _ask(client: Client, node: str | None, horizon: int | None) -> dict[str, Any
 
 
 def _watch(folder: Path) -> dict[str, Any]:
-    from prontosched.agent.record import plain
-    from prontosched.agent.standalone import WATCH_SECONDS, look
-    from prontosched.settings import AgentSettings
+    from prontosched.agent.standalone import WATCH_SECONDS, watch
 
     click.echo(f"no agent answers: watching this machine for {WATCH_SECONDS:.0f} s", err=True)
-    seen = plain(asdict(look(AgentSettings(), folder)))
-    state = "accepting" if seen["accept"] else "refusing"
-    return {"asked": None, "state": state, "held_by": "", "enforced": False, **seen}
+    return {"asked": None, **watch(folder).answer().as_json()}
 
 
 def _words(found: dict[str, Any], horizon: int | None) -> str:
