@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from prontosched.subspace import Array
 
+# Draws are kept in single precision: what they differ by less is rounding.
+NO_SPREAD = 1e-5
+
 
 class ShiftTotals:
     """What signals come to at the moments of a target, for every circular shift k: sums of `signal[t - k] target[t]`.
@@ -134,7 +137,7 @@ def mean_interval(values: Array, draws: Array, *, over: bool, generator: np.rand
         return Interval(float("nan"), float("nan"), float("nan"))
     means = _resampled(draws[used], over=over, generator=generator)
     low, high = _limits(means)
-    if not high - low > 1e-9:
+    if not high - low > NO_SPREAD:
         # Without any spread there is nothing to tell how sure a value is.
         low = high = math.nan
     return Interval(float(values[used].mean()), low, high, int(used.sum()))
@@ -191,7 +194,7 @@ def student_interval(
     ):
         return Interval(float(value), math.nan, math.nan, nodes)
     half = t_quantile(degrees) * float((np.log(known) if positive else known).std())
-    if not half > 1e-9:
+    if not half > NO_SPREAD * (1.0 if positive else abs(value)):
         return Interval(float(value), math.nan, math.nan, nodes)
     low, high = (
         (value * math.exp(-half), value * math.exp(half)) if positive else (value - half, value + half)
