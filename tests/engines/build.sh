@@ -3,6 +3,7 @@
 #
 #   sh tests/engines/build.sh                 all of them (about forty minutes on two cores)
 #   sh tests/engines/build.sh helm etcd       some of them
+#   sh tests/engines/build.sh kubernetes-1.37.1    one version of Kubernetes
 #
 # They are built by Go from its module proxy, in pinned versions, into PRONTO_TEST_ENGINES (default
 # ~/.cache/pronto/engines), where the tests look. What is built already is left alone; to build
@@ -10,7 +11,7 @@
 set -eu
 
 target=${PRONTO_TEST_ENGINES:-$HOME/.cache/pronto/engines}
-kubernetes_versions="1.36.3 1.35.4"
+kubernetes_versions="1.37.1 1.36.4"
 
 say() { echo "engines: $*" >&2; }
 
@@ -85,7 +86,8 @@ prometheus_operator() {
 one() {
     case $1 in
     kubernetes) for version in $kubernetes_versions; do kubernetes "$version"; done ;;
-    etcd) program etcd go.etcd.io/etcd/server/v3 go.etcd.io/etcd/server/v3@v3.6.6 ;;
+    kubernetes-*) kubernetes "${1#kubernetes-}" ;;
+    etcd) program etcd go.etcd.io/etcd/server/v3 go.etcd.io/etcd/server/v3@v3.7.3 ;;
     helm) program helm helm.sh/helm/v4/cmd/helm helm.sh/helm/v4@v4.3.1 ;;
     kwok) kwok ;;
     nats-server) program nats-server github.com/nats-io/nats-server/v2 github.com/nats-io/nats-server/v2@v2.15.2 ;;
