@@ -33,6 +33,7 @@ NODES = 1000
 CYCLES = 1000
 WARM_CYCLES = 300
 PAUSE_SECONDS = 0.01
+IDLE_SECONDS = 6.0
 NAMES = [f"ip-10-0-{number // 250}-{number % 250}.eu-west-1.compute.internal" for number in range(NODES)]
 # As long as most.
 POD = b'{"Pod": {"metadata": {"uid": "p%d", "annotations": {"note": "' + b"x" * 3000 + b'"}}}, "NodeNames": '
@@ -58,13 +59,19 @@ def extender_rows() -> Iterator[Row]:
     for source in ("decisions in memory", "agents polled every 2 s"):
         with contextlib.ExitStack() as stack:
             agents = [_started(stack, "agents")[1]] if "polled" in source else []
-            spent, empty, used = _cycles(*_started(stack, "extender", *agents))
+            process, port = _started(stack, "extender", *agents)
+            spent, empty, used = _cycles(process, port)
+            idle = _cpu(process)
+            time.sleep(IDLE_SECONDS)
+            idle = (_cpu(process) - idle) / IDLE_SECONDS
         name = f"extender, {NODES} nodes, {source}: filter and prioritize of one pod"
         for figure, share in (("median", 50), ("p99", 99)):
             goal = 5.0 if share == 99 else None
             yield Row(f"{name}, round trip, {figure}", float(np.percentile(spent, share)) * 1000, "ms", goal)
             yield Row(f"{name}, empty answers, {figure}", float(np.percentile(empty, share)) * 1000, "ms")
-        if not agents:
+        if agents:
+            yield Row(f"extender, {NODES} nodes, {source}: CPU while no pod waits", idle * 100, "% of a core")
+        else:
             yield Row(f"{name}, CPU of the extender, median", float(np.median(used)) * 1000, "ms")
 
 
@@ -81,17 +88,16 @@ def _started(stack: contextlib.ExitStack, *arguments: str) -> tuple[subprocess.P
 
 def _cycles(process: subprocess.Popen[str], port: str) -> tuple[list[float], list[float], list[float]]:
     """Return seconds of each cycle, of as many empty answers, and the CPU seconds of the extender in a cycle."""
-    schedstat = Path(f"/proc/{process.pid}/schedstat")
     spent, empty, used = [], [], []
     with socket.create_connection(("127.0.0.1", int(port)), timeout=30) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         left: list[str] = json.loads(_ask(connection, _request("/filter", 0, NAMES)))["NodeNames"]
         for pod in range(WARM_CYCLES + CYCLES):
-            before, begin = int(schedstat.read_text().split()[0]), time.perf_counter()
+            before, begin = _cpu(process), time.perf_counter()
             filtered = _ask(connection, _request("/filter", pod, NAMES))
             ranked = _ask(connection, _request("/prioritize", pod, left))
             spent.append(time.perf_counter() - begin)
-            used.append((int(schedstat.read_text().split()[0]) - before) / 1e9)
+            used.append(_cpu(process) - before)
             time.sleep(PAUSE_SECONDS)
             begin = time.perf_counter()
             _ask(connection, _request(f"/empty/{len(filtered)}", pod, NAMES))
@@ -99,6 +105,11 @@ def _cycles(process: subprocess.Popen[str], port: str) -> tuple[list[float], lis
             empty.append(time.perf_counter() - begin)
             time.sleep(PAUSE_SECONDS)
     return spent[WARM_CYCLES:], empty[WARM_CYCLES:], used[WARM_CYCLES:]
+
+
+def _cpu(process: subprocess.Popen[str]) -> float:
+    """Return the CPU seconds that a process has used."""
+    return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def _request(path: str, number: int, names: list[str]) -> bytes:

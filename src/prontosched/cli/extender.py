@@ -71,7 +71,7 @@ _times = together(
 @click.option(
     "--wake/--no-wake",
     default=True,
-    help="Tell the API server when a node opens, so that pending pods are tried again.",
+    help="Learn nodes, addresses and sizes from the API server, and show refusals there as a node condition.",
 )
 @click.option("--token-file", type=FILE, help="File with the token that schedulers must show.")
 @click.option("--tls-cert", type=FILE, help="PEM file with this server's certificate.")

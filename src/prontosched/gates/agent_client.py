@@ -144,22 +144,17 @@ class PolledDecisions:
             del self._newest[gone]
         for gone in self._connections.keys() - wanted:
             self._connections.pop(gone).close()
-        slots = asyncio.Semaphore(AT_ONCE)
+        started, left = time.monotonic(), enumerate(wanted)
 
-        async def ask(node: str) -> None:
-            try:
+        async def ask() -> None:
+            for number, node in left:  # each takes the next
+                due = started + over_seconds * number / len(wanted)
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
                 await self._ask(node)
-            finally:
-                slots.release()
 
-        started = time.monotonic()
         async with asyncio.TaskGroup() as asking:
-            for number, node in enumerate(wanted, start=1):
-                await slots.acquire()
-                asking.create_task(ask(node))
-                early = started + over_seconds * number / len(wanted) - time.monotonic()
-                if early > 0.0:
-                    await asyncio.sleep(early)
+            for _ in range(min(AT_ONCE, len(wanted))):
+                asking.create_task(ask())
 
     async def _ask(self, node: str) -> None:
         try:
