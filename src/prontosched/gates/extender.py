@@ -42,6 +42,8 @@ USUAL_CPUS = 0.5
 MOST_CPUS = 10_000.0
 # A node whose size is not known is taken to have so many CPUs.
 USUAL_NODE_CPUS = 8.0
+# A pod that could go to any of more nodes makes none of them worse than the others.
+MOST_BEST = 100
 FORGET_SECONDS = 3600.0
 NOTE_SECONDS = 60.0
 BODY_LIMIT = 64 * 1024 * 1024
@@ -169,7 +171,8 @@ def suitabilities(chances: Array) -> list[int]:
     [5, 8]
     """
     found = np.rint(BEST * (1.0 - np.clip(chances, 0.0, 1.0)))
-    whole: list[int] = np.nan_to_num(found, nan=NEUTRAL).astype(int).tolist()
+    found[np.isnan(found)] = NEUTRAL
+    whole: list[int] = found.astype(int).tolist()
     return whole
 
 
@@ -370,8 +373,9 @@ class Extender:
             scores = suitabilities(self.ledger.chances(names, now))
             # An extender is not told where the pod goes: most likely to one of the best.
             top = max(scores)
-            best = [name for name, score in zip(names, scores, strict=True) if score == top]
-            self.ledger.placements.add(asked.job, best, asked.cpus, now)
+            if scores.count(top) <= MOST_BEST:
+                best = [name for name, score in zip(names, scores, strict=True) if score == top]
+                self.ledger.placements.add(asked.job, best, asked.cpus, now)
         return web.Response(text=prioritize_answer(asked, scores), content_type="application/json")
 
     async def _asked(self, request: web.Request, what: str) -> tuple[ExtenderRequest, float]:
