@@ -250,19 +250,6 @@ def settings_of(options: dict[str, Any]) -> AgentSettings:
     return AgentSettings(**options)
 
 
-def policy(signal: str, **given: Any) -> dict[str, Any]:
-    """Return the options a signal understands, saying which ones it does not."""
-    from prontosched.signals import find_signal
-
-    accepted = inspect.signature(find_signal(signal).one).parameters
-    chosen = {name: value for name, value in given.items() if value is not None}
-    for name in [name for name in chosen if name not in accepted]:
-        option = name.replace("_", "-")
-        click.echo(f"pronto: the {signal} signal has no {option}: --{option} changes nothing", err=True)
-        del chosen[name]
-    return chosen
-
-
 def asking(agent: Callable[[Any], Any]) -> Callable[[Command], Command]:
     """Return the options of a command that asks agents: `agent` names them, `find` takes the rest."""
     return together(

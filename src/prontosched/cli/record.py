@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from prontosched.cli.options import Duration, stopped_by_signals
+from prontosched.errors import SettingsError
 
 
 @click.command()
@@ -23,7 +24,12 @@ from prontosched.cli.options import Duration, stopped_by_signals
 @click.option(
     "--target", "targets", multiple=True, help="Address of an exporter or a vCenter; may be repeated."
 )
-@click.option("--root", type=click.Path(path_type=Path), help="Folder with the machine's proc and sys.")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path),
+    default=Path("/"),
+    help="Folder with the machine's proc and sys.",
+)
 @click.option("--node", help="Name of the node.  [default: the host name]")
 @click.option("--part", "part_seconds", type=Duration(above=True), default="60s", help="Age of a part file.")
 @click.option("--single", is_flag=True, help="Store metrics as 32-bit numbers (Parquet).")
@@ -41,7 +47,7 @@ def command(
     interval: float,
     name: str,
     targets: tuple[str, ...],
-    root: Path | None,
+    root: Path,
     node: str | None,
     part_seconds: float,
     single: bool,
@@ -58,21 +64,32 @@ def command(
     Example:
         pronto record host.csv --for 45m
     """
+    from prontosched.agent.config import source_of
     from prontosched.recording import Recorder, join_parts, record
+    from prontosched.settings import AgentSettings
 
     if not out.suffix:
         out = out.with_name(out.name + ".csv")
     if join:
         _print({"file": str(out), "rows": join_parts(out)}, as_json)
         return
-    source = _open(name, interval, targets, root, node)
+    if name == "trace":
+        raise click.UsageError("a trace is recorded already: use `pronto replay` or `pronto evaluate`")
+    if name == "linux" and targets:
+        raise click.UsageError("--target goes with --source prometheus or vsphere, got --source linux")
+    if name != "linux" and node is not None:
+        raise click.UsageError(f"--node goes with --source linux, got --source {name}")
+    settings = AgentSettings(source=name, target=targets, root=str(root), interval=interval, name=node)
+    try:
+        source: Any = source_of(settings)
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
     recorder = Recorder(out, part_seconds=part_seconds, single_precision=single)
     probe = None
     if probing and name == "linux":
         from prontosched.telemetry.probe import Probe, runs_on
 
-        machine = root or Path("/")
-        probe = Probe(machine, prepare=source.exclude_thread) if runs_on(machine) else None
+        probe = Probe(root, prepare=source.exclude_thread) if runs_on(root) else None
     try:
         state = record(
             source,
@@ -98,29 +115,6 @@ def command(
         "bytes": out.stat().st_size if rows else 0,
     }
     _print(facts, as_json)
-
-
-def _open(name: str, interval: float, targets: tuple[str, ...], root: Path | None, node: str | None) -> Any:
-    from prontosched.telemetry import open_source
-
-    if name == "trace":
-        raise click.UsageError("a trace is recorded already: use `pronto replay` or `pronto evaluate`")
-    local = {key: value for key, value in (("root", root), ("node", node)) if value is not None}
-    if name != "linux" and local:
-        raise click.UsageError(f"--{next(iter(local))} goes with --source linux, got --source {name}")
-    if name == "linux" and targets:
-        raise click.UsageError("--target goes with --source prometheus or vsphere, got --source linux")
-    options: dict[str, Any] = {"interval_seconds": interval, **local}
-    if name == "vsphere":
-        # vCenter keeps one value in 20 seconds: there is nothing to choose.
-        if len(targets) != 1:
-            raise click.UsageError(
-                f"source vsphere needs one vCenter, got {len(targets)}: give --target once"
-            )
-        options = {"target": targets[0]}
-    elif targets:
-        options["targets"] = list(targets)
-    return open_source(name, **options)
 
 
 def _print(facts: dict[str, Any], as_json: bool) -> None:

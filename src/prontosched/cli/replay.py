@@ -5,16 +5,18 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
-from prontosched.cli.options import policy, policy_options
+from prontosched.agent.config import node_builder
+from prontosched.cli.options import policy_options
 from prontosched.decision import Decision
 from prontosched.pipeline.node import Node
-from prontosched.settings import SIGNAL_SETTINGS
+from prontosched.settings import SIGNAL_SETTINGS, AgentSettings
 from prontosched.signals import SIGNALS, find_signal
 from prontosched.telemetry.source import Sample, Source, samples
 
@@ -89,7 +91,8 @@ def command(trace: tuple[Path, ...], as_json: bool, every: bool, **options: Any)
     Example:
         pronto replay host.csv --signal paper --json | head
     """
-    chosen = policy(options["signal"], **{name: options[name] for name in SIGNAL_SETTINGS})
+    names = ("preset", "signal", "embedding", "energy_bounds", *SIGNAL_SETTINGS)
+    build = node_builder(AgentSettings(**{name: options[name] for name in names}))
     source = _source(trace, options)
     tally = ReplayTally()
     if trace and getattr(source, "ready_column", "") is None and _needs_ready(options["signal"]):
@@ -97,7 +100,7 @@ def command(trace: tuple[Path, ...], as_json: bool, every: bool, **options: Any)
 
         wanted = ready_wanted(source.metrics)  # type: ignore[attr-defined]
         click.echo(f"pronto: no column of CPU Ready: nothing can be refused without it: {wanted}", err=True)
-    for timestep, sample, decision in decisions(source, options, chosen):
+    for timestep, sample, decision in decisions(source, build, options["steps"]):
         changed = tally.add(sample.node, decision, sample.ready)
         if as_json:
             click.echo(json.dumps(_row(timestep, sample, decision)))
@@ -112,28 +115,14 @@ def command(trace: tuple[Path, ...], as_json: bool, every: bool, **options: Any)
 
 
 def decisions(
-    source: Source, options: dict[str, Any], chosen: dict[str, Any]
+    source: Source, build: Callable[[tuple[str, ...]], Node], steps: int | None
 ) -> Iterator[tuple[int, Sample, Decision]]:
     """Yield every decision of every node, in the order of the trace."""
-    from prontosched.pipeline.presets import make_node, rank_options
-
-    embedding_options = rank_options(options["energy_bounds"])
     nodes: dict[str, Node] = {}
-    for step, read in enumerate(samples(source)):
-        if options["steps"] is not None and step >= options["steps"]:
-            return
+    for read in islice(samples(source), steps):
         for sample in read:
-            node = nodes.get(sample.node)
-            if node is None:
-                node = make_node(
-                    options["preset"],
-                    metrics=sample.metrics,
-                    signal=options["signal"],
-                    embedding=options["embedding"],
-                    embedding_options=embedding_options,
-                    **chosen,
-                )
-                nodes[sample.node] = node
+            if (node := nodes.get(sample.node)) is None:
+                node = nodes[sample.node] = build(sample.metrics)
             timestep = node.timestep
             yield (
                 timestep,
