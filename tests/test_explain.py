@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prontosched.explain import Part, changes, directions, drivers, sentence
+from prontosched.explain import MetricShare, changes, directions, drivers, sentence
 from prontosched.subspace import Subspace, summarise
 
 NAMES = tuple(f"m{i}" for i in range(8))
@@ -78,6 +78,6 @@ def test_a_change_names_what_came_and_what_went():
 
 def test_a_sentence_can_be_read_aloud():
     assert (
-        sentence([Part("cpu_user", 0.613, 1), Part("idle", 0.2, -1)])
+        sentence([MetricShare("cpu_user", 0.613, 1), MetricShare("idle", 0.2, -1)])
         == "cpu_user up (61 %), idle down (20 %)"
     )

@@ -18,7 +18,7 @@ from prontosched.subspace import Array, Subspace, distance
 _FIRST_WORD = re.compile(r"[^\W\d_]+")
 
 
-class Part(NamedTuple):
+class MetricShare(NamedTuple):
     """One metric's share of something, in [0, 1], and its sign: +1 when it moves along with the whole, else −1."""
 
     metric: str
@@ -37,9 +37,9 @@ class Direction(NamedTuple):
     number: int
     singular_value: float
     strength: float
-    parts: list[Part]
+    parts: list[MetricShare]
     sign: int
-    families: list[Part]
+    families: list[MetricShare]
 
 
 def directions(subspace: Subspace, metrics: Sequence[str], *, top: int = 5) -> list[Direction]:
@@ -71,7 +71,7 @@ def drivers(
     *,
     spikes: Sequence[int] | None = None,
     top: int = 5,
-) -> list[Part]:
+) -> list[MetricShare]:
     """Name the metrics that stood out most at one timestep.
 
     A metric's share is its part in all movement: its scaled value squared, over the sum
@@ -99,20 +99,20 @@ def drivers(
     return _largest(toward / whole, vector, metrics, top)
 
 
-class Change(NamedTuple):
+class SubspaceChange(NamedTuple):
     """How far a subspace moved, blind to signs and rotation, and whose part in it grew and shrank most."""
 
     distance: float
     rank_before: int
     rank: int
-    gained: list[Part]
-    lost: list[Part]
+    gained: list[MetricShare]
+    lost: list[MetricShare]
 
 
-def changes(before: Subspace, after: Subspace, metrics: Sequence[str], *, top: int = 3) -> Change:
+def changes(before: Subspace, after: Subspace, metrics: Sequence[str], *, top: int = 3) -> SubspaceChange:
     """Say what changed from one subspace to the next, over the same metrics."""
     difference = _importance(after) - _importance(before)
-    return Change(
+    return SubspaceChange(
         float(distance(before, after)),
         before.rank,
         after.rank,
@@ -121,12 +121,12 @@ def changes(before: Subspace, after: Subspace, metrics: Sequence[str], *, top: i
     )
 
 
-def sentence(parts: Sequence[Part]) -> str:
+def sentence(parts: Sequence[MetricShare]) -> str:
     """Read parts aloud: `cpu_user up (61 %), ctxt down (12 %)`.
 
     Examples
     --------
-    >>> sentence([Part("load", 0.61, 1), Part("idle", 0.12, -1)])
+    >>> sentence([MetricShare("load", 0.61, 1), MetricShare("idle", 0.12, -1)])
     'load up (61 %), idle down (12 %)'
     """
     return ", ".join(
@@ -134,12 +134,13 @@ def sentence(parts: Sequence[Part]) -> str:
     )
 
 
-def families(parts: Sequence[Part], *, top: int = 3) -> list[Part]:
+def families(parts: Sequence[MetricShare], *, top: int = 3) -> list[MetricShare]:
     """Add parts up by the first word of their metrics: hundreds of metrics are of few kinds.
 
     Examples
     --------
-    >>> found = families([Part("cpu0_user", 0.3, 1), Part("cpu.idle", 0.2, -1), Part("net_in", 0.1, 1)])
+    >>> shares = [("cpu0_user", 0.3, 1), ("cpu.idle", 0.2, -1), ("net_in", 0.1, 1)]
+    >>> found = families([MetricShare(*share) for share in shares])
     >>> [(part.metric, round(part.share, 2)) for part in found]
     [('cpu', 0.5), ('net', 0.1)]
     """
@@ -151,7 +152,7 @@ def families(parts: Sequence[Part], *, top: int = 3) -> list[Part]:
         shares[family] = shares.get(family, 0.0) + part.share
         signed[family] = signed.get(family, 0.0) + part.share * part.sign
     largest = sorted((f for f in shares if shares[f] >= 0.01), key=lambda family: -shares[family])[:top]
-    return [Part(family, shares[family], 1 if signed[family] >= 0 else -1) for family in largest]
+    return [MetricShare(family, shares[family], 1 if signed[family] >= 0 else -1) for family in largest]
 
 
 def turning(distance: float) -> str:
@@ -172,10 +173,10 @@ def _importance(subspace: Subspace) -> Array:
     return found
 
 
-def _largest(shares: Array, signed: Array, metrics: Sequence[str], top: int) -> list[Part]:
+def _largest(shares: Array, signed: Array, metrics: Sequence[str], top: int) -> list[MetricShare]:
     order = np.argsort(-shares, kind="stable")[:top]
     return [
-        Part(str(metrics[i]), float(shares[i]), 1 if signed[i] >= 0 else -1)
+        MetricShare(str(metrics[i]), float(shares[i]), 1 if signed[i] >= 0 else -1)
         for i in order
         if shares[i] > 1e-12
     ]

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from prontosched.agent.answer import Silence, answer
-from prontosched.agent.jobs import Announced
+from prontosched.agent.jobs import AnnouncedJobs
 from prontosched.agent.nodes import LiveNode
 from prontosched.decision import Decision
 
@@ -23,7 +23,7 @@ def known(decision, *, seen_at=100.0, changed_at=90.0):
 def ask(decision, *, now=101.0, clock=5000.0, announced=None, silence=None, cpus=0.0, held_by=""):
     return answer(
         known(decision),
-        announced or Announced(capacity=2),
+        announced or AnnouncedJobs(capacity=2),
         silence or Silence(10.0),
         now=now,
         clock=clock,
@@ -75,7 +75,7 @@ def test_a_jump_of_the_clock_changes_no_age_and_no_answer():
 
 
 def test_announced_jobs_reject_what_the_signal_would_accept():
-    announced = Announced(capacity=2)
+    announced = AnnouncedJobs(capacity=2)
     announced.add("a", cpus=2, ttl=30, now=95.0)
     found = ask(CALM, announced=announced, cpus=1)
 
@@ -84,14 +84,14 @@ def test_announced_jobs_reject_what_the_signal_would_accept():
 
 
 def test_a_raised_signal_gives_its_own_reason_even_when_jobs_are_announced():
-    announced = Announced(capacity=2)
+    announced = AnnouncedJobs(capacity=2)
     announced.add("a", cpus=9, ttl=30, now=95.0)
 
     assert ask(BUSY, announced=announced).reason == "cpu_user is rising"
 
 
 def test_since_is_when_the_node_became_full():
-    announced = Announced(capacity=2)
+    announced = AnnouncedJobs(capacity=2)
     announced.add("a", cpus=9, ttl=30, now=97.0)
 
     assert ask(CALM, announced=announced).since == pytest.approx(4996.0)
@@ -106,7 +106,7 @@ def test_an_answer_is_json_with_null_for_what_is_unknown():
 
 
 def test_a_node_full_only_for_a_wide_job_is_so_since_it_was_asked():
-    announced = Announced(capacity=4, factor=1.0)
+    announced = AnnouncedJobs(capacity=4, factor=1.0)
     announced.add("a", cpus=2, ttl=30, now=97.0)
     found = ask(CALM, announced=announced, cpus=4)
 
@@ -139,7 +139,7 @@ def test_a_refusal_that_the_gate_does_not_carry_out_is_contended():
 
 
 def test_what_a_gate_holds_open_is_still_full_when_jobs_fill_it():
-    announced = Announced(capacity=2)
+    announced = AnnouncedJobs(capacity=2)
     announced.add("a", cpus=9, ttl=30, now=97.0)
     found = ask(BUSY, announced=announced, held_by="the capacity floor")
 

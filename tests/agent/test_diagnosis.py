@@ -30,7 +30,7 @@ def said(settings: AgentSettings, **given) -> dict[str, tuple[str, str]]:
     """Return the problems of a machine without an agent: what, with weight and remedy."""
     given.setdefault("root", FROZEN / "first")
     found = diagnose(settings, given.pop("report", REPORT), given.pop("agent", None), **given)
-    return {one.what: (one.weight, one.mend) for one in found}
+    return {one.what: (one.severity, one.remedy) for one in found}
 
 
 def settings(tmp_path: Path, **given) -> AgentSettings:
@@ -172,4 +172,4 @@ def test_the_command_goes_by_the_settings_of_the_agent(tmp_path):
 
     assert worded.exit_code == found.exit_code == 1
     assert worded.stdout.startswith("What is wrong, most important first:\n  stops: gate hook cannot work")
-    assert json.loads(found.stdout)["problems"][0]["weight"] == "stops"
+    assert json.loads(found.stdout)["problems"][0]["severity"] == "stops"

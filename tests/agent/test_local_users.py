@@ -16,7 +16,7 @@ import pytest
 
 from prontosched.agent.followers import GateFollower
 from prontosched.agent.http.client import Client, NotAllowedError
-from prontosched.agent.jobs import USER_JOBS, USER_TTL_SECONDS, Announced
+from prontosched.agent.jobs import USER_JOBS, USER_TTL_SECONDS, AnnouncedJobs
 from prontosched.agent.store import socket_folders, socket_name
 from prontosched.gates.policy import Rules
 from tests.agent.machine import Machine, make_agent
@@ -151,7 +151,7 @@ def test_without_a_socket_pronto_run_looks_and_counts_nothing(start, agent, monk
 
 
 def test_one_user_has_so_many_jobs_and_leaves_room_for_others_and_for_schedulers():
-    announced = Announced(capacity=4)
+    announced = AnnouncedJobs(capacity=4)
     for i in range(USER_JOBS):
         announced.add(str(i), cpus=0.01, ttl=1e6, now=0.0, uid=1000)
 

@@ -18,7 +18,7 @@ from prontosched.agent.http.metrics import exposition
 from prontosched.agent.record import ProbeRecord
 from prontosched.agent.views import status
 from prontosched.telemetry.linux import LinuxSource
-from prontosched.telemetry.probe import Probed
+from prontosched.telemetry.probe import ProbeResult
 from tests.agent.machine import Machine, make_agent
 from tests.processes import at_normal_priority
 from tests.telemetry.cgroups import weighty
@@ -128,10 +128,10 @@ class Slow:
     note = ""
     count = held_back = 0
     wait_seconds = 15.0
-    last = Probed(2.0, "accepting", 0.05)
+    last = ProbeResult(2.0, "accepting", 0.05)
 
-    def poll(self, now: float, *, ready: float, state: str) -> Probed | None:
-        return Probed(2.0, state, 0.05)
+    def poll(self, now: float, *, ready: float, state: str) -> ProbeResult | None:
+        return ProbeResult(2.0, state, 0.05)
 
     def close(self) -> None:
         return

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from prontosched.cli import cli
 from prontosched.errors import TelemetryError
 from prontosched.recording import Recorder, join_parts, parts_folder, record
-from prontosched.telemetry.probe import Probed
+from prontosched.telemetry.probe import ProbeResult
 from prontosched.telemetry.source import Sample
 from prontosched.telemetry.trace import open_trace
 
@@ -290,9 +290,9 @@ class Found:
     def __init__(self) -> None:
         self.polls = 0
 
-    def poll(self, now: float, *, ready: float) -> Probed | None:
+    def poll(self, now: float, *, ready: float) -> ProbeResult | None:
         self.polls += 1
-        return Probed(2.5, "", 0.05) if self.polls % 3 == 0 else None
+        return ProbeResult(2.5, "", 0.05) if self.polls % 3 == 0 else None
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

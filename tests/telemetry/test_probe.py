@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from prontosched.telemetry.linux import LinuxSource
-from prontosched.telemetry.probe import CALM_PROBES, Probe, Probed, runs_on
+from prontosched.telemetry.probe import CALM_PROBES, Probe, ProbeResult, runs_on
 from tests.processes import wait_for
 from tests.telemetry.cgroups import quota, spinning
 from tests.telemetry.machines import FROZEN
@@ -30,8 +30,8 @@ def probe() -> Iterator[Probe]:
     probe.close()
 
 
-def run(probe: Probe, count: int) -> list[Probed]:
-    found: list[Probed] = []
+def run(probe: Probe, count: int) -> list[ProbeResult]:
+    found: list[ProbeResult] = []
     end = time.monotonic() + 60.0
     while len(found) < count:
         assert time.monotonic() < end, f"{len(found)} of {count} probes"

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from prontosched.agent.jobs import Announced
+from prontosched.agent.jobs import AnnouncedJobs
 from prontosched.agent.nodes import LiveNode, expects
 from prontosched.decision import Decision, State
 
@@ -110,7 +110,7 @@ class Answer:
 
 def answer(
     known: LiveNode,
-    announced: Announced,
+    announced: AnnouncedJobs,
     silence: Silence,
     *,
     now: float,
@@ -197,7 +197,7 @@ def chance_within(found: Answer, asked: int, own: int | None) -> dict[str, Any]:
     --------
     >>> node = LiveNode(lambda metrics: None, name="n1")
     >>> node.decision = Decision(False, 0.0, 0.0, "", probability=0.1, outlook=((30, 0.2),))
-    >>> found = answer(node, Announced(capacity=1), Silence(), now=0.0, clock=0.0)
+    >>> found = answer(node, AnnouncedJobs(capacity=1), Silence(), now=0.0, clock=0.0)
     >>> chance_within(found, 60, own=5)
     {'asked': 60, 'steps': 30, 'probability': 0.2, 'offered': [5, 30]}
     """

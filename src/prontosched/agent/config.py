@@ -244,7 +244,7 @@ def make_nodes(settings: AgentSettings, source: Source) -> NodeTable:
 GENERATED = "generated"
 
 
-class Repeating:
+class RepeatingSource:
     """A source that begins again when it has ended; one that ends at once has ended for good."""
 
     def __init__(self, reopen: Callable[[], Source]) -> None:
@@ -282,7 +282,7 @@ def source_of(settings: AgentSettings) -> Source:
     def reopen() -> Source:
         return open_source(name, **needed, **options)
 
-    return Repeating(reopen) if name == "trace" and settings.repeat else reopen()
+    return RepeatingSource(reopen) if name == "trace" and settings.repeat else reopen()
 
 
 def _options(settings: AgentSettings, needed: Collection[str]) -> dict[str, Any]:

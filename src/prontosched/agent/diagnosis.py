@@ -24,9 +24,9 @@ from prontosched.gates.registry import make_gate, present_gates
 from prontosched.settings import AgentSettings
 from prontosched.telemetry.linux.check import MachineReport
 
-Weight = Literal["stops", "misleads", "limits"]
+Severity = Literal["stops", "misleads", "limits"]
 # Most important first.
-WEIGHTS: tuple[Weight, ...] = ("stops", "misleads", "limits")
+SEVERITIES: tuple[Severity, ...] = ("stops", "misleads", "limits")
 BUS_SECONDS = 5.0
 UNSYNCHRONISED = 0x40  # STA_UNSYNC of adjtimex(2)
 
@@ -39,9 +39,9 @@ class Problem:
     scheduler acts on old ones) or `limits`: something is left out.
     """
 
-    weight: Weight
+    severity: Severity
     what: str
-    mend: str
+    remedy: str
 
 
 def diagnose(
@@ -64,7 +64,7 @@ def diagnose(
         *_bus(settings),
         *_gates(settings, now()),
     ]
-    return sorted(found, key=lambda problem: WEIGHTS.index(problem.weight))
+    return sorted(found, key=lambda problem: SEVERITIES.index(problem.severity))
 
 
 def _permissions(settings: AgentSettings, report: MachineReport, root: Path) -> Iterator[Problem]:
@@ -88,14 +88,14 @@ def _permissions(settings: AgentSettings, report: MachineReport, root: Path) -> 
 def _agent(agent: Client | None) -> Iterator[Problem]:
     if agent is None:
         service = Path("/etc/systemd/system/pronto-agent.service").exists()
-        mend = "sudo systemctl start pronto-agent" if service else "pronto agent"
-        yield Problem("limits", "no agent answers on this machine: nothing is decided", mend)
+        remedy = "sudo systemctl start pronto-agent" if service else "pronto agent"
+        yield Problem("limits", "no agent answers on this machine: nothing is decided", remedy)
         return
     try:
         status: dict[str, Any] = agent.get("/v1/status")
     except ProntoError as error:
-        mend = "pronto check --token-file FILE, with the token of the agent"
-        yield Problem("limits", f"the agent does not tell its status: {error}", mend)
+        remedy = "pronto check --token-file FILE, with the token of the agent"
+        yield Problem("limits", f"the agent does not tell its status: {error}", remedy)
         return
     restart = "sudo systemctl restart pronto-agent"
     if status.get("decision", {}).get("stale"):
@@ -195,8 +195,8 @@ def _gates(settings: AgentSettings, now: float) -> Iterator[Problem]:
             check(settings)
             gates.append(gate_of(settings))
         except ProntoError as error:
-            mend = f"pronto gate status --gate {settings.gate}"
-            yield Problem("stops", f"gate {settings.gate} cannot work: {error}", mend)
+            remedy = f"pronto gate status --gate {settings.gate}"
+            yield Problem("stops", f"gate {settings.gate} cannot work: {error}", remedy)
     else:
         for name in present_gates():
             try:

@@ -18,7 +18,7 @@ from prontosched.gates.controller import Controller, vetoes
 from prontosched.gates.gate import Gate, LeaseTable, Verdict, chance
 from prontosched.gates.policy import Rules
 from prontosched.gates.preference import CONTENDED
-from prontosched.telemetry.probe import Probe, Probed, runs_on
+from prontosched.telemetry.probe import Probe, ProbeResult, runs_on
 from prontosched.telemetry.source import Source
 
 LOG = logging.getLogger("prontosched.agent")
@@ -163,7 +163,7 @@ class ProbeFollower:
             node.probes.note(probed.state, probed.slowdown)
 
     @property
-    def last(self) -> Probed:
+    def last(self) -> ProbeResult:
         """What the last probe found; a slowdown of NaN before the first."""
         return self.probe.last
 

@@ -43,7 +43,7 @@ class Job:
     uid: int | None = None
 
 
-class Announced:
+class AnnouncedJobs:
     """The announced jobs of one node, and whether they leave room for another.
 
     A node is full for a job when busy, announced and asked CPUs exceed capacity times a
@@ -52,7 +52,7 @@ class Announced:
 
     Examples
     --------
-    >>> announced = Announced(capacity=2, factor=1.25)
+    >>> announced = AnnouncedJobs(capacity=2, factor=1.25)
     >>> announced.add("a", cpus=1, ttl=30, now=0.0)
     >>> announced.full(cpus=1), announced.full(cpus=2) is None
     (None, False)

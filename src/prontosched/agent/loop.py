@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from prontosched.agent.answer import Answer, Silence, answer
 from prontosched.agent.background import Background
 from prontosched.agent.http.events import Events
-from prontosched.agent.jobs import Announced
+from prontosched.agent.jobs import AnnouncedJobs
 from prontosched.agent.nodes import NAN, LiveNode, NodeTable, expects
 from prontosched.agent.offenders import Naming, Offenders
 from prontosched.agent.pace import NO_TELEMETRY, Health, Pace
@@ -161,8 +161,8 @@ class Agent:
         self.version = 0
         self.events = Events()
         self._lineages = Lineages()
-        self._announced: dict[str, Announced] = {}
-        self._nothing_announced = Announced(capacity=capacity, factor=capacity_factor)
+        self._announced: dict[str, AnnouncedJobs] = {}
+        self._nothing_announced = AnnouncedJobs(capacity=capacity, factor=capacity_factor)
         self._quiet_until: dict[str, float] = {}
         self._slice_began = 0.0
         self._nobody = LiveNode(_no_node, name=nodes.fallback_name, now=self.started_at)
@@ -336,10 +336,10 @@ class Agent:
             )
         return only
 
-    def announced(self, node: str) -> Announced:
+    def announced(self, node: str) -> AnnouncedJobs:
         """Return the announced jobs of one node."""
         if node not in self._announced:
-            self._announced[node] = Announced(capacity=self.capacity, factor=self.capacity_factor)
+            self._announced[node] = AnnouncedJobs(capacity=self.capacity, factor=self.capacity_factor)
         return self._announced[node]
 
     def announce(

@@ -447,15 +447,17 @@ class LiveNode:
         LOG.warning("%s: %s", self.name, self.message)
 
 
-Part = tuple[str, Mapping[str, Any]]
+NamedSettings = tuple[str, Mapping[str, Any]]
 
 
-def _part(part: Embedding | Signal) -> Part:
+def _part(part: Embedding | Signal) -> NamedSettings:
     return part.name, part.settings()
 
 
 @lru_cache(maxsize=16)
-def _fresh_parts(build: Callable[[tuple[str, ...]], Node], metrics: tuple[str, ...]) -> tuple[Part, Part]:
+def _fresh_parts(
+    build: Callable[[tuple[str, ...]], Node], metrics: tuple[str, ...]
+) -> tuple[NamedSettings, NamedSettings]:
     """Return name and settings of a cold node's embedding and signal; thousands are restored with the same."""
     node = build(metrics)
     return _part(node.embedding), _part(node.signal)

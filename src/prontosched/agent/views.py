@@ -17,7 +17,7 @@ from prontosched.agent.loop import Agent
 from prontosched.agent.nodes import LiveNode
 from prontosched.agent.record import plain, record_shown
 from prontosched.decision import Evidence
-from prontosched.explain import Part, changes, directions, drivers, families, sentence, turning
+from prontosched.explain import MetricShare, changes, directions, drivers, families, sentence, turning
 from prontosched.subspace import Array
 
 SHOWN_NOTES = 20
@@ -294,7 +294,7 @@ def _last_rejection(node: LiveNode) -> dict[str, Any] | None:
     }
 
 
-def _all_drivers(node: LiveNode, evidence: Evidence | None, vector: Array | None = None) -> list[Part]:
+def _all_drivers(node: LiveNode, evidence: Evidence | None, vector: Array | None = None) -> list[MetricShare]:
     """Return what sets a vector apart, by default that of the evidence; nothing while warming up."""
     if evidence is None or evidence.subspace is None or evidence.vector is None or evidence.metrics is None:
         return []
@@ -303,5 +303,5 @@ def _all_drivers(node: LiveNode, evidence: Evidence | None, vector: Array | None
     return drivers(found, evidence.subspace, metrics, spikes=spikes, top=len(metrics))
 
 
-def _parts(parts: list[Part]) -> list[dict[str, Any]]:
+def _parts(parts: list[MetricShare]) -> list[dict[str, Any]]:
     return [{"metric": p.metric, "share": plain(p.share), "sign": p.sign} for p in parts]

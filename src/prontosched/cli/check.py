@@ -51,7 +51,7 @@ def command(ctx: click.Context, /, root: Path, as_json: bool, **asked: Any) -> N
     missing = missing_extras()
     agent, _ = find(**asked)
     problems = diagnose(_agent_settings(ctx, asked["state"]), report, agent, root=root)
-    code = int(any(problem.weight == "stops" for problem in problems))
+    code = int(any(problem.severity == "stops" for problem in problems))
     if as_json:
         facts = {
             "problems": [asdict(problem) for problem in problems],
@@ -62,8 +62,8 @@ def command(ctx: click.Context, /, root: Path, as_json: bool, **asked: Any) -> N
         raise click.exceptions.Exit(code)
     click.echo("What is wrong, most important first:" if problems else "Nothing is wrong.")
     for problem in problems:
-        click.echo(f"  {click.style(problem.weight, fg=COLOURS[problem.weight])}: {problem.what}")
-        click.echo(f"      {problem.mend}")
+        click.echo(f"  {click.style(problem.severity, fg=COLOURS[problem.severity])}: {problem.what}")
+        click.echo(f"      {problem.remedy}")
     click.echo()
     click.echo(f"Linux {report.kernel}, {report.cpus} CPUs, {report.metrics} metrics from {report.root}")
     click.echo(

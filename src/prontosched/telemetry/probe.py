@@ -29,7 +29,7 @@ CALIBRATION_ROUNDS = 2500
 DRIFT = 1.4
 
 
-class Probed(NamedTuple):
+class ProbeResult(NamedTuple):
     """What one probe found, and what the node said (`state`) when it started.
 
     `slowdown` is wall time over CPU time, at least 1; NaN where the agent's own quota held it back.
@@ -75,7 +75,7 @@ class Probe:
         self.count = 0
         self.held_back = 0
         self.every_seconds = every_seconds
-        self.last = Probed(math.nan, "", 0.0)
+        self.last = ProbeResult(math.nan, "", 0.0)
         self._work_seconds = work_seconds
         self._files = Files(root)
         self._prepare = prepare
@@ -85,7 +85,7 @@ class Probe:
         self._state = ""
         self._running = False
         self._wanted: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._found: queue.SimpleQueue[Probed] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[ProbeResult] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._cgroup: Cgroup | None = None
 
@@ -94,7 +94,7 @@ class Probe:
         """Time between two probes as things are."""
         return self.every_seconds * min(CALM_FACTOR, 1 << min(8, self._calm // CALM_PROBES))
 
-    def poll(self, now: float, *, ready: float = math.nan, state: str = "") -> Probed | None:
+    def poll(self, now: float, *, ready: float = math.nan, state: str = "") -> ProbeResult | None:
         """Start a probe if one is due, and return what the last one found, once; never waits.
 
         `now` is on a clock that never jumps; `ready` and `state` are what the node says at this moment.
@@ -116,7 +116,7 @@ class Probe:
         if self._thread is not None:
             self._thread.join(2.0)
 
-    def _take(self) -> Probed | None:
+    def _take(self) -> ProbeResult | None:
         try:
             found = self._found.get_nowait()
         except queue.Empty:
@@ -153,7 +153,7 @@ class Probe:
             return f"the probe's cgroup weighs {weight:.2g} times what is usual, and a job's may not"
         return ""
 
-    def _probe(self, state: str) -> Probed:
+    def _probe(self, state: str) -> ProbeResult:
         if not self._rounds:
             self._rounds = self._calibrate()
         cgroup = self._cgroup
@@ -168,7 +168,7 @@ class Probe:
             slowdown = math.nan if cgroup.throttled > 0.0 else slowdown
         if not self._work_seconds / DRIFT < cpu < self._work_seconds * DRIFT:
             self._rounds = 0  # the CPU's speed changed, or the first measurement of it was off
-        return Probed(slowdown, state, cpu)
+        return ProbeResult(slowdown, state, cpu)
 
     def _calibrate(self) -> int:
         """Return how many rounds take as long as wanted."""

@@ -25,7 +25,7 @@ ANNOUNCED = 5
 ALONE = "generated"
 
 
-class Step(NamedTuple):
+class SyntheticStep(NamedTuple):
     """One timestep of all machines: vectors `(M, d)`, CPU Ready and utilisation `(M,)` in percent."""
 
     vectors: Array
@@ -92,7 +92,7 @@ class SyntheticFleet:
             return np.full(self.nodes, np.inf)
         return np.ceil(self._rng.exponential(self.burst_every, self.nodes)) + self.announced
 
-    def step(self) -> Step:
+    def step(self) -> SyntheticStep:
         """Return the next timestep of all machines."""
         rng, nodes = self._rng, self.nodes
         self._loads = 0.9 * self._loads + 0.43 * rng.standard_normal((nodes, FACTORS))
@@ -116,7 +116,7 @@ class SyntheticFleet:
         hidden += 0.6 * rng.standard_normal((nodes, self.features))
         self.timestep += 1
         vectors = (self._levels + hidden) * self._units
-        return Step(vectors, ready, 100.0 * busy, bursting)
+        return SyntheticStep(vectors, ready, 100.0 * busy, bursting)
 
 
 def names_of(nodes: int, node: str = ALONE) -> list[str]:

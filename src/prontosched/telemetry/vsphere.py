@@ -306,7 +306,7 @@ def ready_percent(milliseconds: float, *, cpus: int) -> float:
     return 100.0 * milliseconds / (1000.0 * INTERVAL_SECONDS) / cpus
 
 
-class Values(NamedTuple):
+class EntityValues(NamedTuple):
     """One entity at one moment: metrics, CPU Ready and utilisation in percent."""
 
     vector: Array
@@ -314,7 +314,7 @@ class Values(NamedTuple):
     utilisation: float
 
 
-def to_values(counters: Sequence[PerfCounter], values: Mapping[str, float], *, cpus: int) -> Values:
+def to_values(counters: Sequence[PerfCounter], values: Mapping[str, float], *, cpus: int) -> EntityValues:
     """Turn what vSphere says of an entity, by counter, into metrics; counters that are missing are unknown.
 
     `cpus` are the vCPUs of a virtual machine, or the logical CPUs of a host.
@@ -322,7 +322,7 @@ def to_values(counters: Sequence[PerfCounter], values: Mapping[str, float], *, c
     known = [counter for counter in counters if counter.name not in NOT_METRICS]
     vector = np.array([in_units(values.get(counter.name, UNKNOWN), counter.unit) for counter in known])
     ready = ready_percent(values.get(READY, UNKNOWN), cpus=cpus)
-    return Values(vector, ready, in_units(values.get(USAGE, UNKNOWN), "percent"))
+    return EntityValues(vector, ready, in_units(values.get(USAGE, UNKNOWN), "percent"))
 
 
 def newest(times: Sequence[float], values: Sequence[float]) -> float:
