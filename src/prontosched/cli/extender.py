@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prontosched.gates.extender import Background, Extender, Ledger
     from prontosched.gates.kubernetes import ConditionWriter
 
-REFRESH_SECONDS = 15.0
+REFRESH_SECONDS, RETRY_SECONDS = 60.0, 5.0
 _times = together(
     *(
         click.option(flag, name, type=Duration(least), default=default, metavar="TIME", help=words)
@@ -189,6 +189,7 @@ async def _refreshing(writer: ConditionWriter, ledger: Ledger, internal: dict[st
         return ledger.rules.enforce and node in ledger.refusals(time.time())
 
     while True:
+        pause = REFRESH_SECONDS
         try:
             found = await asyncio.to_thread(writer.refresh, refusing)
             internal.update({name: address for name, address in found.items() if address})
@@ -197,7 +198,8 @@ async def _refreshing(writer: ConditionWriter, ledger: Ledger, internal: dict[st
                 ledger.size(name, cpus)
         except IntegrationError as error:
             logging.getLogger(__name__).warning("cannot list the nodes: %s", error)
-        await asyncio.sleep(REFRESH_SECONDS)
+            pause = RETRY_SECONDS
+        await asyncio.sleep(pause)
 
 
 def _condition_writer(needed: str) -> ConditionWriter | None:

@@ -105,9 +105,9 @@ class ApiServer:
         """Return one Node object."""
         return self.call("GET", _path(name))
 
-    def nodes(self) -> Iterator[dict[str, Any]]:
+    def nodes(self, *, page: int = PAGE) -> Iterator[dict[str, Any]]:
         """Yield every Node object."""
-        return self.items(f"/api/v1/nodes?limit={PAGE}")
+        return self.items(f"/api/v1/nodes?limit={page}")
 
     def items(self, path: str) -> Iterator[dict[str, Any]]:
         """Yield every object of a list, fetched page by page; `path` has a query."""
