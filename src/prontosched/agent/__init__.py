@@ -5,7 +5,8 @@ source on a `background` thread and steps the `nodes`. `answer` weighs a decisio
 their way, and `record` counts what decisions were worth. Told of every timestep are `followers` (gate, probe, service
 manager, log of changes) and `federation`. `views` shows what is known and why, `offenders` who waits and who runs,
 `report` what happened over days, `diagnosis` what is wrong on the machine; `logs` is the form of a line.
-`store` is what survives a restart, `http` the port. `standalone` decides without an agent. Alone in asking the time.
+`store` is what survives a restart, `http` the port. `standalone` watches for a few seconds where no agent runs.
+Alone in asking the time.
 
 Does not cover: the decision itself (`prontosched.pipeline.node`), schedulers
 (`prontosched.gates`), pages for a browser (`prontosched.dashboard`).

@@ -24,6 +24,7 @@ from prontosched.agent.loop import Agent
 from prontosched.agent.views import status
 from prontosched.cli.options import COLOURS, lasting, settings_of
 from prontosched.dashboard.app import routes
+from prontosched.telemetry.linux.cgroup import printable
 
 LOG = logging.getLogger("prontosched.cli")
 
@@ -79,17 +80,6 @@ ERASE = "\r\x1b[K"
 def is_live(stream: TextIO) -> bool:
     """Tell whether a status line can be drawn on a stream."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-
-
-def printable(text: str) -> str:
-    """Return a text without what a terminal would obey: names of nodes and processes are data.
-
-    Examples
-    --------
-    >>> printable("a\\x1b[2Jb")
-    'a?[2Jb'
-    """
-    return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 class Screen(io.TextIOBase):

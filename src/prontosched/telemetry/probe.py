@@ -69,14 +69,12 @@ class Probe:
         *,
         prepare: Callable[[], None] = lambda: None,
         every_seconds: float = PROBE_SECONDS,
-        work_seconds: float = WORK_SECONDS,
     ) -> None:
         self.note = ""
         self.count = 0
         self.held_back = 0
         self.every_seconds = every_seconds
         self.last = ProbeResult(math.nan, "", 0.0)
-        self._work_seconds = work_seconds
         self._files = Files(root)
         self._prepare = prepare
         self._rounds = 0
@@ -166,7 +164,7 @@ class Probe:
         if cgroup is not None:
             cgroup.advance(math.inf)
             slowdown = math.nan if cgroup.throttled > 0.0 else slowdown
-        if not self._work_seconds / DRIFT < cpu < self._work_seconds * DRIFT:
+        if not WORK_SECONDS / DRIFT < cpu < WORK_SECONDS * DRIFT:
             self._rounds = 0  # the CPU's speed changed, or the first measurement of it was off
         return ProbeResult(slowdown, state, cpu)
 
@@ -175,7 +173,7 @@ class Probe:
         cpu = time.thread_time()
         _work(CALIBRATION_ROUNDS)
         took = max(1e-5, time.thread_time() - cpu)
-        return max(1, round(CALIBRATION_ROUNDS * self._work_seconds / took))
+        return max(1, round(CALIBRATION_ROUNDS * WORK_SECONDS / took))
 
 
 def runs_on(root: str | os.PathLike[str]) -> bool:

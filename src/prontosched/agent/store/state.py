@@ -186,6 +186,7 @@ MOST_WAITING_ROWS = 20_000
 MOST_WAITING_MANY = 200_000
 LONGEST_END_SECONDS = 60.0
 GROUP_SECONDS, MOST_GROUPS = 10.0, 32
+LEAST_SECONDS, LEAST_TIMESTEPS = 1.0, 10
 MOST_READS = 8
 WRITTEN_SECONDS = 2.0
 
@@ -204,8 +205,6 @@ class Disk:
         folder: Path,
         name: str,
         *,
-        every_timesteps: int = 10,
-        every_seconds: float = 1.0,
         log_seconds: float = 7 * 86400.0,
         log_bytes: int = 64 * 1024 * 1024,
         clock: Callable[[], float] = time.monotonic,
@@ -215,8 +214,6 @@ class Disk:
         self.log = DecisionLog(
             folder / f"{name}.decisions.sqlite", max_age_seconds=log_seconds, max_bytes=log_bytes
         )
-        self.every_timesteps = every_timesteps
-        self.every_seconds = every_seconds
         self.saves = 0
         self.save_errors = 0
         self.last_error = ""
@@ -260,9 +257,9 @@ class Disk:
         """
         now = self._clock()
         elapsed = now - self._saved_at
-        if not groups or elapsed < self.every_seconds or self._steps * groups < self.every_timesteps:
+        if not groups or elapsed < LEAST_SECONDS or self._steps * groups < LEAST_TIMESTEPS:
             return []
-        each = min(GROUP_SECONDS, max(self.every_seconds, (now - self._began_at) / groups))
+        each = min(GROUP_SECONDS, max(LEAST_SECONDS, (now - self._began_at) / groups))
         count = min(groups, MOST_GROUPS, 1 if groups == 1 else int(elapsed / each))
         return [(self._next + i) % groups for i in range(count)]
 

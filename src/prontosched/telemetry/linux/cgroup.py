@@ -239,7 +239,18 @@ def cgroup_name(path: str) -> str:
     return plain_name(HEXADECIMAL.sub(r"\1", name).removesuffix(".scope"))
 
 
+def printable(text: str) -> str:
+    """Return a text without what a terminal would obey: names are made by users.
+
+    Examples
+    --------
+    >>> printable("a\\x1b[2Jb")
+    'a?[2Jb'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def plain_name(text: str) -> str:
-    """Return a name as printable text of bounded length: names are made by users."""
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
+    """Return a name as printable text of bounded length."""
+    shown = printable(text)
     return shown if len(shown) <= NAME_LENGTH else shown[: NAME_LENGTH - 1] + "…"
