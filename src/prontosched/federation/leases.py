@@ -14,14 +14,15 @@ import math
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
 from prontosched.codec import decode, encode
-from prontosched.errors import FederationError, StateError
+from prontosched.errors import StateError
 from prontosched.federation.link import CENSUS_KEY, LEASES, VIEWS, Link, LinkDownError
-from prontosched.federation.message import read_count, read_fields
+from prontosched.federation.message import peek_count
 from prontosched.federation.tree import MAX_NODES, ROOT, place
 
 ATTEMPTS = 12
@@ -147,10 +148,8 @@ class RefusalLeases:
     def release(self, node: str) -> None:
         """Remove the claim of `node`; without a bus it ends by itself."""
         self._held.pop(node, None)
-        try:
+        with suppress(LinkDownError):
             self._change(lambda table: {name: held for name, held in table.items() if name != node})
-        except LinkDownError:
-            return
 
     def refusing(self) -> Table:
         """Return the leases that hold now."""
@@ -240,10 +239,8 @@ class LeaderLease:
         """Give the lease up, so that a standby need not wait."""
         if self.held:
             self.held = False
-            try:
+            with suppress(LinkDownError):
                 self.link.compare_and_set(LEASES, self.key, b"", revision=self._revision)
-            except LinkDownError:
-                return
 
     def _acquire(self, now: float) -> bool:
         entry = self.link.get(LEASES, self.key)
@@ -285,10 +282,7 @@ class NodeCount:
     def __call__(self) -> int:
         """Return the number of nodes, never waiting."""
         for entry in self._subscription.drain():
-            try:
-                told = read_count(read_fields(entry.value, "census"), "nodes")
+            if (told := peek_count(entry.value, "census", "nodes")) is not None:
                 # Not even the root may count more nodes than have a key.
                 self.nodes = max(1, min(told, self._link.most_nodes(ROOT)))
-            except FederationError:
-                continue
         return self.nodes

@@ -266,6 +266,14 @@ def read_count(found: dict[str, Any], name: str) -> int:
     return value
 
 
+def peek_count(data: bytes, kind: str, name: str) -> int | None:
+    """Return a whole number of a message that is not read otherwise; None where it has none."""
+    try:
+        return read_count(read_fields(data, kind), name)
+    except FederationError:
+        return None
+
+
 def _packed(estimate: Estimate) -> dict[str, Any]:
     subspace = estimate.subspace
     packed: dict[str, Any] = {

@@ -14,9 +14,8 @@ from typing import Literal
 import numpy as np
 
 from prontosched.decision import Decision
-from prontosched.errors import FederationError
 from prontosched.federation.link import DECISIONS, SUMMARIES, Link
-from prontosched.federation.message import DecisionMessage, Statistics, Summary, read_count, read_fields
+from prontosched.federation.message import DecisionMessage, Statistics, Summary, peek_count
 from prontosched.federation.schema import SchemaCache
 from prontosched.federation.tree import Tree, place
 from prontosched.subspace import distance
@@ -131,13 +130,9 @@ class SummaryPublisher:
         """True once an incarnation larger than any before is known; the bus must have answered."""
         if self._incarnation or not self._former.ready:
             return self._incarnation > 0
-        last = 0
-        for entry in self._former.drain():
-            try:
-                last = max(last, read_count(read_fields(entry.value, "summary"), "incarnation"))
-            except FederationError:
-                # Someone else's rubbish under this name, or a withdrawal.
-                continue
+        # Nothing of someone else's rubbish under this name, or of a withdrawal.
+        found = [peek_count(entry.value, "summary", "incarnation") or 0 for entry in self._former.drain()]
+        last = max(found, default=0)
         self.link.unsubscribe(self._former)
         self._incarnation = max(last + 1, int(1000.0 * self.link.now())) + secrets.randbelow(1000)
         return True

@@ -25,7 +25,7 @@ from prontosched.federation.message import (
     census_to_bytes,
     check_roles,
     clash_note,
-    read_count,
+    peek_count,
     read_fields,
     read_text,
 )
@@ -254,8 +254,8 @@ class AggregatorService:
             return False
         self.schemas.publish(merged.metrics)
         entry = self.link.get(VIEWS, VIEW_KEY)
-        last = max(_revision(entry), self.view.revision if self.view else 0)
-        view = GlobalView.of(merged, last + 1)
+        last = (peek_count(entry.value, "view", "revision") if entry else None) or 0
+        view = GlobalView.of(merged, max(last, self.view.revision if self.view else 0) + 1)
         data = view.to_bytes()
         stored = self.link.compare_and_set(VIEWS, VIEW_KEY, data, revision=entry.revision if entry else 0)
         if stored is None:
@@ -266,14 +266,6 @@ class AggregatorService:
         self.rule.sent(merged, now=now)
         self._offered = merged
         return True
-
-
-def _revision(entry: Entry | None) -> int:
-    """Return the revision of the view on the bus, 0 where there is none that can be read."""
-    try:
-        return read_count(read_fields(entry.value, "view"), "revision") if entry else 0
-    except FederationError:
-        return 0
 
 
 class AggregatorDiscovery:
