@@ -52,7 +52,7 @@ def timing(results: list[PartResult], first: FirstRows) -> dict[str, Any]:
     for result in results:
         for name, seconds in result.spent.items():
             spent[name] = spent.get(name, 0.0) + seconds / max(1, steps) * 1e6
-    bare = bare_step(first)
+    bare = step_time(first)
     return {
         "microseconds_per_node_step": each,
         "microseconds_of_a_bare_step": bare,
@@ -61,12 +61,12 @@ def timing(results: list[PartResult], first: FirstRows) -> dict[str, Any]:
     }
 
 
-def bare_step(first: FirstRows) -> float:
-    """Return the processor time of one step of a default node, in microseconds: the best of three passes."""
+def step_time(first: FirstRows, preset: str = "default", **options: Any) -> float:
+    """Return the processor time of one step of a node, in microseconds: the best of three passes."""
     vectors, values = first.vectors[:TIMED_VECTORS], first.ready[:TIMED_VECTORS].tolist()
     best = math.inf
     for _ in range(3):
-        node = make_node("default")
+        node = make_node(preset, **options)
         began = time.process_time()
         for place, (y, value) in enumerate(zip(vectors, values, strict=True)):
             node.step(y, ready=value, time=20.0 * place)
@@ -79,26 +79,21 @@ def performance_table(first: FirstRows) -> list[dict[str, Any]]:
 
     The paper's figures include an interpreter and a profiler; ours are the node alone.
     """
-    vectors, ready = first.vectors[:TIMED_VECTORS], first.ready[:TIMED_VECTORS].tolist()
+    vectors, ready = first.vectors[:200], first.ready[:200].tolist()
     rows = []
     for embedding, (paper_ms, paper_mb) in PAPER_TABLE.items():
         tracemalloc.start()
         try:
             node = make_node("paper", embedding=embedding)
-            for y, value in zip(vectors[:200], ready[:200], strict=True):
+            for y, value in zip(vectors, ready, strict=True):
                 node.step(y, ready=value)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        node = make_node("paper", embedding=embedding)
-        began = time.process_time()
-        for y, value in zip(vectors, ready, strict=True):
-            node.step(y, ready=value)
-        spent = time.process_time() - began
         rows.append(
             {
                 "embedding": embedding,
-                "microseconds_per_vector": spent / len(vectors) * 1e6,
+                "microseconds_per_vector": step_time(first, "paper", embedding=embedding),
                 "kilobytes": peak / 1000.0,
                 "state_kilobytes": _state_size(node),
                 "paper_milliseconds": paper_ms,
