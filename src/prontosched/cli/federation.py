@@ -132,28 +132,16 @@ def _ask_bus(address: str, top: int, wait: float, as_json: bool) -> None:
         seen = take_snapshot(link, tree=place.tree, seconds=wait)
     finally:
         link.close()
+    found = seen.as_dict(place.tree, max_groups=sys.maxsize, max_members=sys.maxsize)
+    notes = list(seen.warnings)
+    if seen.denied:
+        notes.append(f"this user may not read everything: {seen.denied}; the role viewer may")
+    found |= {"joined": True, "embedded": False, "note": "\n".join(notes)}
     if not as_json:
-        found = seen.as_dict(place.tree, max_groups=sys.maxsize, max_members=sys.maxsize)
-        notes = list(seen.warnings)
-        if seen.denied:
-            notes.append(f"this user may not read everything: {seen.denied}; the role viewer may")
-        found |= {"joined": True, "embedded": False, "note": "\n".join(notes)}
         click.echo("\n".join(_lines(found, top)))
         return
-    found = {
-        "revision": seen.revision,
-        "nodes": len(seen.nodes),
-        "unreadable": seen.unreadable,
-        "misplaced": seen.misplaced,
-        "signed": seen.signed,
-        "dropped": seen.dropped,
-        "clashes": list(seen.clashes),
-        "denied": seen.denied,
-        "view_age_seconds": plain(seen.view_age_seconds),
-        **seen.saved,
-        "rows": [{name: plain(value) for name, value in asdict(row).items()} for row in seen.rows],
-    }
-    click.echo(json.dumps(found))
+    rows = [{name: plain(value) for name, value in asdict(row).items()} for row in seen.rows]
+    click.echo(json.dumps({**found, "misplaced": seen.misplaced, "denied": seen.denied, "rows": rows}))
 
 
 def _lines(found: dict[str, Any], top: int) -> list[str]:
