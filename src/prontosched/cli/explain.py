@@ -27,7 +27,7 @@ APART = {"throttled_cpus": "held back by its quota", "background_cpus": "backgro
 WATCH_SECONDS, WATCH_INTERVAL = 10.0, 0.4
 
 
-class Moment(click.ParamType[float]):
+class Moment(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
     """A clock time: `14:03`, `2026-05-01T14:03`, seconds since 1970, or `5m` ago."""
 
     name = "time"

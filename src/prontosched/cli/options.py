@@ -32,7 +32,7 @@ COLOURS = {"accepting": "green", "contended": "yellow", "refusing": "red"}
 WEIGHTS = click.Choice(["normalised", "raw", "harmonic"])
 
 
-class Duration(click.ParamType[float]):
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
     """A length of time in seconds: `90s`, `10m`, `1h30m`.
 
     Parameters
