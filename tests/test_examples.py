@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import re
 import shlex
+import ssl
 import subprocess
 import sys
 import tomllib
@@ -135,7 +136,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, .
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with the traces and the public keys that examples read."""
+    """A folder with the traces, keys and certificates that examples read."""
     folder = tmp_path
     rng = np.random.default_rng(5)
     for name in ("host.csv", "host-1.csv", "smd/one.csv", "made/one.csv", "traces/one.csv"):
@@ -146,6 +147,9 @@ def place(tmp_path: Path) -> Path:
         (folder / name).write_text("\n".join(rows) + "\n")
     (folder / "home").mkdir()
     (folder / "keys").write_text(KEYS)
+    (folder / "token").write_text("0123456789abcdef" * 2)
+    bundle = ssl.get_default_verify_paths().cafile
+    (folder / "ca.crt").write_bytes(b"" if bundle is None else Path(bundle).read_bytes())
     return folder
 
 
