@@ -16,6 +16,7 @@ from prontosched.agent.http.auth import Access
 from prontosched.agent.http.client import find_agent
 from prontosched.agent.http.server import Server
 from prontosched.agent.views import status
+from prontosched.cli.options import find
 from prontosched.errors import IntegrationError
 from prontosched.gates.gate import Observed
 from prontosched.telemetry.prometheus import PrometheusSource
@@ -238,6 +239,26 @@ def test_health_over_http_has_the_reason():
         return found
 
     assert asyncio.run(go())["reason"] == "no decision for 4 s: source: the wire is cut"
+
+
+def test_a_folder_that_is_named_means_its_own_agent(tmp_path, monkeypatch):
+    async def go():
+        agent, _ = agent_of(lambda i: [sample(i)])
+        server = Server(agent, Access("127.0.0.1", 0))
+        url = await server.start()
+        monkeypatch.setattr("prontosched.agent.http.client.DEFAULT_URL", url)
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        loop = asyncio.get_running_loop()
+        named = await loop.run_in_executor(None, lambda: find(None, None, None, tmp_path / "other")[0])
+        usual = await loop.run_in_executor(None, lambda: find(None, None, None, None)[0])
+        await server.stop()
+        await agent.close()
+        return named, usual
+
+    named, usual = asyncio.run(go())
+
+    assert named is None
+    assert usual is not None
 
 
 def test_a_vector_without_one_number_is_no_decision():

@@ -281,4 +281,5 @@ def find(
 
     folder = state or default_folder()
     token = None if token_file is None else read_token(token_file)
-    return find_agent(url, folder, token=token, certificate=ca), folder
+    # Whoever names a folder means its agent, not whichever listens at the usual address.
+    return find_agent(url, folder, token=token, certificate=ca, usual=state is None), folder

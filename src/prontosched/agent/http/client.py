@@ -170,11 +170,17 @@ class Client:
 
 
 def find_agent(
-    url: str | None, folder: Path, *, token: str | None = None, certificate: Path | None = None
+    url: str | None,
+    folder: Path,
+    *,
+    token: str | None = None,
+    certificate: Path | None = None,
+    usual: bool = True,
 ) -> Client | None:
-    """Return the agent at `url`, or the one of this machine, or None where none answers.
+    """Return the agent at `url`, or the one of `folder`, or None where none answers.
 
-    `none` for `url` asks nobody; where another is given and nobody answers, `UnreachableError`.
+    `none` for `url` asks nobody; where another is given and nobody answers, `UnreachableError`. With `usual`, an
+    agent at the usual address does where that of the folder does not answer.
     """
     if url == "none":
         return None
@@ -182,7 +188,7 @@ def find_agent(
         client = Client(url, token, certificate, socket_folders(folder))
         client.health()
         return client
-    for address in dict.fromkeys((read_address(folder), DEFAULT_URL)):
+    for address in dict.fromkeys((read_address(folder), DEFAULT_URL if usual else None)):
         if address is None:
             continue
         client = Client(address, token, certificate, socket_folders(folder))
