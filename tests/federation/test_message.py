@@ -136,6 +136,10 @@ def test_a_field_of_the_wrong_kind_is_refused_with_a_reason(field: str, value: o
     ("changes", "reason"),
     [
         ({"basis": np.ones((20, 5))}, "must have an orthonormal basis"),
+        # Infinite squares of either sign add up to no number at all.
+        ({"basis": 1e200 * np.eye(20)[:, :5]}, "must have an orthonormal basis"),
+        ({"basis": 1e200 * np.outer([1, 1] * 10, [1, -1, 1, -1, 1])}, "must have an orthonormal basis"),
+        ({"basis": 1e200 * np.resize([1.0, 1.0, -1.0], (20, 5))}, "must have an orthonormal basis"),
         ({"basis": np.eye(21)[:, :5]}, "must have a basis of 20 rows"),
         ({"strengths": np.array([1.0, 2.0, 3.0, 4.0, 5.0])}, "falling singular values"),
         ({"strengths": np.array([1e9, 4.0, 3.0, 2.0, 1.0])}, "that 200 standardised samples can have"),

@@ -339,7 +339,8 @@ def _subspace(found: dict[str, Any], features: int, samples: float, what: str) -
     if basis.ndim != 2 or basis.shape[0] != features or not 1 <= basis.shape[1] <= min(MAX_RANK, features):
         raise _wrong(what, f"have a basis of {features} rows", f"shape {basis.shape}")
     strengths = _vector(found, "strengths", basis.shape[1])
-    if not np.isfinite(basis).all() or np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() > 1e-3:
+    # No entry of a direction is above 1; the squares of what is would be infinite, and their differences no number.
+    if not (np.abs(basis) < 2.0).all() or np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() > 1e-3:
         raise _wrong(what, "have an orthonormal basis", "another")
     if strengths[-1] <= 0.0 or (strengths[1:] - strengths[:-1] > 1e-5 * strengths[0]).any():
         raise _wrong(what, "have falling singular values above 0", strengths[:4])
