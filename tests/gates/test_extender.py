@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prontosched.agent.http.connections import MOST_CONNECTIONS
 from prontosched.errors import IntegrationError, SettingsError
 from prontosched.gates.agent_client import Addresses
 from prontosched.gates.extender import (
@@ -30,6 +33,7 @@ from prontosched.gates.kubernetes import KEY
 from prontosched.gates.policy import HELD_MARGIN, Rules, places
 from prontosched.gates.preference import LONGEST_SECONDS, MOST_NAMES, Placements
 from tests.gates.verdicts import GivenDecisions, recorded
+from tests.processes import free_port, started, wait_for
 
 BUSY = Verdict(True, 0.8, "cpu_user is rising", valid_until=100.0)
 QUIET = Verdict(False, 0.1, "nothing spikes", valid_until=100.0)
@@ -491,3 +495,41 @@ def test_agents_file_with_a_broken_line_names_it(tmp_path: Path) -> None:
     path.write_text("n1 http://10.0.0.1:7077 extra\n")
     with pytest.raises(SettingsError, match=r"agents:1 must be a node and its agent's address"):
         Addresses.read(path)
+
+
+def test_the_command_bounds_its_connections_and_ends_when_asked() -> None:
+    port = free_port()
+    with started(
+        "extender", "--listen", f"127.0.0.1:{port}", "--agents", "http://{node}:1", "--no-wake"
+    ) as process:
+
+        def connect() -> socket.socket | None:
+            with suppress(OSError):
+                return socket.create_connection(("127.0.0.1", port), timeout=10)
+            return None
+
+        idle = [wait_for(connect) for _ in range(MOST_CONNECTIONS + 50)]
+        asking = connect()
+        assert asking is not None
+        asking.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nExpect: \xff\r\n\r\n")
+        answer = asking.recv(64)
+        asking.close()
+        dropped = sum(_ended(one) for one in idle)
+        process.terminate()
+        code = process.wait(30)
+        for one in idle:
+            one.close()
+
+    assert answer.split()[1] == b"417"
+    assert dropped >= 50
+    assert code == 0
+
+
+def _ended(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True

@@ -13,6 +13,9 @@ from prontosched.cli.options import FILE, Duration, together
 from prontosched.errors import IntegrationError
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
+    from prontosched.agent.http.auth import Access
     from prontosched.cli.extender_bus import BusDecisions
     from prontosched.gates.agent_client import PolledDecisions
     from prontosched.gates.extender import Background, Extender, Ledger
@@ -90,10 +93,10 @@ def command(
         pronto extender --agents 'https://{node}:7077' --agents-ca ca.crt --agents-token-file token
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    from aiohttp import web
+    import asyncio
 
     from prontosched.agent.http.auth import Access, guard
-    from prontosched.agent.http.connections import raise_descriptors
+    from prontosched.agent.http.connections import keep_while_answering, raise_descriptors
 
     raise_descriptors()  # a connection to each agent is kept
     access = Access.read(listen, token_file, tls_cert, tls_key)
@@ -102,19 +105,29 @@ def command(
     waking = "yes" if writer else "no"
     click.echo(f"extender on {access.scheme}://{listen}, mode {mode}, waking pods: {waking}", err=True)
     try:
-        web.run_app(
-            server.application([guard(access)]),
-            host=access.host,
-            port=access.port,
-            ssl_context=access.tls,
-            print=None,
-            access_log=None,
-        )
+        asyncio.run(_serve(server.application([keep_while_answering, guard(access)]), access))
     except OSError as error:
         raise IntegrationError(f"cannot listen on {listen}: {error.strerror or error}") from error
     finally:
         if writer is not None and options["enforce"]:
             writer.release()
+
+
+async def _serve(application: web.Application, access: Access) -> None:
+    """Answer until the process is asked to end."""
+    from aiohttp import web
+
+    from prontosched.agent.http.connections import Connections, listen
+    from prontosched.agent.http.server import stop_on_signals
+
+    stop = stop_on_signals()
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await listen(runner, Connections(), access, access.port)
+        await stop.wait()
+    finally:
+        await runner.cleanup()
 
 
 def build(**options: Any) -> tuple[Extender, ConditionWriter | None]:

@@ -7,11 +7,12 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
-from prontosched.agent.http.auth import peer_credentials
+from prontosched.agent.http.auth import Access, peer_credentials
 
 # In all, and of one other machine or one user; all of loopback is one peer and has no bound of its own.
 MOST_CONNECTIONS, MOST_OF_PEER = 512, 64
@@ -179,3 +180,17 @@ class BoundedSite(web.BaseSite):
         """Listen."""
         await super().start()
         self._server = await self._listen(lambda: Connection(self._runner.server, self._connections))
+
+
+async def listen(runner: web.AppRunner, connections: Connections, access: Access, port: int) -> None:
+    """Open `port` as `access` asks for, with bounded connections."""
+    tls = access.tls
+    opened = partial(
+        asyncio.get_running_loop().create_server,
+        host=access.host,
+        port=port,
+        ssl=tls,
+        ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
+        reuse_address=True,
+    )
+    await BoundedSite(runner, connections, opened).start()

@@ -19,11 +19,11 @@ from aiohttp import web
 from prontosched.agent.http.api import build_app, jobs_app
 from prontosched.agent.http.auth import Access
 from prontosched.agent.http.connections import (
-    HANDSHAKE_SECONDS,
     MOST_CONNECTIONS,
     MOST_OF_PEER,
     BoundedSite,
     Connections,
+    listen,
     raise_descriptors,
 )
 from prontosched.agent.loop import Agent
@@ -45,6 +45,14 @@ SWITCH_SECONDS = 0.0005
 ENOUGH_DECISIONS = 100
 
 
+def stop_on_signals() -> asyncio.Event:
+    """Return an event that is set when the process is asked to end."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
 async def serve(
     agent: Agent,
     access: Access,
@@ -61,10 +69,7 @@ async def serve(
     """
     # A source's thread would otherwise keep the loop waiting for 5 ms at a time.
     sys.setswitchinterval(SWITCH_SECONDS)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
     server = Server(agent, access, extra)
     try:
         url = await server.start(next_free=next_free)
@@ -186,7 +191,7 @@ class Server:
             ports += [*range(self.access.port + 1, min(self.access.port + NEXT_PORTS, 65536)), 0]
         for port in ports:
             try:
-                await BoundedSite(self._runner, self._connections, partial(self._listen, port)).start()
+                await listen(self._runner, self._connections, self.access, port)
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and port != ports[-1]:
                     continue
@@ -198,17 +203,6 @@ class Server:
         await self._open_socket(port)
         return self.url
 
-    async def _listen(self, port: int, make: Callable[[], asyncio.Protocol]) -> asyncio.AbstractServer:
-        tls = self.access.tls
-        return await asyncio.get_running_loop().create_server(
-            make,
-            self.access.host,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
-            reuse_address=True,
-        )
-
     async def _open_socket(self, port: int) -> None:
         """Listen for jobs in the first folder that may be used; without any, only a token announces jobs."""
         await self._jobs.setup()
@@ -218,8 +212,8 @@ class Server:
             try:
                 if folder != self._folder:
                     folder.mkdir(mode=0o755, exist_ok=True)
-                listen = partial(asyncio.get_running_loop().create_unix_server, path=path)
-                await BoundedSite(self._jobs, self._users, listen).start()
+                opened = partial(asyncio.get_running_loop().create_unix_server, path=path)
+                await BoundedSite(self._jobs, self._users, opened).start()
                 # Everyone may: who it is, the kernel says.
                 os.chmod(path, 0o666)
             except OSError as error:
