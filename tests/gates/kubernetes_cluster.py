@@ -150,6 +150,8 @@ class Cluster:
             *("--service-account-issuer", "https://pronto.test", "--service-account-key-file", str(key)),
             *("--service-account-signing-key-file", str(key)),
             *("--disable-admission-plugins", "ServiceAccount,TaintNodesByCondition"),
+            # From 1.37 on no Service may point at a loopback address.
+            *("--endpoint-reconciler-type", "none"),
         )
 
     def _start_scheduler(self) -> None:
