@@ -3,8 +3,7 @@
 Extender and agents are processes of their own. The client costs next to nothing: it writes requests that
 were made beforehand to one connection, as kube-scheduler keeps one, and reads the answers without parsing
 them. In turn it asks an endpoint of the same server that only takes a body and sends one of the same
-length: what that takes is the transport and the machine. All run at real-time priority where that is
-allowed (root), since every hundredth answer otherwise tells who else was running.
+length: what that takes is the transport and the machine.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import asyncio
 import contextlib
 import functools
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -60,7 +58,6 @@ def extender_rows() -> Iterator[Row]:
     """Measure filter and prioritize as kube-scheduler asks for them, node names only."""
     for source in ("decisions in memory", "agents polled every 2 s"):
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_first_in_line())
             agents = [_started(stack, "agents")[1]] if "polled" in source else []
             process, port = _started(stack, "extender", *agents)
             spent, empty, used = _cycles(process, port)
@@ -76,18 +73,6 @@ def extender_rows() -> Iterator[Row]:
             yield Row(f"extender, {NODES} nodes, {source}: CPU while no pod waits", idle * 100, "% of a core")
         else:
             yield Row(f"{name}, CPU of the extender, median", float(np.median(used)) * 1000, "ms")
-
-
-@contextlib.contextmanager
-def _first_in_line() -> Iterator[None]:
-    """Run before all others where that is allowed; processes that are started meanwhile do so too."""
-    before = os.sched_getscheduler(0), os.sched_getparam(0)
-    with contextlib.suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, *before)
 
 
 def _started(stack: contextlib.ExitStack, *arguments: str) -> tuple[subprocess.Popen[str], str]:
