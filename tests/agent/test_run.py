@@ -107,6 +107,29 @@ def test_it_waits_while_contended_whatever_a_budget_says_and_starts_when_it_is_o
     assert time.monotonic() - begin < 60
 
 
+def test_it_does_not_wait_for_contention_that_is_only_expected_while_its_cpus_are_free(start, tmp_path):
+    """A node that refuses for an hour after contention: a job on a lone machine gains nothing by waiting for that."""
+    trace = tmp_path / "held.csv"
+    values = [f"{80 + i % 3},90.0,100.0" for i in range(30)] + [f"{5 + i % 3},0.2,5.0" for i in range(3000)]
+    rows = [f"{1000 + i / 10},{value}" for i, value in enumerate(values)]
+    trace.write_text("\n".join(["timestamp,load,cpu_ready,utilisation", *rows]) + "\n")
+    start("agent", *listen(), "--interval", "0.1", "--trace", str(trace), "--hold", "1h", "--cpus", "2")
+    url = address(tmp_path)
+    wait_for(
+        lambda: (found := ask(url, "/v1/decision"))["state"] == "refusing" and found["cpu_ready_percent"] < 5
+    )
+    wide = start("run", "--cpus", "2", "--timeout", "4s", "--", "echo", "ran")
+    process = start("run", "--patience", "100s", "--", "echo", "ran")
+    out, err = process.communicate(timeout=120)
+    held = ask(url, "/v1/decision")
+    wide_out, _ = wide.communicate(timeout=60)
+
+    assert out == "ran\n"
+    assert "its CPUs are free now, so that waiting would not pay" in err
+    assert held["state"] == "refusing"
+    assert (wide_out, wide.returncode) == ("", 75)
+
+
 def test_the_earlier_of_patience_and_timeout_ends_the_waiting(start, agent):
     block(agent)
     process = start("run", "--patience", "30s", "--timeout", "0.5s", "--", "echo", "ran")

@@ -46,11 +46,16 @@ def decision_within(agent: Agent, node: str | None, steps: int) -> dict[str, Any
     return {**found.as_json(), "horizon": chance_within(found, steps, own)}
 
 
+HARDLY_SLOWER = 1.05
+"""Slowdown below which a job would not notice the others."""
+
+
 def waiting(agent: Agent, met: Answer, cpus: float) -> dict[str, Any]:
     """Return what helps a job of `cpus` to decide whether to wait.
 
     Its slowdown if it started now, and how many seconds the present contention will go on by
-    this node's own past; null where that cannot be told.
+    this node's own past; null where that cannot be told. And whether its CPUs are free now: there is no
+    contention, and it would hardly be slowed down.
     """
     known = agent.known(met.node)
     announced = agent.announced(met.node)
@@ -63,7 +68,8 @@ def waiting(agent: Agent, met: Answer, cpus: float) -> dict[str, Any]:
         capacity=agent.capacity,
     )
     left = known.record.lengths.left() * agent.pace.interval_seconds
-    return {"slowdown": plain(found), "contention_left_seconds": plain(left)}
+    free = known.ready < known.record.tolerance and found < HARDLY_SLOWER
+    return {"slowdown": plain(found), "contention_left_seconds": plain(left), "cpus_free": bool(free)}
 
 
 @cache

@@ -24,6 +24,8 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 PATIENCE_SECONDS = 300.0
 POLL_SECONDS = 0.5
+# A pause within contention is shorter.
+FREE_SECONDS = 2.0
 REMIND_SECONDS = 30.0
 
 
@@ -80,7 +82,8 @@ def command(
     """Wait while contention is expected here, announce COMMAND, and run it in place of this process.
 
     So its exit code and signals are its own. It waits until the node accepts and has the CPUs
-    free, even where a budget or a gate holds the node open; several start one after another.
+    free, even where a budget or a gate holds the node open; several start one after another. Where
+    contention is only expected, and its CPUs have been free for two seconds, it waits no longer.
     Waiting always helps the jobs that already run. The command itself finishes sooner only if
     contention ends soon: with --length it starts once waiting would make it finish later. It asks
     the agent where one runs, and otherwise watches this machine for a few seconds.
@@ -120,6 +123,7 @@ class _Waiting:
         self.quiet = quiet
         self.words = words
         self._said_at = float("-inf")
+        self._free_since = float("inf")
         self._reason = ""
 
     @property
@@ -144,6 +148,12 @@ class _Waiting:
         if self.waited >= self.timeout:
             self.say(f"gave up after {self.waited:.0f} s without running: {reason}")
             raise click.exceptions.Exit(TIMED_OUT)
+        now = time.monotonic()
+        self._free_since = min(self._free_since, now) if met.get("cpus_free") else float("inf")
+        if now - self._free_since >= FREE_SECONDS:
+            free = "its CPUs are free now, so that waiting would not pay"
+            self.say(f"running after {self.waited:.0f} s although {reason}: {free}")
+            return True
         if self.length is None or met.get("slowdown") is None:
             return False
         worth = (met["slowdown"] - 1.0) * self.length
