@@ -110,7 +110,7 @@ def test_it_waits_while_contended_whatever_a_budget_says_and_starts_when_it_is_o
 def test_it_does_not_wait_for_contention_that_is_only_expected_while_its_cpus_are_free(start, tmp_path):
     """A node that refuses for an hour after contention: a job on a lone machine gains nothing by waiting for that."""
     trace = tmp_path / "held.csv"
-    values = [f"{80 + i % 3},90.0,100.0" for i in range(30)] + [f"{5 + i % 3},0.2,5.0" for i in range(3000)]
+    values = [f"{80 + i % 3},90.0,100.0" for i in range(30)] + [f"{5 + i % 3},0.2,15.0" for i in range(3000)]
     rows = [f"{1000 + i / 10},{value}" for i, value in enumerate(values)]
     trace.write_text("\n".join(["timestamp,load,cpu_ready,utilisation", *rows]) + "\n")
     start("agent", *listen(), "--interval", "0.1", "--trace", str(trace), "--hold", "1h", "--cpus", "2")

@@ -46,7 +46,7 @@ def decision_within(agent: Agent, node: str | None, steps: int) -> dict[str, Any
     return {**found.as_json(), "horizon": chance_within(found, steps, own)}
 
 
-HARDLY_SLOWER = 1.05
+HARDLY_SLOWER = 1.1
 """Slowdown below which a job would not notice the others."""
 
 

@@ -24,8 +24,8 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 PATIENCE_SECONDS = 300.0
 POLL_SECONDS = 0.5
-# A pause within contention is shorter.
-FREE_SECONDS = 2.0
+# Gaps within contention are shorter, mostly.
+FREE_SECONDS = 1.0
 REMIND_SECONDS = 30.0
 
 
@@ -83,7 +83,7 @@ def command(
 
     So its exit code and signals are its own. It waits until the node accepts and has the CPUs
     free, even where a budget or a gate holds the node open; several start one after another. Where
-    contention is only expected, and its CPUs have been free for two seconds, it waits no longer.
+    contention is only expected, and its CPUs have been free for a second, it waits no longer.
     Waiting always helps the jobs that already run. The command itself finishes sooner only if
     contention ends soon: with --length it starts once waiting would make it finish later. It asks
     the agent where one runs, and otherwise watches this machine for a few seconds.
