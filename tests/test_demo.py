@@ -58,7 +58,7 @@ def test_the_timeline_shows_load_states_and_jobs() -> None:
 def test_the_demo_runs_both_streams_and_draws(tmp_path: Path) -> None:
     figure = tmp_path / "demo.svg"
     ran = subprocess.run(
-        [sys.executable, "-m", "examples.demo", "--seconds", "15", "--figure", str(figure)],
+        [sys.executable, "-m", "examples.demo", "--seconds", "20", "--figure", str(figure)],
         capture_output=True,
         text=True,
         timeout=220,
