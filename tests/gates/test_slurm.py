@@ -32,6 +32,14 @@ def admin_drains(slurm: SlurmCluster, node: str) -> str:
     return slurm.field(node, "Reason")
 
 
+def replace_scontrol(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Let a shell script in a folder be what is called as scontrol."""
+    program = folder / "scontrol"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
 def drained(slurm: SlurmCluster) -> list[str]:
     """Return the nodes that we hold closed."""
     return sorted(name for name, one in SlurmGate(conf=slurm.conf).observe_all().items() if one.ours)
@@ -116,13 +124,9 @@ def test_administrators_drain_survives_however_slow_our_commands_are(
     gate.refuse("n1", busy())
     log = tmp_path / "log"
     log.touch()
-    slow = tmp_path / "scontrol"
     real = require_program("scontrol")
-    slow.write_text(
-        f'#!/bin/sh\necho begun >>{log}\nsleep 2\n{real} "$@"\ncode=$?\necho done >>{log}\nexit $code\n'
-    )
-    slow.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    slow = f'echo begun >>{log}\nsleep 2\n{real} "$@"\ncode=$?\necho done >>{log}\nexit $code'
+    replace_scontrol(tmp_path, monkeypatch, slow)
     accepting = threading.Thread(target=gate.accept, args=("n1",))
     accepting.start()
 
@@ -147,10 +151,8 @@ def test_nodes_whose_refusals_are_over_are_opened_in_three_calls(
     for node in ("n1", "n2", "n3"):
         gate.refuse(node, Verdict(True, 0.5, "over", time.time() - 1.0))
     gate.refuse("n4", busy())
-    calls, counting = tmp_path / "calls", tmp_path / "scontrol"
-    counting.write_text(f'#!/bin/sh\necho >>{calls}\nexec {require_program("scontrol")} "$@"\n')
-    counting.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    calls = tmp_path / "calls"
+    replace_scontrol(tmp_path, monkeypatch, f'echo >>{calls}\nexec {require_program("scontrol")} "$@"')
     swept = sweep(gate, now=time.time())
 
     assert (swept.opened, swept.kept, swept.failed) == (["n1", "n2", "n3"], ["n4"], {})
@@ -219,11 +221,8 @@ def test_user_who_may_not_change_nodes_is_told_who_may(
     slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_root()
-    (tmp_path / "scontrol").write_text(
-        '#!/bin/sh\nexec setpriv --reuid=65534 --regid=65534 --clear-groups /usr/bin/scontrol "$@"\n'
-    )
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    as_nobody = 'exec setpriv --reuid=65534 --regid=65534 --clear-groups /usr/bin/scontrol "$@"'
+    replace_scontrol(tmp_path, monkeypatch, as_nobody)
 
     with pytest.raises(
         IntegrationError, match="run as root, as SlurmUser, or as a user with AdminLevel=Operator"
