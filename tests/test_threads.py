@@ -39,3 +39,15 @@ def test_numpy_starts_no_threads_unless_asked_to(given: str | None, threads: int
     )
 
     assert ran.stdout.splitlines()[-1] == f"{threads} {given}"
+
+
+@pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C.UTF-8"}])
+def test_a_command_without_a_locale_is_given_none(given):
+    """Python sets one for itself; in cron a command would take its bytes for other letters."""
+    program = "from prontosched.threads import given_environment as given; print(given().get('LC_CTYPE'))"
+    bare = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(sys.path), **given}
+    told = subprocess.run(
+        [sys.executable, "-c", program], env=bare, capture_output=True, text=True, check=True
+    )
+
+    assert told.stdout.strip() == str(given.get("LC_CTYPE"))

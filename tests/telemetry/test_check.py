@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from prontosched.cli import cli
@@ -52,6 +56,29 @@ def test_the_command_prints_json() -> None:
     assert facts["cost"]["milliseconds"] > 0
     assert 0 < facts["probe"]["percent_of_core"] <= 0.25
     assert set(facts["ready_parts"]) == {"normal", "unseen", "steal", "throttled", "background"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colours_are_left_out_where_none_are_wanted(variable: dict[str, str], coloured: bool) -> None:
+    plain = {"NO_COLOR": None, "TERM": "xterm", **variable}
+    check = ["check", "--agent", "none", "--root", str(FROZEN / "first")]
+    result = CliRunner().invoke(cli, check, env=plain, color=True)
+
+    assert "misleads" in result.stdout
+    assert ("\x1b[" in result.stdout) is coloured
+
+
+def test_a_terminal_of_another_encoding_ends_no_command() -> None:
+    """The remedy has an ellipsis, which Latin-1 has not; so may the name of any process."""
+    check = [sys.executable, "-m", "prontosched", "check", "--agent", "none", "--root", str(FROZEN / "first")]
+    ran = subprocess.run(
+        check, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, timeout=60
+    )
+
+    assert b"Traceback" not in ran.stderr
+    assert b"docker run --pid=host -v /proc:/host/proc:ro ? pronto agent" in ran.stdout
 
 
 def test_a_folder_that_is_no_machine_is_one_line(tmp_path: Path) -> None:

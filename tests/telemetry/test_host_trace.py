@@ -85,8 +85,8 @@ def test_the_jobs_of_the_server_lie_in_its_time() -> None:
     assert server.chunk.timestamps[0] < min(starts) < max(starts) < server.chunk.timestamps[-1]
 
 
-def test_the_server_is_far_calmer_than_the_host_and_sometimes_contended() -> None:
-    server, host = shipped("server").chunk.ready, shipped("host").chunk.ready
+def test_the_server_is_mostly_calm_and_sometimes_contended() -> None:
+    server = shipped("server").chunk.ready
 
-    assert np.median(server) < 0.05 * np.median(host)
-    assert 0.2 < (server >= 50.0).mean() < 0.4
+    assert (server < 5.0).mean() > 0.75
+    assert 0.1 < (server >= 50.0).mean() < 0.2

@@ -68,6 +68,17 @@ def second(machine: Machine, source: LinuxSource) -> Sample:
     return read(source)
 
 
+def with_schedstat(machine: Machine) -> Sample:
+    """Read the machine after two seconds, in which /proc/schedstat counts 0.8 s of waiting on two CPUs."""
+    schedstat = machine.root / "proc/schedstat"
+    schedstat.write_text("version 15\ncpu0 0 0 0 0 0 0 9 1000000000 5\ncpu1 0 0 0 0 0 0 9 2000000000 5\n")
+    source = machine.source()
+    source.read()
+    machine.now += 2.0
+    schedstat.write_text("version 15\ncpu0 0 0 0 0 0 0 9 1500000000 5\ncpu1 0 0 0 0 0 0 9 2300000000 5\n")
+    return read(source)
+
+
 def wait_for_the_kernel_to_drop(threads: list[threading.Thread]) -> None:
     """A thread that was joined may be in /proc for a moment longer."""
     end = time.monotonic() + 10.0
@@ -294,6 +305,40 @@ def test_cores_beyond_a_limit_are_only_in_the_totals(machine: Machine) -> None:
     assert "cpu32_user_percent" not in names
 
 
+def test_interrupts_of_a_large_machine_are_not_even_read(machine: Machine) -> None:
+    """The kernel takes milliseconds to render them, whatever is made of them."""
+    source = machine.source()
+    small = read(source).metrics
+
+    def grow(text: str) -> str:
+        return text.replace("intr ", "".join(f"cpu{n} 1 1 1 1 1 1 1 1 0 0\n" for n in range(2, 96)) + "intr ")
+
+    machine.edit("proc/stat", grow)
+    machine.remove("proc/interrupts")
+    large = read(source).metrics
+
+    assert "interrupts_loc_per_second" in small
+    assert "interrupts_loc_per_second" not in large
+    assert source.trouble["proc/interrupts"] == "left out above 16 CPUs"
+
+
+def test_interfaces_of_containers_and_guests_are_no_metrics(machine: Machine) -> None:
+    """They come and go with what they belong to, and each would be another list of metrics."""
+    gone = ["veth0a1b2c3", "cali0123abc", "lxc0123456789ab", "lxc_health", "eni0123456789a", "azv0123456789a"]
+    gone += ["gke0123456789a", "vnet3", "tap12", "fwbr100i0", "fwln100i0", "fwpr100p0"]
+    kept = ["lxcbr0", "docker0", "eno1", "enp3s0", "ens5", "bond0"]
+    numbers = " ".join(["7"] * 16)
+
+    def add(text: str) -> str:
+        return text + "".join(f"{name}: {numbers}\n" for name in (*gone, *kept))
+
+    machine.edit("proc/net/dev", add)
+    names = read(machine.source()).metrics
+
+    assert [one for one in gone if f"network_{one}_received_bytes_per_second" in names] == []
+    assert [one for one in kept if f"network_{one}_received_bytes_per_second" not in names] == []
+
+
 def test_the_cgroup_of_a_container_shows_its_throttling_and_its_memory(machine: Machine) -> None:
     cgroup = machine.root / "sys/fs/cgroup"
     cpu = "usage_usec {0}\nnr_periods {1}\nnr_throttled {1}\nthrottled_usec {0}\n"
@@ -357,6 +402,7 @@ class TestReady:
         source.read()
         machine.advance()
         machine.edit("proc/pressure/cpu", lambda text: text.replace("total=244109660", "total=246746904"))
+        machine.edit("proc/loadavg", lambda text: text.replace("/103 ", "/6 "))
 
         sample = read(source)
 
@@ -368,14 +414,7 @@ class TestReady:
     def test_schedstat_is_the_second_choice(self, machine: Machine) -> None:
         for name in ("1", "15", "4242"):
             shutil.rmtree(machine.root / "proc" / name)
-        schedstat = machine.root / "proc/schedstat"
-        schedstat.write_text("version 15\ncpu0 0 0 0 0 0 0 9 1000000000 5\ncpu1 0 0 0 0 0 0 9 2000000000 5\n")
-        source = machine.source()
-        source.read()
-        machine.now += 2.0
-        schedstat.write_text("version 15\ncpu0 0 0 0 0 0 0 9 1500000000 5\ncpu1 0 0 0 0 0 0 9 2300000000 5\n")
-
-        sample = read(source)
+        sample = with_schedstat(machine)
 
         assert sample.ready == pytest.approx(100 * 0.8 / 2 / 2)
         assert sample.notes == ("ready from /proc/schedstat: threads absent", MIXED_NOTE)
@@ -406,6 +445,82 @@ class TestReady:
             "ready from run_delay of the threads that we may see, and PSI: others are hidden",
             PARTS_NOTE,
         )
+
+    def test_hidden_threads_and_no_pressure_leave_the_figure_of_the_whole_machine(
+        self, machine: Machine
+    ) -> None:
+        """As in a container on a kernel that has pressure turned off."""
+        machine.remove("proc/pressure/cpu")
+        sample = with_schedstat(machine)
+
+        assert sample.ready == pytest.approx(100 * 0.8 / 2 / 2)
+        assert sample.notes == ("ready from /proc/schedstat: threads hidden", MIXED_NOTE)
+
+    def test_hidden_threads_and_nothing_else_make_it_too_low_and_it_says_so(self, machine: Machine) -> None:
+        machine.remove("proc/pressure/cpu")
+        source = machine.source()
+        source.read()
+        machine.now += 2.0
+
+        assert read(source).notes[0] == (
+            "ready too low: others' threads are hidden, /proc/schedstat absent, PSI absent"
+        )
+
+    def test_a_kernel_that_counts_no_thread_is_not_taken_for_a_calm_one(self, machine: Machine) -> None:
+        """CONFIG_SCHEDSTATS off and delay accounting off: the files are there and have zeros."""
+        for path in machine.root.glob("proc/*/task/*/schedstat"):
+            path.write_text("0 0 0\n")
+        source = machine.source()
+        source.read()
+        machine.now += 4.0
+        machine.edit("proc/pressure/cpu", lambda text: text.replace("total=243746904", "total=244109660"))
+
+        sample = read(source)
+
+        assert sample.ready > 0.0
+        assert sample.notes[0] == (
+            "ready from PSI, a lower bound: threads not counted by this kernel, /proc/schedstat absent"
+        )
+
+    def test_all_cpus_of_a_large_machine_are_read(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The kernel hands out whole records, as many as fit into a page: here two CPUs at a time."""
+        for name in ("1", "15", "4242"):
+            shutil.rmtree(machine.root / "proc" / name)
+        schedstat = machine.root / "proc/schedstat"
+        true_pread = os.pread
+
+        def by_records(descriptor: int, size: int, offset: int) -> bytes:
+            if not os.readlink(f"/proc/self/fd/{descriptor}").endswith("/schedstat"):
+                return true_pread(descriptor, size, offset)
+            piece = true_pread(descriptor, 4096, offset)
+            return piece if offset + len(piece) == schedstat.stat().st_size else piece[: piece.rindex(b"cpu")]
+
+        monkeypatch.setattr(os, "pread", by_records)
+        record = "cpu{0} 0 0 0 0 0 0 9 {1} 5\n" + 4 * f"domain0 {'f' * 60}{' 0' * 140}\n"
+        source = machine.source()
+        ready = []
+        for waited in (0, 10**9):
+            schedstat.write_text("".join(record.format(cpu, waited) for cpu in range(8)))
+            ready.append(read(source).ready)
+            machine.now += 1.0
+
+        assert ready[1] == pytest.approx(100 * 8 / 2)
+
+    def test_a_cpu_that_comes_back_brings_no_waiting_of_the_past(self, machine: Machine) -> None:
+        for name in ("1", "15", "4242"):
+            shutil.rmtree(machine.root / "proc" / name)
+        schedstat = machine.root / "proc/schedstat"
+        line = "cpu{0} 0 0 0 0 0 0 9 {1} 5\n"
+        source = machine.source()
+        ready = []
+        for cpus in ({0: 0, 1: 900e9}, {0: 1e9}, {0: 2e9, 1: 900e9}, {0: 3e9, 1: 901e9}):
+            schedstat.write_text("".join(line.format(cpu, int(waited)) for cpu, waited in cpus.items()))
+            ready.append(read(source).ready)
+            machine.now += 1.0
+
+        assert ready[1:] == pytest.approx([50.0, 50.0, 100.0])
 
 
 def test_a_folder_without_a_machine_is_refused(tmp_path: Path) -> None:

@@ -73,6 +73,20 @@ def test_the_sum_of_a_sample_is_right_on_average(tmp_path: Path, rng: np.random.
     assert estimated == pytest.approx(true, rel=0.2)
 
 
+def test_a_change_of_the_stride_is_no_contention(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Of few threads read twice in a row none stands for more than some others."""
+    processes = Processes(tmp_path, 160)
+    scanner = scanner_of(processes)
+    scanner.scan()
+    estimates = []
+    for scan in range(300):
+        processes.wait({int(rng.integers(1000, 1160)): 50_000_000})
+        estimates.append(hold(scanner, 8 if scan % 2 else 7).seconds)
+    scanner.close()
+
+    assert max(estimates) <= 2 * 8 * 0.05
+
+
 def test_a_single_waiting_thread_is_found_by_sampling_and_then_followed(tmp_path: Path) -> None:
     """Whatever group it is in, its turn comes within one round, and from then on it is read every time."""
     processes = Processes(tmp_path, 160)
@@ -85,6 +99,32 @@ def test_a_single_waiting_thread_is_found_by_sampling_and_then_followed(tmp_path
     scanner.close()
 
     assert estimates[-10:] == pytest.approx([0.5] * 10)
+
+
+def test_of_many_processes_new_threads_are_looked_for_now_and_then(tmp_path: Path) -> None:
+    """So that it costs no more than its share; what one met late has waited before is not of this moment."""
+    processes = Processes(tmp_path, 160, per_process=1)
+    scanner = ThreadScanner(str(tmp_path), interval_seconds=1e-3)
+    scanner.scan()
+    first = [hold(scanner, 8).listed for _ in range(3)]
+    folder = tmp_path / "3000" / "task" / "3000"
+    folder.mkdir(parents=True)
+    (folder / "schedstat").write_text("1 250000000000 1\n")
+    seen = [hold(scanner, 8)]
+    while not seen[-1].listed:
+        assert len(seen) < 10_000, "it must be looked for new threads at some time"
+        seen.append(hold(scanner, 8))
+    seen += [hold(scanner, 8) for _ in range(16)] + [hold(scanner, 1)]
+    processes.wait({1000: 1_000_000})
+
+    late = next(one for one in seen if one.listed)
+    assert first == [True, False, False]
+    # One that was met after many scans is no storm of new ones.
+    assert 0.0 < late.born <= 1 / len(seen[: seen.index(late)]) < 1.0
+    assert [one.threads for one in (seen[-18], seen[-17])] == [161, 161]
+    assert max(one.seconds for one in seen) == 0.0
+    assert hold(scanner, 1).seconds == pytest.approx(0.001)
+    scanner.close()
 
 
 def test_new_threads_are_looked_for_while_the_kernel_counts_more(tmp_path: Path) -> None:

@@ -247,6 +247,46 @@ def test_a_cgroup_namespace_hides_no_quota(tmp_path: Path) -> None:
     assert box.read().throttled == pytest.approx(35.0)
 
 
+def test_of_more_threads_than_are_looked_up_at_a_time_each_has_its_turn(tmp_path: Path) -> None:
+    """200 processes at low priority that all matter: none of them counts as normal for ever."""
+    box = Box(tmp_path, quota="max 100000")
+    numbers = range(600, 800)
+    words = ["0"] * 41
+    words[16] = "19"
+    for number in numbers:
+        box.write(f"proc/{number}/cgroup", "0::/box\n")
+        box.write(f"proc/{number}/task/{number}/stat", f"{number} (soak) {' '.join(words)}\n")
+    found = []
+    for second in range(1, 15):
+        for number in numbers:
+            box.write(f"proc/{number}/task/{number}/schedstat", f"1 {60_000_000 * second} 1\n")
+        found.append(box.read())
+
+    assert found[0].normal > 0.0
+    assert found[-1].normal == 0.0
+    assert found[-1].background == pytest.approx(100 * 200 * 0.06 / 2)
+
+
+def test_cgroups_are_looked_through_for_one_that_is_not_known_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for an agent in a pod, to which other pods lie above what its namespace shows."""
+    box = Box(tmp_path, cgroup="0::/../../inner")
+    box.write("sys/fs/cgroup/box/inner/cpu.max", "20000 100000\n")
+    walks = []
+    walk = os.walk
+    monkeypatch.setattr(os, "walk", lambda root: walks.append(root) or walk(root))
+    found = []
+    for second in range(1, 100):
+        box.set([0.35 * second], 0.0)
+        stat = f"nr_throttled 1\nthrottled_usec {350_000 * second}\n"
+        box.write("sys/fs/cgroup/box/inner/cpu.stat.local", stat)
+        found.append(box.read().throttled)
+
+    assert found[-1] == pytest.approx(17.5)
+    assert len(walks) == 1
+
+
 def test_a_wait_counted_one_reading_after_its_cause_is_no_contention(tmp_path: Path) -> None:
     box = Box(tmp_path)
     box.set([0.1], 0.8)
@@ -255,6 +295,32 @@ def test_a_wait_counted_one_reading_after_its_cause_is_no_contention(tmp_path: P
 
     assert first.normal == pytest.approx(0.0)
     assert box.read().normal == pytest.approx(0.0)
+
+
+def test_of_more_quotas_than_are_read_those_are_whose_threads_wait(tmp_path: Path) -> None:
+    """200 containers with a limit each; the last that was met is held back."""
+    box = Box(tmp_path)
+    numbers = range(600, 800)
+
+    def wait(number: int, seconds: float, throttled: float = 0.0) -> None:
+        box.write(f"proc/{number}/task/{number}/schedstat", f"1 {int(seconds * 1e9)} 1\n")
+        stat = f"nr_throttled 1\nthrottled_usec {int(throttled * 1e6)}\n"
+        box.write(f"sys/fs/cgroup/many{number}/cpu.stat.local", stat)
+
+    for number in numbers:
+        box.write(f"proc/{number}/cgroup", f"0::/many{number}\n")
+        box.write(f"sys/fs/cgroup/many{number}/cpu.max", "20000 100000\n")
+    for second in range(1, 12):
+        for number in numbers:
+            wait(number, 0.001 * second)
+        box.read()
+    last = list(box.source.ready_reader.sorter.cgroups._known.values())[-1]
+    wait(int(last.name.removeprefix("many")), 0.7, throttled=0.7)
+
+    ready = box.read()
+
+    assert ready.throttled == pytest.approx(35.0, rel=0.05)
+    assert ready.normal == pytest.approx(0.0, abs=0.1)
 
 
 def test_an_idle_cgroup_is_background(tmp_path: Path) -> None:

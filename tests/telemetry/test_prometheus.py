@@ -15,7 +15,7 @@ import pytest
 from prontosched.errors import TelemetryError
 from prontosched.telemetry.prometheus import Page, PrometheusSource, parse_page
 from prontosched.telemetry.source import MIXED_NOTE
-from tests.processes import free_port
+from tests.processes import free_port, wait_for
 from tests.telemetry.exporters import Exporter, exporters, node_exporter
 
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
@@ -190,6 +190,32 @@ def test_targets_that_fail_hold_up_nobody_and_are_named() -> None:
     assert source.trouble[broken.address] == "answered 503 Service Unavailable"
     assert source.trouble[refused] == "Connection refused"
     assert "no answer in" in source.trouble[silent]
+
+
+def test_targets_that_hang_delay_the_others_only_once() -> None:
+    """More of them than threads: the first reading waits for them in turns, the next ones hardly do."""
+    with exporters(2) as (good, hanging):
+        good.page = "a 1\n"
+        release = threading.Event()
+        hanging.answer = lambda handler: release.wait(60)
+        stuck = [f"http://{hanging.address}/{i}" for i in range(40)]
+        source = PrometheusSource([*stuck, good.address], interval_seconds=2.0, timeout_seconds=1.0)
+        took = []
+        for _ in range(3):
+            began = time.monotonic()
+            found = [sample.node for sample in source.read()]
+            took.append(time.monotonic() - began)
+            assert found == [good.address]
+        trouble = dict(source.trouble)
+        release.set()
+        hanging.answer, hanging.page = None, "a 1\n"
+        wait_for(lambda: len(source.read()) == 41, what="all targets again")
+        source.close()
+
+    assert took[0] >= 1.0
+    assert max(took[1:]) < 1.0
+    assert len(trouble) == 40
+    assert set(trouble.values()) <= {"no answer in 1 s", "no answer in time"}
 
 
 def test_a_target_that_drips_meets_its_deadline(exporter: Exporter) -> None:

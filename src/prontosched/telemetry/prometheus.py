@@ -1,6 +1,7 @@
 """Prometheus exporters as a source: many targets, each a node.
 
-A target that does not answer in time gives no sample in that timestep and delays no other target.
+A target that does not answer in time gives no sample in that timestep. It delays the others once: from then on it is
+asked beside them until it answers.
 Parsing pages needs prometheus-client (extra `agent`).
 """
 
@@ -29,6 +30,8 @@ from prontosched.telemetry.source import MIXED_NOTE, Rates, Sample
 PAGE_LIMIT_BYTES = 16_000_000
 PIECE_BYTES = 65536
 CONCURRENCY = 32
+# So long is waited for a target that gave nothing last time, while others have answered.
+GRACE_SECONDS = 0.2
 TOKEN_VARIABLE = "PRONTO_PROMETHEUS_TOKEN"
 # About the exporter itself rather than the machine, or no measurement.
 EXCLUDED = ("go_*", "promhttp_*", "python_*", "*_info", "*_created", "*_boot_time_seconds", "*_time_seconds")
@@ -99,8 +102,13 @@ class PrometheusSource:
             raise TelemetryError(f"targets must differ, got {double[0]} more than once")
         self._timeout = timeout
         self.trouble: dict[str, str] = {}
+        # Those whose turn did not come last time, because others hung: nothing speaks against them.
+        self._unasked: set[str] = set()
         self._pending: dict[Future[Sample], _Target] = {}
-        self._pool = ThreadPoolExecutor(min(CONCURRENCY, len(nodes)), thread_name_prefix="prometheus")
+        self._pool, self._second = (
+            ThreadPoolExecutor(min(CONCURRENCY, len(nodes)), thread_name_prefix=name)
+            for name in ("prometheus", "prometheus-again")
+        )
         self._closed = False
 
     @property
@@ -112,31 +120,40 @@ class PrometheusSource:
         """Read all targets once; those that fail or are late are left out."""
         if self._closed:
             raise ValueError("read from a closed source")
+        self._settle(self._pending)
         # One that still hangs from last time is not asked again on top of that.
-        busy = {target.node for future, target in self._pending.items() if not future.done()}
-        pending = {
-            self._pool.submit(target.read): target for target in self._targets if target.node not in busy
-        }
-        rounds = -(-len(pending) // CONCURRENCY)
-        done, late = self._wait(pending, self._timeout * max(1, rounds) + 0.2)
-        self._pending = {future: target for future, target in self._pending.items() if not future.done()}
-        self._pending |= {future: pending[future] for future in late}
+        busy = {target.node for target in self._pending.values()}
+        free = [target for target in self._targets if target.node not in busy]
+        # Those that gave nothing last time have threads of their own, and are hardly waited for.
+        doubted = self.trouble.keys() - self._unasked
+        sound = {self._pool.submit(t.read): t for t in free if t.node not in doubted}
+        doubtful = {self._second.submit(t.read): t for t in free if t.node in doubted}
+        rounds = -(-len(sound or doubtful) // CONCURRENCY)
+        self._pending |= doubtful
+        self._wait(sound or doubtful, self._timeout * max(1, rounds) + 0.2)
+        wait(doubtful, timeout=GRACE_SECONDS)
+        late = [future for future in sound if future.cancel()]
+        self._unasked = {sound.pop(future).node for future in late}
+        self._pending |= sound
+        samples = self._settle(self._pending)
+        for node in [*self._unasked, *(target.node for target in self._pending.values())]:
+            self.trouble.setdefault(node, f"no answer in {self._timeout:g} s")
+        return [samples[target.node] for target in self._targets if target.node in samples]
+
+    def _settle(self, asked: dict[Future[Sample], _Target]) -> dict[str, Sample]:
+        """Take out what is done: return by node what has come, and keep why others gave nothing."""
         samples: dict[str, Sample] = {}
-        for future in done:
-            target = pending[future]
+        for future in [future for future in asked if future.done()]:
+            target = asked.pop(future)
             error = future.exception()
             if error is None:
                 samples[target.node] = future.result()
                 self.trouble.pop(target.node, None)
             else:
                 self.trouble[target.node] = _explain(error)
-        for target in self._pending.values():
-            self.trouble[target.node] = f"no answer in {self._timeout:g} s"
-        return [samples[target.node] for target in self._targets if target.node in samples]
+        return samples
 
-    def _wait(
-        self, pending: dict[Future[Sample], _Target], seconds: float
-    ) -> tuple[set[Future[Sample]], set[Future[Sample]]]:
+    def _wait(self, pending: dict[Future[Sample], _Target], seconds: float) -> None:
         """Wait for the pages; cut off each target whose own time is over, so that the others have their turn."""
         end = time.monotonic() + seconds
         late = set(pending)
@@ -144,7 +161,6 @@ class PrometheusSource:
             late = set(wait(late, timeout=min(left, self._timeout / 4))[1])
             for target in [*(pending[one] for one in late), *self._pending.values()]:
                 target.cut_off(time.monotonic())
-        return set(pending) - late, late
 
     def unanswered(self) -> dict[str, str]:
         """Return why nodes gave nothing at the last reading, by name."""
@@ -153,7 +169,8 @@ class PrometheusSource:
     def close(self) -> None:
         """Close all connections and wait for no one."""
         self._closed = True
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._second):
+            pool.shutdown(wait=False, cancel_futures=True)
         for target in self._targets:
             target.close()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prontosched.telemetry.linux import LinuxSource
+from prontosched.telemetry.linux.threads import UNCOUNTED_STATE
 from prontosched.telemetry.probe import PROBE_SECONDS, Probe
 
 COST_READS = 20
@@ -51,7 +52,7 @@ MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that can be measured, or not: its state is `ok`, `absent`, `forbidden` or other words."""
+    """One thing that can be measured, or not: its state is `ok`, `absent`, `forbidden`, `hidden` or other words."""
 
     what: str
     path: str
@@ -141,11 +142,16 @@ def _kernel(root: str | os.PathLike[str]) -> str:
 
 
 def _findings(source: LinuxSource) -> tuple[Finding, ...]:
-    trouble = source.trouble
-    threads = source.ready_reader.scanner.trouble or "ok"
-    remedy = "" if threads == "ok" else "mount /proc without hidepid, or run in the host's PID namespace"
+    trouble, reader = source.trouble, source.ready_reader
+    threads = reader.scanner.trouble or ("hidden" if reader.hidden else "ok")
+    remedy = "mount /proc without hidepid, or run in the host's PID namespace"
+    remedy = {
+        "ok": "",
+        "absent": "needs a kernel with CONFIG_SCHEDSTATS",
+        UNCOUNTED_STATE: "boot the kernel with delayacct",
+    }.get(threads, remedy)
     found = [Finding("CPU Ready, thread by thread", "proc/*/task/*/schedstat", threads, remedy)]
-    told = source.ready_reader.sorter.cgroups.told_apart
+    told = reader.sorter.cgroups.told_apart
     remedy = "mount the host's /sys as well: what quotas held back counts as contention without it"
     state, remedy = ("ok", "") if told else ("absent", remedy)
     found.append(Finding("quotas, to be told from contention", "sys/fs/cgroup", state, remedy))

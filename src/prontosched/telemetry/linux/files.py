@@ -10,8 +10,9 @@ import os
 
 READ_LIMIT_BYTES = 16_000_000
 PIECE_BYTES = 65536
-# The kernel renders files in pieces of at least about a page; a shorter one is the whole file.
-WHOLE_BYTES = 3072
+# The kernel renders files in pieces of a page, less the record that no longer fits; a shorter one is the whole file.
+# What /proc/schedstat has of one CPU takes up to 3 kB where there are several levels of caches and nodes.
+WHOLE_BYTES = 1024
 SMALL_BYTES = 4096
 # A file that never was there is looked for again after 1, 2, 4 … readings, at most so many.
 ABSENT_READINGS = 32

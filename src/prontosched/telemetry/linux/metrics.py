@@ -39,7 +39,7 @@ VMSTAT_WANTED = re.compile(
 )
 # Devices beyond these are left out: a host of a thousand containers has a thousand interfaces.
 DEVICES_LIMIT = 16
-# Rendering /proc/interrupts costs milliseconds on large machines.
+# Rendering /proc/interrupts costs milliseconds on large machines: with more cores it is not read.
 INTERRUPTS_CORES_LIMIT = 16
 # By place on a line: name and factor. Sectors are 512 bytes here whatever the device says.
 DISK_FIELDS = {
@@ -69,7 +69,11 @@ NETWORK_FIELDS = {
     12: ("send_drops_per_second", 1.0),
 }
 DISKS_SKIPPED = r"(loop|ram|zram|fd|sr)\d|([shv]d[a-z]+|xvd[a-z]+)\d+$|(nvme\d+n\d+|mmcblk\d+)p\d+$"
-INTERFACES_SKIPPED = r"veth|cali|cni|tap|ifb|dummy"
+# Those of containers and virtual machines come and go with them: Calico, Cilium, AWS, Azure, GKE, libvirt, Proxmox.
+INTERFACES_SKIPPED = (
+    r"veth|cali|cni|tap|ifb|dummy|lxc(_health|[0-9a-f]{8})|eni[0-9a-f]{8}|azv[0-9a-f]{8}|gke[0-9a-f]{8}|"
+    r"vnet\d|fw(br|ln|pr)\d"
+)
 PROTOCOL_GAUGES = {"Tcp CurrEstab"}
 PROTOCOL_WANTED = {
     "Ip": {"InReceives", "InDiscards", "InDelivers", "OutRequests", "OutDiscards"},
@@ -298,12 +302,14 @@ class Devices:
         names: list[bytes] = []
         # Lines of a heading have bars.
         for line in data.splitlines():
+            if len(names) == DEVICES_LIMIT:
+                break
             words = line.replace(b":", b" ").split()
             if len(words) <= self._name_place or self._skip.match(words[self._name_place]) or b"|" in line:
                 continue
             numbers = [float(words[place]) if place < len(words) else 0.0 for place in self._fields]
             name = words[self._name_place]
-            if len(names) < DEVICES_LIMIT and (any(numbers) or name in self._known):
+            if any(numbers) or name in self._known:
                 names.append(name)
                 values += numbers
         if names != self._known:
@@ -345,7 +351,7 @@ class NamedInterrupts:
         cores = len(lines[0].split()) if lines else 0
         names: list[bytes] = []
         values: list[float] = []
-        for line in lines[1:] if cores <= INTERRUPTS_CORES_LIMIT else ():
+        for line in lines[1:]:
             words = line.split(None, cores + 1)
             if words[0][:1].isalpha() and words[0] not in (b"ERR:", b"MIS:") and len(words) > cores:
                 names.append(words[0])

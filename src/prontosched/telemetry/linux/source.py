@@ -18,7 +18,14 @@ import numpy as np
 from prontosched.errors import TelemetryError
 from prontosched.subspace import Array
 from prontosched.telemetry.linux.files import Files
-from prontosched.telemetry.linux.metrics import Metric, Section, Stat, sections
+from prontosched.telemetry.linux.metrics import (
+    INTERRUPTS_CORES_LIMIT,
+    Metric,
+    NamedInterrupts,
+    Section,
+    Stat,
+    sections,
+)
 from prontosched.telemetry.linux.threads import Consumer, ThreadScanner, Waiting, WaitingSorter
 from prontosched.telemetry.source import MIXED_NOTE, Rates, Sample
 
@@ -181,6 +188,9 @@ class LinuxSource:
         return sections(network=network, cgroup=cgroup)
 
     def _parse(self, section: Section) -> list[float] | None:
+        if section.path == NamedInterrupts.path and self._stat.cpus > INTERRUPTS_CORES_LIMIT:
+            self.trouble[section.path] = f"left out above {INTERRUPTS_CORES_LIMIT} CPUs"
+            return section.parse(b"")
         data = self._files.read(section.path)
         if data is None:
             return None
@@ -304,7 +314,8 @@ class CpuReady(NamedTuple):
 class ReadyReader:
     """Measure CPU Ready between two readings, thread by thread if `threads` may be read.
 
-    `waiting` is what the last scan of threads saw, `last` what the last reading gave.
+    `waiting` is what the last scan of threads saw, `hidden` whether the kernel counts far more threads than that,
+    `last` what the last reading gave.
     """
 
     def __init__(self, files: Files, *, interval_seconds: float, threads: bool = True) -> None:
@@ -313,10 +324,11 @@ class ReadyReader:
         self.scanner = ThreadScanner(files.path("proc"), interval_seconds=interval_seconds)
         self.sorter = WaitingSorter(files)
         self.waiting = Waiting()
+        self.hidden = False
         self.last = CpuReady(math.nan, ())
         self._pressure_total = math.nan
-        self._schedstat_total = math.nan
-        self._schedstat = True
+        # Waiting by CPU; None where the kernel has no such file.
+        self._schedstat: dict[bytes, float] | None = {}
         self._notes: dict[str, tuple[str, ...]] = {}
 
     def read(self, times: CpuTimes) -> CpuReady:
@@ -341,23 +353,30 @@ class ReadyReader:
         pressure = self._pressure_percent(times)
         steal = 100.0 * times.steal
         stolen = steal if steal == steal else 0.0
+        pressure_trouble = self._files.trouble.get("proc/pressure/cpu", "")
+        why = "threads not wanted"
         if self._threads:
             self.waiting = self.scanner.scan(times.threads)
-            if not self.scanner.trouble:
+            if self.waiting.listed:
+                missing = times.threads - self.waiting.threads
+                self.hidden = missing > HIDDEN_SLACK + HIDDEN_SHARE * times.threads
+            # Without pressure nothing tells what hidden threads waited, but the whole machine's figure does.
+            if not self.scanner.trouble and not (self.hidden and pressure_trouble):
                 return self._from_threads(times, pressure, stolen)
-        why = f"threads {self.scanner.trouble}" if self._threads else "threads not wanted"
-        if self._schedstat:
-            waited = self._schedstat_seconds()
+            why = f"threads {self.scanner.trouble or 'hidden'}"
+        if self._schedstat is not None:
+            waited = self._schedstat_seconds(self._schedstat)
             if waited is not None:
                 percent = 100.0 * waited / times.seconds / times.cpus
                 notes = self._noted(f"ready from /proc/schedstat: {why}", MIXED_NOTE)
                 return CpuReady(percent + stolen, notes, percent, 0.0, steal)
-            self._schedstat = False
-        state = self._files.trouble.get("proc/pressure/cpu")
-        if state is None:
+            self._schedstat = None
+        if self._threads and not self.scanner.trouble:
+            return self._from_threads(times, pressure, stolen)
+        if not pressure_trouble:
             notes = self._noted(f"ready from PSI, a lower bound: {why}, /proc/schedstat absent", MIXED_NOTE)
             return CpuReady(pressure + stolen, notes, math.nan, pressure, steal)
-        notes = (f"ready unknown: {why}, /proc/schedstat absent, PSI {state}",)
+        notes = (f"ready unknown: {why}, /proc/schedstat absent, PSI {pressure_trouble}",)
         return CpuReady(math.nan, notes, steal=steal)
 
     def _from_threads(self, times: CpuTimes, pressure: float, stolen: float) -> CpuReady:
@@ -370,10 +389,12 @@ class ReadyReader:
         beyond = pressure - (normal + throttled + background) - scale * parts.unanswered
         beyond = max(0.0, beyond) if beyond == beyond else 0.0
         unseen = beyond * (1.0 - nice if nice == nice else 1.0)
-        if beyond > NOTE_MARGIN_PERCENT:
-            words = "ready from run_delay and PSI: threads too short-lived to be seen waited as well"
-        elif times.threads - self.waiting.threads > HIDDEN_SLACK + HIDDEN_SHARE * times.threads:
+        if self.hidden and (trouble := self._files.trouble.get("proc/pressure/cpu")):
+            words = f"ready too low: others' threads are hidden, /proc/schedstat absent, PSI {trouble}"
+        elif self.hidden:
             words = "ready from run_delay of the threads that we may see, and PSI: others are hidden"
+        elif beyond > NOTE_MARGIN_PERCENT:
+            words = "ready from run_delay and PSI: threads too short-lived to be seen waited as well"
         elif stride > 1:
             words = f"ready from one in {stride} threads: reading all costs more than 2 % of a core"
         else:
@@ -393,15 +414,12 @@ class ReadyReader:
             return math.nan
         return 100.0 * min(1.0, waited / times.seconds) * (times.busy if times.busy == times.busy else 1.0)
 
-    def _schedstat_seconds(self) -> float | None:
-        data = self._files.read("proc/schedstat")
-        if data is None:
+    def _schedstat_seconds(self, before: dict[bytes, float]) -> float | None:
+        lines = [line.split() for line in (self._files.read("proc/schedstat") or b"").splitlines()]
+        now = {words[0]: float(words[8]) for words in lines if len(words) > 8 and words[0].startswith(b"cpu")}
+        if not now:
             return None
-        waited = 0.0
-        for line in data.splitlines():
-            words = line.split()
-            if words and words[0].startswith(b"cpu") and len(words) > 8:
-                waited += float(words[8])
-        increase = (waited - self._schedstat_total) / 1e9
-        self._schedstat_total = waited
-        return increase if increase >= 0.0 else math.nan
+        # CPU by CPU: one that comes back brings what it had counted before it went.
+        known = [max(0.0, waited - before[cpu]) for cpu, waited in now.items() if cpu in before]
+        self._schedstat = now
+        return sum(known) / 1e9 if known else math.nan

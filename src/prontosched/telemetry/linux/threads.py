@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -25,8 +26,15 @@ HOT_LIMIT = 64
 # So are those that used most, for they are who the others wait for.
 BUSY_LIMIT = 16
 STRIDE_LEAST, STRIDE_LIMIT = 4, 64
+# Scans with one stride before a smaller one is tried: the first scan with another sees little.
+STEADY_SCANS = 10
+# There, looking through all processes for new threads may cost this share of a core: with many it is done less often.
+LIST_LIMIT = 0.005
 OPEN_FILES_LIMIT = 1024
 SCHEDSTAT_BYTES = 128
+# What a kernel shows of every thread that has the file and counts nothing.
+UNCOUNTED = b"0 0 0\n"
+UNCOUNTED_STATE = "not counted by this kernel"
 # Priority and cgroup are looked up again this often: soon for threads that matter, else rarely.
 SOON_SECONDS, RARELY_SECONDS = 5.0, 60.0
 MATTERS_SHARE = 0.05
@@ -104,17 +112,20 @@ class Waiting:
     active
         The threads behind that sum, and those that ran.
     processes, threads, born
-        How many there are, and how many threads are new since the last scan.
+        How many there are, and how many threads are new since the last scan: the mean since one looked for them.
     stride
         One in this many threads was read; 1 means all.
+    listed
+        Whether it was looked for new processes and threads.
     """
 
     stride: int = 1
+    listed: bool = True
     seconds: float = math.nan
     active: list[Active] = field(default_factory=list)
     processes: int = 0
     threads: int = 0
-    born: int = 0
+    born: float = 0.0
 
 
 class ThreadScanner:
@@ -151,36 +162,50 @@ class ThreadScanner:
         self._threads: list[Thread] | None = None  # of all processes; None when that has changed
         self._last: list[Active] = []  # what ran in the last scan
         self._open = 0
-        self._open_limit = _files_to_hold()
-        self._scan = 0
+        self._open_limit = 0
+        self._scan = self._since = 0
         self._scanned = self._complete = False
+        # The last scan that looked through all processes; scans until the next; what it took, and takes of each scan.
+        self._listed = self._list_in = 0
+        # Threads met since then, and how many there were for each scan at the last one.
+        self._met, self._born = 0, 0.0
+        self._list_took = self._list_mean = 0.0
 
     def scan(self, total: float = math.nan) -> Waiting:
         """Look at all threads once; for new ones while the kernel counts more (`total`) than are known."""
         begin = time.thread_time()
         seen = Waiting(self.stride)
         self._scan += 1
+        self._open_limit = _files_to_hold()  # a server raises the limit after its source was opened
         try:
             if seen.stride == 1:
                 born = self._read_all(seen, total)
             else:
-                self._follow_processes()
-                born = self._follow_threads(self._processes.values())
+                seen.listed = self._list_in <= 0
+                born = self._look_through() if seen.listed else self._follow_threads()
+                self._list_in -= 1
                 self._sample(seen)
         except OSError as error:
             self.trouble = explain(error)
             return seen
         self._complete = seen.stride == 1
-        seen.processes, seen.threads, seen.born = len(self._processes), len(self._all()), len(born)
-        self._adapt(time.thread_time() - begin + self.beside_seconds)
+        self._met += len(born)
+        if seen.listed:
+            self._born = self._met / (self._scan - self._listed)
+            self._listed, self._met = self._scan, 0
+        seen.processes, seen.threads, seen.born = len(self._processes), len(self._all()), self._born
+        listing = self._list_mean - (self._list_took if seen.listed else 0.0) if seen.stride > 1 else 0.0
+        self._adapt(time.thread_time() - begin + self.beside_seconds + listing)
         self._last = seen.active
         seen.active = [one for one in seen.active if one.weight]
-        if seen.threads:
+        if seen.threads and all(one.data == UNCOUNTED for one in self._all()):
+            self.trouble = UNCOUNTED_STATE
+        elif seen.threads:
             self.trouble = ""
             if self._scanned:
                 seen.seconds = sum([one.weight * one.waited for one in seen.active]) / 1e9
             else:
-                seen.active, seen.born = [], 0
+                seen.active, seen.born = [], 0.0
             self._scanned = True
         elif not self.trouble:
             self.trouble = "absent"
@@ -206,7 +231,7 @@ class ThreadScanner:
         """Read all threads; return those not seen before."""
         ran = self._advance(self._all())
         # After a scan that read only some, what a thread waited spans more than the time since that.
-        fresh = ran if self._complete else [one for one in ran if one.thread.scan == self._scan - 1]
+        fresh = list(ran) if self._complete else [one for one in ran if one.thread.scan == self._scan - 1]
         born = self._follow_threads()
         if not len(self._all()) >= total:
             self._follow_processes()
@@ -214,7 +239,18 @@ class ThreadScanner:
         if not len(self._all()) >= total:
             # Only a thread that ran can have started another.
             born += self._follow_threads({one.thread.process for one in ran})
-        seen.active = [one for one in (*fresh, *self._advance(born)) if self._counts(one)]
+        fresh += [one for one in self._advance(born) if one.thread.scan == self._scan - 1]
+        seen.active = [one for one in fresh if self._counts(one)]
+        return born
+
+    def _look_through(self) -> list[Thread]:
+        """Look for threads that are new, in all processes; return them."""
+        begin = time.thread_time()
+        self._follow_processes()
+        born = self._follow_threads(self._processes.values())
+        self._list_took = time.thread_time() - begin
+        self._list_in = math.ceil(self._list_took / (LIST_LIMIT * self._interval_seconds))
+        self._list_mean = self._list_took / max(1, self._list_in)
         return born
 
     def _sample(self, seen: Waiting) -> None:
@@ -232,7 +268,8 @@ class ThreadScanner:
         # Of those not read at the last scan it is not known what they waited since then.
         fresh = {one for one in (*turn, *upcoming) if self._complete or one.scan == scan - 1}
         drawn = len(fresh.intersection(turn))
-        weight = (len(threads) - len(hot)) / drawn if drawn else 0.0
+        # After a change of the stride these are few, too few for one of them to stand for hundreds.
+        weight = (len(threads) - len(hot)) / drawn if 2 * drawn > len(turn) else 1.0
         seen.active = self._advance(list(hot))
         seen.active += [one._replace(weight=weight) for one in self._advance(turn) if one.thread in fresh]
         # One whose turn comes next is not counted yet, and still worth following if it waits.
@@ -327,8 +364,8 @@ class ThreadScanner:
             process.links = -1
             self._unlisted.add(process)
             return []
-        # One that is new begins with nothing waited, as if it had been read at the last scan.
-        born = {name: Thread(process, int(name), self._scan - 1) for name in found if name not in known}
+        # One that is new begins with nothing waited, as if it had been read at the last scan that would have met it.
+        born = {name: Thread(process, int(name), self._listed) for name in found if name not in known}
         known.update(born)
         if len(known) > len(found):
             self._release([known.pop(name) for name in set(known).difference(found)])
@@ -350,10 +387,11 @@ class ThreadScanner:
         if share > COST_LIMIT:
             # Two groups are read at a time, so fewer than four would save nothing.
             wanted = max(self.stride + 1, round(self.stride * share / COST_AIM), STRIDE_LEAST)
-            self.stride = min(STRIDE_LIMIT, wanted)
+            self.stride, self._since = min(STRIDE_LIMIT, wanted), self._scan
             self.cost_seconds = 0.0
-        elif share < COST_LOW and self.stride > 1:
-            self.stride = self.stride - 1 if self.stride > STRIDE_LEAST else 1
+        elif share < COST_LOW and self.stride > 1 and self._scan - self._since >= STEADY_SCANS:
+            wanted = round(self.stride * share / COST_AIM)
+            self.stride, self._since = wanted if wanted >= STRIDE_LEAST else 1, self._scan
             self.cost_seconds = 0.0
 
 
@@ -417,7 +455,11 @@ class WaitingSorter:
 
     def sort(self, active: list[Active], *, seconds: float, cpus: int) -> WaitingParts:
         """Return the parts of the waiting that a scan saw."""
-        self.cgroups.advance(seconds, cpus)
+        waiting: Counter[str] = Counter()
+        for one in active:
+            if one.waited and (cgroup := one.thread.process.cgroup) is not None:
+                waiting[cgroup.path] += one.waited
+        self.cgroups.advance(seconds, cpus, waiting)
         if not seconds > 0.0:
             return WaitingParts()
         self._now += seconds
@@ -453,7 +495,8 @@ class WaitingSorter:
         """Find out the priority of threads and the cgroup of processes that are new or due."""
         matters = 1e9 * MATTERS_SHARE * seconds
         left = LOOKUPS_PER_SCAN
-        for one in sorted(active, key=lambda one: one.waited + one.used, reverse=True):
+        # What is not known yet comes first, then what was looked up longest ago: on many CPUs not all have their turn.
+        for one in sorted(active, key=_turn):
             if left <= 0:
                 return
             thread, process = one.thread, one.thread.process
@@ -507,6 +550,12 @@ class WaitingSorter:
         if len(kept) > CONSUMERS_LIMIT:
             kept = dict(sorted(kept.items(), key=lambda pair: -sum(pair[1]))[:CONSUMERS_LIMIT])
         self._consumers = kept
+
+
+def _turn(one: Active) -> tuple[float, int]:
+    """Return by what threads are looked up in order: how long ago they were, and what they waited and used."""
+    known = one.thread.process.checked
+    return min(known, one.thread.checked) if one.waited else known, -one.waited - one.used
 
 
 def _share_out(cgroup: Cgroup, threads: Iterable[Active], cpus: int) -> dict[int, float]:
