@@ -18,6 +18,7 @@ from prontosched.agent.followers import EVERY_STATE, ChangeLog, GateFollower
 from prontosched.agent.http.api import build_app
 from prontosched.agent.http.auth import Access
 from prontosched.agent.http.metrics import exposition
+from prontosched.agent.nodes import GROUP_NODES
 from prontosched.agent.store.decision_log import CLOSED_LEVEL, DecisionLog
 from prontosched.agent.store.state import Disk, restore
 from prontosched.agent.views import explanation
@@ -136,7 +137,6 @@ def test_every_node_is_gated(nodes):
     follower = GateFollower(gate, rules)
     agent = make_agent(machine(nodes, surge=SURGE), followers=[follower])
     ticked(agent, SURGE + 1, closed=False)
-    # Each node has a thread at its gate: thousands take their time.
     longest = 60.0 + 0.05 * nodes
     wait_for(lambda: all(one.startswith("pronto: ") for one in gate.reasons.values()), seconds=longest)
     wait_for(lambda: follower.status()["refusing"] == nodes, seconds=longest)
@@ -169,8 +169,8 @@ def test_every_node_is_saved_in_its_turn_while_the_agent_runs(nodes, tmp_path):
     agent = make_agent(machine(nodes), disk=disk)
 
     async def go():
-        for _ in range(10 + 2 * agent.nodes.groups + nodes // 4):
-            clock.now += 1.0
+        for _ in range(10 + 2 * -(-nodes // GROUP_NODES)):
+            clock.now += 10.0
             agent.pace.begin()
             await agent.tick()
             while disk._busy:

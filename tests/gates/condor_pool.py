@@ -79,6 +79,7 @@ CHANGES = {
         "STARTD_CRON_PRONTO_ENV = PRONTO_HTCONDOR_FOLDER={folder}/ads"
     ),
     "PERIOD = 5s": "PERIOD = 1s",
+    "#CLAIM_WORKLIFE = 0": "CLAIM_WORKLIFE = 0",
 }
 
 

@@ -67,9 +67,9 @@ def measure(cluster: SlurmCluster, pid: int) -> None:
         took, used = time.monotonic() - began, cpu_seconds(pid) - before
         costs[name] = used / len(cluster.nodes)
         print(f"{name:<34}{len(cluster.nodes) / took:>16.0f}{1000 * costs[name]:>28.2f}")
-    # The worst that the controller allows: one change and one look a minute for every node.
-    worst = len(cluster.nodes) * (costs[rows[0][0]] + costs[rows[1][0]]) / 60
-    print(f"at one change and one look a minute for every node: {100 * worst:.2f} % of one core")
+    # The worst that a controller allows: a change a minute with a look before and after, and one more look.
+    worst = len(cluster.nodes) * (3 * costs[rows[0][0]] + costs[rows[1][0]]) / 60
+    print(f"at one change and three looks a minute for every node: {100 * worst:.2f} % of one core")
 
 
 if __name__ == "__main__":

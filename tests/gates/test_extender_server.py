@@ -305,6 +305,18 @@ def test_agent_that_does_not_know_the_parameter_is_asked_without_it() -> None:
     polled(agent, check)
 
 
+def test_nodes_that_are_gone_leave_nothing_behind() -> None:
+    async def check(decisions: PolledDecisions) -> None:
+        decisions.addresses.internal["n2"] = "10.0.0.2"
+        await decisions.poll(["n1", "n2"])
+        assert "n2" in decisions.silent
+        await decisions.poll(["n1"])
+
+        assert (decisions.silent, decisions.addresses.internal) == ({}, {})
+
+    polled(Agent(accept=True), check)
+
+
 @pytest.mark.parametrize("fault", [{"valid_until": "never"}, {"accept": None}])
 def test_broken_answer_leaves_the_last_verdict_to_expire(fault: dict[str, Any]) -> None:
     agent = Agent(accept=False)

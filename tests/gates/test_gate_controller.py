@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from examples.slurm_cluster import wait_for
 from prontosched.errors import IntegrationError
-from prontosched.gates.controller import Controller, GateStatus, sweep
+from prontosched.gates.controller import Controller, Dispatcher, GateStatus, sweep
 from prontosched.gates.gate import Observed, Rank, Verdict
 from prontosched.gates.policy import Rules
 from tests.gates.memory_gate import ListingMemoryGate, MemoryGate, RankingMemoryGate
@@ -203,7 +204,7 @@ def test_closing_opens_the_node_and_ends_the_thread() -> None:
 
     assert controller.close()
     assert gate.owned() == []
-    assert not attending()
+    wait_for(lambda: not attending(), 5, "the thread to end")
 
 
 def test_verdict_after_closing_starts_nothing() -> None:
@@ -213,8 +214,8 @@ def test_verdict_after_closing_starts_nothing() -> None:
     calls = len(gate.calls)
     controller.apply(busy_at(time.time()), time.time())
 
+    wait_for(lambda: not attending(), 5, "the thread to end")
     assert len(gate.calls) == calls
-    assert not attending()
 
 
 def test_node_closed_by_another_tool_just_before_our_call_is_not_counted_as_ours() -> None:
@@ -229,6 +230,257 @@ def test_node_closed_by_another_tool_just_before_our_call_is_not_counted_as_ours
     assert (status.state, status.refusals) == ("closed-by-other", 0)
     seen = gate.observe("n1")
     assert (seen.state, seen.detail) == ("closed-by-other", "disk is failing")
+
+
+def many(gate: MemoryGate, rules: Rules = EAGER, threads: int = 4) -> tuple[Dispatcher, list[Controller]]:
+    """Return a dispatcher and a controller for each node of a gate."""
+    dispatcher = Dispatcher(gate, threads=threads)
+    return dispatcher, [Controller(gate, node, rules=rules, dispatcher=dispatcher) for node in gate.reasons]
+
+
+def calm(controllers: list[Controller]) -> None:
+    """Hand an acceptance over to each."""
+    for controller in controllers:
+        controller.apply(quiet_at(time.time()), time.time())
+
+
+def ended(dispatcher: Dispatcher, controllers: list[Controller]) -> bool:
+    """Close all controllers, and tell whether they ended."""
+    for controller in controllers:
+        controller.close(timeout=0.0)
+    return dispatcher.join(5.0)
+
+
+def test_many_nodes_share_a_few_threads_and_all_are_closed_and_opened() -> None:
+    gate = MemoryGate(*(f"n{number}" for number in range(300)))
+    gate.stuck.clear()
+    dispatcher, controllers = many(gate)
+    for _ in range(3):
+        for controller in controllers:
+            controller.apply(busy_at(time.time()), time.time())
+    wait_for(lambda: len(attending()) == 4, 5, "the threads")
+    gate.stuck.set()
+    wait_for(lambda: len(gate.owned()) == 300, 10, "the refusals")
+    assert len(attending()) == 4
+
+    assert ended(dispatcher, controllers)
+    assert gate.owned() == []
+    wait_for(lambda: not attending(), 5, "the threads to end")
+
+
+def test_a_slow_call_for_one_node_holds_up_no_other() -> None:
+    held = threading.Event()
+
+    class SlowForOne(MemoryGate):
+        def refuse(self, node: str, verdict: Verdict) -> None:
+            if node == "n0":
+                held.wait(60)
+            super().refuse(node, verdict)
+
+    gate = SlowForOne(*(f"n{number}" for number in range(20)))
+    dispatcher, controllers = many(gate)
+    for controller in controllers:
+        controller.apply(busy_at(time.time(), seconds=1.5), time.time())
+    wait_for(lambda: len(gate.owned()) == 19, 5, "the others' refusals")
+    # Nobody hands over another verdict: each is opened when its own ends.
+    wait_for(lambda: gate.owned() == [], 10, "the others to open by themselves")
+    for controller in controllers:
+        controller.close(timeout=0.0)
+
+    assert not dispatcher.join(0.3)
+    held.set()
+    assert dispatcher.join(5.0)
+    assert gate.owned() == []
+
+
+def test_many_nodes_are_looked_at_in_one_call() -> None:
+    gate = ListingMemoryGate(*(f"n{number}" for number in range(100)))
+    dispatcher, controllers = many(gate, Rules(enforce=True, observe_seconds=1.0))
+    calm(controllers)
+    wait_for(lambda: gate.calls.count(("list", "")) >= 2, 10, "a second look at all nodes")
+    assert ended(dispatcher, controllers)
+
+    # Only the first few, before there were many, were asked for alone.
+    assert sum(what == "observe" for what, _ in gate.calls) <= 16
+    assert {controller.status.state for controller in controllers} == {"open"}
+
+
+def test_a_failed_look_at_all_nodes_is_not_made_again_for_each() -> None:
+    gate = ListingMemoryGate(*(f"n{number}" for number in range(100)))
+    gate.broken = IntegrationError("away")
+    dispatcher, controllers = many(gate)
+    calm(controllers)
+    wait_for(lambda: all(one.status.errors for one in controllers), 10, "all to know")
+    assert gate.calls.count(("list", "")) <= 3
+    gate.broken = None
+
+    def recovered() -> bool:
+        calm(controllers)
+        return all(one.status.state == "open" for one in controllers)
+
+    wait_for(recovered, 15, "all to recover")
+    assert ended(dispatcher, controllers)
+
+
+def test_a_node_that_is_due_keeps_its_turn_whatever_is_handed_over_meanwhile() -> None:
+    turns = threading.Semaphore(0)
+
+    class OneAtATime(MemoryGate):
+        def observe(self, node: str) -> Observed:
+            self.calls.append(("observe", node))
+            turns.acquire()
+            return Observed("closed-by-other", "disk is failing")
+
+    gate = OneAtATime("n0", "n1", "n2")
+    dispatcher, controllers = many(gate, Rules(enforce=True, observe_seconds=0), threads=1)
+    for number in range(1, 7):
+        for controller in controllers:
+            controller.apply(busy_at(time.time()), time.time())
+        wait_for(lambda number=number: len(gate.calls) == number, 5, "the next look")
+        turns.release()
+
+    assert sorted(node for _, node in gate.calls[:6]) == ["n0", "n0", "n1", "n1", "n2", "n2"]
+    turns.release(100)
+    assert ended(dispatcher, controllers)
+
+
+def test_a_node_that_accepts_while_its_refusal_is_taken_up_is_opened_at_once() -> None:
+    gate, entered, go = MemoryGate("n1"), threading.Event(), threading.Event()
+    controller = Controller(gate, "n1", rules=EAGER)
+    settle = controller.settle
+    settle(quiet_at(time.time()), time.time())
+
+    def held_up(verdict: Verdict | None, now: float) -> GateStatus:
+        entered.set()
+        go.wait(60)
+        return settle(verdict, now)
+
+    controller.settle = held_up  # type: ignore[method-assign]
+    controller.apply(busy_at(time.time()), time.time())
+    assert entered.wait(5)
+    for _ in range(2):
+        controller.apply(quiet_at(time.time()), time.time())
+    go.set()
+    wait_for(lambda: controller.status.accepts == 1, 5, "the node to open without another verdict")
+
+    assert (controller.status.refusals, gate.owned()) == (1, [])
+    assert controller.close()
+
+
+def test_a_look_at_all_nodes_that_takes_long_is_not_made_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prontosched.gates.controller._LISTING_SECONDS", 0.2)
+
+    class Slow(ListingMemoryGate):
+        def observe_all(self) -> dict[str, Observed]:
+            time.sleep(0.5)
+            return super().observe_all()
+
+    gate = Slow(*(f"n{number}" for number in range(60)))
+    dispatcher, controllers = many(gate)
+    calm(controllers)
+    wait_for(lambda: all(one.status.state == "open" for one in controllers), 20, "all to be seen")
+
+    assert gate.calls.count(("list", "")) <= 5
+    assert ended(dispatcher, controllers)
+
+
+def test_a_look_at_all_nodes_that_breaks_has_failed_for_all() -> None:
+    gate = ListingMemoryGate(*(f"n{number}" for number in range(100)))
+    gate.broken = OSError("the system has no process left")
+    dispatcher, controllers = many(gate)
+    calm(controllers)
+    wait_for(lambda: all(one.status.errors for one in controllers), 10, "all to know")
+
+    assert sum(what == "observe" for what, _ in gate.calls) <= 16
+    gate.broken = None
+    assert ended(dispatcher, controllers)
+
+
+def test_a_look_at_all_nodes_before_a_change_that_failed_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The scheduler closes the node and answers too late; then the node accepts again."""
+    monkeypatch.setattr("prontosched.gates.controller._LISTING_SECONDS", 600.0)
+
+    class Late(ListingMemoryGate):
+        def refuse(self, node: str, verdict: Verdict) -> None:
+            super().refuse(node, verdict)
+            raise IntegrationError("no answer in time")
+
+    gate = Late(*(f"n{number}" for number in range(20)))
+    dispatcher, controllers = many(gate, replace(EAGER, max_refusing=1.0))
+    calm(controllers)
+    wait_for(lambda: all(one.status.state == "open" for one in controllers), 10, "all to be seen")
+    controllers[0].apply(busy_at(time.time()), time.time())
+    wait_for(lambda: controllers[0].status.errors == 1, 5, "the refusal to fail")
+    assert gate.owned() == ["n0"]
+
+    def opened() -> bool:
+        controllers[0].apply(quiet_at(time.time()), time.time())
+        return gate.owned() == []
+
+    wait_for(opened, 10, "the node to open")
+    assert ended(dispatcher, controllers)
+
+
+def test_many_closed_nodes_are_counted_and_the_queue_read_for_all_at_once() -> None:
+    class Queued(RankingMemoryGate):
+        def starved(self) -> bool:
+            self._call("queue", "")
+            return super().starved()
+
+    gate = Queued(*(f"n{number}" for number in range(100)))
+    rules = replace(EAGER, veto=True, observe_seconds=1.0)
+    dispatcher, controllers = many(gate, rules)
+
+    def handed() -> bool:
+        for number, controller in enumerate(controllers):
+            now = time.time()
+            controller.apply(busy_at(now) if number < 20 else quiet_at(now), now)
+        return all(one.status.state == "closed-by-us" for one in controllers[:20])
+
+    wait_for(handed, 10, "the refusals")
+    gate.calls.clear()
+    wait_for(lambda: handed() and controllers[0].status.refused_seconds > 5, 20, "some time")
+
+    assert gate.calls.count(("list", "")) <= 4
+    assert gate.calls.count(("queue", "")) <= 6
+    assert ended(dispatcher, controllers)
+
+
+def test_a_decision_that_turns_every_second_is_written_every_ten() -> None:
+    gate = RankingMemoryGate("n1", "n2")
+    controller = Controller(gate, "n1", rules=Rules(enforce=True, veto=True, max_refusing=0.01))
+    gate.waiting = True  # so that it is never closed
+    for second in range(60):
+        controller.settle(Verdict(second % 2 == 0, 0.45, "busy", second + 60.0), float(second))
+
+    assert gate.ranks["n1"].level == 3
+    assert 2 <= sum(what == "prefer" for what, _ in gate.calls) <= 7
+
+
+def test_shadow_mode_asks_nothing_about_what_it_only_remembers() -> None:
+    gate = RankingMemoryGate("n1", "n2")
+    controller = Controller(gate, "n1", rules=Rules(veto=True))
+    for second in range(60):
+        controller.settle(busy_at(second, score=0.2 if second < 20 else 0.9), float(second))
+
+    assert (controller.status.state, controller.status.level) == ("closed-by-us", 4)
+    assert gate.calls == [("observe", "n1")]
+
+
+def test_a_floor_that_said_no_is_not_asked_again_at_once() -> None:
+    gate = ListingMemoryGate("n1", "n2", "n3", "n4")
+    first, second = (Controller(gate, node, rules=replace(EAGER, max_refusing=0.25)) for node in ("n1", "n2"))
+    first.settle(busy_at(0, score=0.9), 0.0)
+    gate.calls.clear()
+    for moment in range(9):
+        second.settle(busy_at(moment, score=0.8), float(moment))
+    assert second.status.held_open.startswith("the capacity floor")
+    assert [what for what, _ in gate.calls] == ["observe", "list"]
+
+    first.settle(quiet_at(9), 9.0)
+    assert second.settle(busy_at(11, score=0.8), 11.0).state == "closed-by-us"
 
 
 def test_a_sweep_looks_again_only_at_what_is_over() -> None:

@@ -79,7 +79,7 @@ def by_name(chance: float, share: float) -> bool:
 def by_counting(chance: float, share: float) -> bool:
     gate = ListingMemoryGate("n1", "n2")
     gate.reasons["n2"] = "disk is failing"
-    return CountedFloor(gate, "memory", share).allow("n1", busy(chance), 0.0)
+    return CountedFloor(gate.observe_all, "memory", share).allow("n1", busy(chance), 0.0)
 
 
 def by_leases(chance: float, share: float) -> bool:
@@ -251,6 +251,28 @@ def test_controller_gives_way_when_its_lease_goes_to_a_node_that_is_worse_off() 
     assert "worse off" in status.why
 
 
+def test_a_node_without_a_lease_asks_its_scheduler_no_more_often_than_a_closed_one() -> None:
+    class Queued(RankingMemoryGate):
+        def starved(self) -> bool:
+            self._call("queue", "")
+            return super().starved()
+
+    gate = Queued(*NODES)
+    leases = shared_leases(0.25, 4)
+    rules = replace(eager(0.25), observe_seconds=60)
+    first, second = (Controller(gate, node, rules=rules, leases=leases) for node in ("n1", "n2"))
+    first.settle(busy(0.9), 0.0)
+    gate.calls.clear()
+    for moment in range(10):
+        second.settle(busy(0.8, moment), float(moment))
+
+    assert second.status.withheld == 1
+    # Its rank is written once, and it is looked at before and after that.
+    assert [what for what, _ in gate.calls] == ["observe", "prefer", "observe"]
+    first.settle(Verdict(False, 0.0, "nothing spikes", 71.0), 11.0)
+    assert second.settle(busy(0.8, 12), 12.0).state == "closed-by-us"
+
+
 def test_queue_that_starves_opens_the_node_before_any_minimum_time() -> None:
     gate = RankingMemoryGate(*NODES)
     controller = Controller(gate, "n1", rules=replace(eager(0.25), min_hold_seconds=1000))
@@ -291,4 +313,4 @@ def test_unknown_score_counts_as_calm() -> None:
     gate = ListingMemoryGate(*NODES)
     gate.refuse("n2", busy(0.01))
 
-    assert not CountedFloor(gate, "memory", 0.25).allow("n1", busy(math.nan), 0.0)
+    assert not CountedFloor(gate.observe_all, "memory", 0.25).allow("n1", busy(math.nan), 0.0)

@@ -114,6 +114,13 @@ def test_configuration_for_operators_has_the_documented_expressions() -> None:
         assert found[1] in page
 
 
+def test_configuration_for_operators_leaves_claims_as_they_are() -> None:
+    """In shadow mode nothing may change, and jobs that share no claim wait for a negotiation each."""
+    assert re.findall(r"^#?CLAIM_WORKLIFE.*$", (DEPLOY / "pronto.config").read_text(), re.MULTILINE) == [
+        "#CLAIM_WORKLIFE = 0"
+    ]
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[CondorPool]:
     tree = os.environ.get("PRONTO_TEST_HTCONDOR", "")

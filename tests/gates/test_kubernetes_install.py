@@ -194,6 +194,7 @@ def test_pods_come_up_on_every_node_and_a_rollout_ends(cluster: Cluster, tmp_pat
         finally:
             run(cluster, "uninstall", "pronto", "--wait", "--timeout=60s")
         assert present(cluster) == set()
+        cluster.clear()
 
 
 class Installed:

@@ -160,6 +160,21 @@ def test_nodes_whose_refusals_are_over_are_opened_in_three_calls(
     assert drained(slurm) == ["n4"]
 
 
+def test_nodes_with_long_names_are_opened_in_lines_that_every_scontrol_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is built without readline takes a line of 4,096 letters for the end, and ends well."""
+    gate, lines = SlurmGate(), []
+    monkeypatch.setattr(
+        gate.commands, "undrain", lambda names, chosen: lines.append(",".join(names)) or names
+    )
+    nodes = [f"ip-10-0-{number}.{'long-' * 10}region.compute.internal" for number in range(250)]
+
+    assert gate.accept_lapsed(nodes, 0.0) == nodes
+    assert max(map(len, lines)) < 4000
+    assert len(lines) <= 10
+
+
 def test_a_node_that_an_administrator_took_over_stays_closed_beside_those_that_are_opened(
     slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +199,16 @@ def test_reason_in_any_script_closes_the_node_and_is_read_again(slurm: SlurmClus
 
     assert gate.observe("n1").detail.startswith("pronto: Überlast durch 計算 – very very")
     assert sweep(gate, now=time.time()).kept == ["n1"]
+
+
+def test_what_people_set_for_their_own_eyes_does_not_change_what_is_read(
+    slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, verdict = SlurmGate(conf=slurm.conf), busy()
+    gate.refuse("n2", verdict)
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "%a %T")
+
+    assert gate.observe("n2").valid_until == int(verdict.valid_until)
 
 
 def test_at_most_the_set_share_of_nodes_refuses_and_the_calmest_give_way(slurm: SlurmCluster) -> None:
@@ -403,10 +428,14 @@ LINE = (
     [
         ("", "", ""),
         (" Reason=disk is failing [root@2026-11-15T21:08:36]", "disk is failing", ""),
+        (" Reason=a [agent@corp.example@2026-11-15T21:08:36]", "a", ""),
         (" Reason=a [b] State=DOWN [root@2026-11-15T21:08:36] Comment=x", "a [b] State=DOWN", ""),
         (" Reason=a [me@2026-11-15T21:08:36] Comment=b Reason=c Extra=d e", "a", "d e"),
         (" Comment=b Extra=pronto: x", "", "pronto: x"),
         (" Extra=d", "", "d"),
+        (" Reason=a [me@2026-11-15T21:08:36] ReservationName=maint", "a", ""),
+        (" Extra=d e InstanceId=i-1 InstanceType=m5.large", "", "d e"),
+        (" Reason=a [me@2026-11-15T21:08:36] Comment=b Extra=d InstanceId=i-1  ReservationName=x", "a", "d"),
     ],
 )
 def test_free_text_of_a_node_is_not_taken_for_fields(tail: str, reason: str, extra: str) -> None:
@@ -414,6 +443,55 @@ def test_free_text_of_a_node_is_not_taken_for_fields(tail: str, reason: str, ext
 
     assert (node.name, node.reason, node.extra, node.available) == ("n2", reason, extra, ())
     assert node.flags == {"IDLE", "DRAIN"}
+
+
+def replace_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Let a shell script in a folder be what is called as squeue."""
+    program = folder / "squeue"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_only_jobs_of_the_own_cluster_are_asked_for_whatever_people_look_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_squeue(tmp_path, monkeypatch, "echo ${SQUEUE_PARTITION:-all} $*")
+    monkeypatch.setenv("SQUEUE_PARTITION", "gpu")
+    (said,) = SlurmGate().commands.waiting()
+
+    assert said.startswith("all ")
+    assert " --local " in said
+
+
+@pytest.mark.parametrize(
+    ("reason", "starved"),
+    [
+        ("Resources", True),
+        ("ReqNodeNotAvail, UnavailableNodes:n2", True),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", True),
+        ("ReqNodeNotAvail, Reserved for maintenance", False),
+        ("Priority", False),
+        ("Dependency", False),
+    ],
+)
+def test_jobs_that_wait_for_nodes_are_told_from_those_that_wait_for_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, starved: bool
+) -> None:
+    replace_squeue(tmp_path, monkeypatch, f"echo '{reason}'")
+
+    assert SlurmGate().starved() is starved
+
+
+def test_a_command_that_may_not_be_run_is_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_squeue(tmp_path, monkeypatch, "")
+    (tmp_path / "squeue").chmod(0o644)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(IntegrationError, match="squeue must be a program that can be run: Permission denied"):
+        SlurmGate().starved()
 
 
 @pytest.mark.parametrize(

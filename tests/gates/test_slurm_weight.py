@@ -157,6 +157,7 @@ def test_killed_agent_leaves_no_weight_where_a_watch_runs(slurm: SlurmCluster) -
         ("[pronto: weight 5+2, level 2, chance 0.4, accepting, until 2026-11-15T21:09:45Z]", 7, 5),
         ("[pronto: weight 5+2, level 2, chance 0.4, accepting, until 2026-11-15T21:09:45Z] x", 7, 7),
         ("[pronto: weight 5+2, level 2, chance 0.4, accepting, until 2026-11-15T21:09:45Z]", 8, 8),
+        ("[pronto: weight 5+2, level 2, chance 0.4, accepting, until 2026-11-15T21:09:45Z] New=a B=", 7, 5),
         ("[pronto: weight edited by hand]", 7, 7),
         ("[pronto: weight 99999999999999999999+1, level 2]", 7, 7),
     ],

@@ -140,8 +140,9 @@ class PolledDecisions:
         A thousand answers at once would keep a scheduler waiting that asks meanwhile.
         """
         wanted = set(names)
-        for gone in self._newest.keys() - wanted:
-            del self._newest[gone]
+        for kept in (self._newest, self.silent, self.addresses.internal):
+            for gone in kept.keys() - wanted:
+                del kept[gone]
         for gone in self._connections.keys() - wanted:
             self._connections.pop(gone).close()
         started, left = time.monotonic(), enumerate(wanted)

@@ -47,7 +47,8 @@ MOST_BEST = 100
 FORGET_SECONDS = 3600.0
 NOTE_SECONDS = 60.0
 BODY_LIMIT = 64 * 1024 * 1024
-SETTLE_SECONDS = 0.5
+# As often as agents decide.
+SETTLE_SECONDS = 1.0
 
 Announce = Callable[[Iterable[RefusalChange]], None]
 Background = Callable[[], Awaitable[None]]

@@ -17,7 +17,7 @@ Rules for every gate
    is an `IntegrationError`. No call may block without end.
 5. Every refusal carries its reason where the scheduler's users look for it.
 
-Calls are synchronous. The controller runs them in a thread of its own, one at a time.
+Calls are synchronous. They come from a few threads, one call at a time for each node.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ scheduler (`CountedFloor`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -382,10 +382,10 @@ class CountedFloor(Floor):
 
     costly = True
 
-    def __init__(self, gate: ListingGate, name: str, share: float) -> None:
+    def __init__(self, observe_all: Callable[[], Mapping[str, Observed]], name: str, share: float) -> None:
         super().__init__(f"counted at {name}, at most {share:.0%} of the nodes")
         self.share = share
-        self._observe_all = gate.observe_all
+        self._observe_all = observe_all
 
     def allow(self, node: str, verdict: Verdict, now: float) -> bool:
         """Count, and return whether `node` may be closed."""
@@ -401,10 +401,19 @@ class CountedFloor(Floor):
         return may_close(node, reports, nodes=len(serving), share=self.share)
 
 
-def floor_for(gate: Gate, *, share: float, leases: LeaseTable | None) -> Floor:
-    """Choose how to hold the floor: leases, else counting, else off and saying so."""
+def floor_for(
+    gate: Gate,
+    *,
+    share: float,
+    leases: LeaseTable | None,
+    observe_all: Callable[[], Mapping[str, Observed]] | None = None,
+) -> Floor:
+    """Choose how to hold the floor: leases, else counting, else off and saying so.
+
+    `observe_all` is asked in the gate's place, by controllers that share what it said.
+    """
     if leases is not None:
         return LeaseFloor(leases)
     if isinstance(gate, ListingGate):
-        return CountedFloor(gate, gate.name, share)
+        return CountedFloor(observe_all or gate.observe_all, gate.name, share)
     return Floor("off (no leases, and the scheduler cannot count its nodes)")

@@ -39,8 +39,9 @@ log = logging.getLogger(__name__)
 
 FEATURE = "pronto_admit"
 LARGEST_WEIGHT = 4_294_967_280
-# Nodes named in one call.
-MOST_AT_ONCE = 100
+# Nodes named in one call, and letters of their names: where scontrol is built without readline it takes a line
+# of 4,096 for the end of its input, and does nothing.
+MOST_AT_ONCE, MOST_LETTERS = 100, 3500
 # One plain name: a list such as n[1-4] would change several nodes in one call.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 _LEAD = re.compile(
@@ -48,10 +49,14 @@ _LEAD = re.compile(
     r" .*?\bState=(?P<state>\S+) .*?\bWeight=(?P<weight>\d+)"
 )
 _TAIL = re.compile(
-    r" Reason=(?P<reason>.*?)(?: \[(?P<who>[^\s@\]]+)@[0-9T:-]+\])?(?= Comment=| Extra=|\s*$)", re.DOTALL
+    r" Reason=(?P<reason>.*?)(?: \[[^\s\]]+@[0-9T:-]+\])?(?= Comment=| Extra=|\s*$)", re.DOTALL
 )
 _COMMENT = re.compile(r" Comment=(?P<comment>.*?)(?= Extra=|\s*$)", re.DOTALL)
 _EXTRA = re.compile(r" Extra=(?P<extra>.*?)\s*$", re.DOTALL)
+# What newer versions print behind all free text.
+_BEHIND = re.compile(r"(?:\s+(?:InstanceId|InstanceType|ReservationName|Topology)=\S*)+\s*$")
+# Variables by which people change what the commands show.
+_VIEWS = ("SCONTROL_", "SQUEUE_", "SLURM_TIME_FORMAT")
 # Everything by which a node takes no new jobs, other than being busy.
 _DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING"})
 _CLOSED = _DRAINED | {
@@ -59,10 +64,13 @@ _CLOSED = _DRAINED | {
     *("REBOOT_REQUESTED", "REBOOT_ISSUED", "UNKNOWN"),
 }
 # "[pronto: weight 1+2, level 2, chance 0.42, accepting, until 2026-11-15T21:09:45Z]"
-_MARK = re.compile(r"\s*\[pronto: weight (?P<rest>[^\[\]]*)\]$")
+# Behind it only fields can follow, which a version that we do not know would print there.
+_MARK = re.compile(r"\s*\[pronto: weight (?P<rest>[^\[\]]*)\](?: +[A-Z]\w*=\S*)*$")
 _FIELDS = re.compile(r"(?P<base>\d+)\+(?P<added>\d+), (?P<rank>.*)")
 # What Slurm says of jobs that wait for nodes, and not for a time, a limit or another job.
 _WAITING = ("Resources", "ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
+# A job that would run into a maintenance waits until that is over, whatever is open.
+_MAINTENANCE = "Reserved for maintenance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,7 @@ def read_node(line: str) -> SlurmNode:
     lead = _LEAD.match(line)
     if lead is None:
         raise IntegrationError(f"scontrol must show a node with its state, got {line[:80]!r}")
-    rest = line[lead.end() :]
+    rest = _BEHIND.sub("", line[lead.end() :])
     tail = _TAIL.search(rest)
     after = tail.end() if tail else 0
     comment = _COMMENT.search(rest, after)
@@ -162,7 +170,8 @@ class SlurmCommands:
 
     def waiting(self) -> list[str]:
         """Return why jobs wait, one reason for each that does."""
-        text = self._run("--noheader", "--states=PENDING", "--format=%r", program="squeue")
+        # Of this cluster: a federation may be set to show all of its jobs.
+        text = self._run("--noheader", "--local", "--states=PENDING", "--format=%r", program="squeue")
         return [line.strip() for line in text.splitlines()]
 
     def change(self, name: str, choose: Callable[[SlurmNode], Mapping[str, str]]) -> None:
@@ -198,8 +207,10 @@ class SlurmCommands:
             return self._end(process, " ".join([program, *arguments[:2]]))
 
     def _started(self, program: str, *arguments: str) -> subprocess.Popen[str]:
+        given = engine_environment().items()
+        environment = {name: value for name, value in given if not name.startswith(_VIEWS)}
         # Its line editor takes letters beyond ASCII for commands, but not in a UTF-8 locale.
-        environment = {**engine_environment(), "LC_ALL": "C.UTF-8"}
+        environment["LC_ALL"] = "C.UTF-8"
         if self.conf is not None:
             environment["SLURM_CONF"] = str(self.conf)
         pipe = subprocess.PIPE
@@ -217,6 +228,10 @@ class SlurmCommands:
         except FileNotFoundError as error:
             raise IntegrationError(
                 f"{program} must be on the PATH: install Slurm's client commands"
+            ) from error
+        except OSError as error:
+            raise IntegrationError(
+                f"{program} must be a program that can be run: {error.strerror}"
             ) from error
 
     def _end(self, process: subprocess.Popen[str], shown: str, said: str = "") -> str:
@@ -316,7 +331,9 @@ class SlurmWeights:
 
     def starved(self) -> bool:
         """Tell whether jobs wait for nodes, so that no node may be kept from them."""
-        return any(reason.startswith(_WAITING) for reason in self.commands.waiting())
+        return any(
+            reason.startswith(_WAITING) and _MAINTENANCE not in reason for reason in self.commands.waiting()
+        )
 
     def _restore(self, found: SlurmNode) -> None:
         if _MARK.search(found.comment) is not None:
@@ -394,8 +411,10 @@ class SlurmGate(SlurmWeights):
     def accept_lapsed(self, nodes: Sequence[str], now: float) -> list[str]:
         """Undrain all of these nodes whose drain is ours and over."""
         opened: list[str] = []
-        for start in range(0, len(nodes), MOST_AT_ONCE):
-            part = nodes[start : start + MOST_AT_ONCE]
+        longest = max(map(len, nodes), default=0)
+        size = min(MOST_AT_ONCE, MOST_LETTERS // (longest + 1))
+        for start in range(0, len(nodes), size):
+            part = nodes[start : start + size]
             opened += self.commands.undrain(part, lambda found: self._closure(found).lapsed(now))
         return opened
 
