@@ -106,7 +106,7 @@ def test_text_in_a_number_is_taken_as_unknown_and_counted(tmp_path: Path) -> Non
 
 
 def test_one_row_is_too_short_to_score(tmp_path: Path) -> None:
-    with pytest.raises(ProntoError, match=r"at least 50 moments .* got 0 from 1 rows: record for longer"):
+    with pytest.raises(ProntoError, match=r"at least 50 moments .* got 0 from 1 rows .*: record for longer"):
         run(write(tmp_path / "a.csv", rows(1)))
 
 
@@ -114,7 +114,7 @@ def test_a_short_trace_among_others_is_named(tmp_path: Path) -> None:
     found = run(write(tmp_path / "a.csv", rows()), write(tmp_path / "b.csv", rows(30)))
 
     assert found.outcome["data"]["too_short"] == ["b"]
-    assert any("too short to score, left out: b" in line for line in found.warnings)
+    assert any("fewer than 50 moments can be scored, left out: b" in line for line in found.warnings)
 
 
 def test_a_header_without_rows_is_refused(tmp_path: Path) -> None:

@@ -51,8 +51,25 @@ def test_holm_lets_few_of_many_lucky_ones_stand() -> None:
     assert holm({**lucky, "real": 0.0004}) == {"real"}
 
 
-def test_block_weights_take_as_many_blocks_as_there_are(rng: np.random.Generator) -> None:
-    assert (block_weights(7, 50, rng).sum(axis=1) == 7).all()
+@pytest.mark.parametrize("blocks", [1, 2, 7, 30, 63])
+def test_block_weights_take_as_many_blocks_as_there_are(blocks: int, rng: np.random.Generator) -> None:
+    weights = block_weights(blocks, 4000, rng)
+
+    assert (weights.sum(axis=1) == blocks).all()
+    assert np.allclose(weights.mean(axis=0), 1.0, atol=0.15)
+
+
+def test_intervals_hold_where_contention_lasts_for_several_blocks(rng: np.random.Generator) -> None:
+    covered = 0
+    for _ in range(200):
+        # Each block is half its neighbour's, half its own.
+        own = rng.normal(size=61)
+        blocks = own[1:] + own[:-1]
+        drawn = block_weights(60, 200, rng) @ blocks / 60
+        found = student_interval(blocks.mean(), drawn, 59, 1)
+        covered += found.low < 0.0 < found.high
+
+    assert covered > 176
 
 
 def test_the_interval_over_nodes_is_wider_than_within(rng: np.random.Generator) -> None:

@@ -19,9 +19,12 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+
 from prontosched.errors import SettingsError, TelemetryError
-from prontosched.evaluation.inputs import Part, Plan, Setting, Truth, first_rows
+from prontosched.evaluation.inputs import FEWEST_VALUES, Part, Plan, Setting, Truth, first_rows
 from prontosched.evaluation.methods import choose
+from prontosched.evaluation.record import FEWEST_SCORED
 from prontosched.evaluation.replay import PartResult, Progress, evaluate_part
 from prontosched.evaluation.report import Evaluation, machine, outcome
 from prontosched.evaluation.speed import TIMED_VECTORS, paper_scale, timing
@@ -38,6 +41,9 @@ STOP = -(2**62)
 ADDRESS = re.compile(r"((tcp|tls|wss?|ucx)://)?([^\s/:\[\]]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})/?")
 # A threshold that more of the steps reach tells nothing apart.
 MOST_SPIKES = 0.5
+# Where fewer of the rows can be scored, or more say again what the row before did, it is said.
+LEAST_SCORED = 0.5
+MOST_REPEATED = 0.45
 
 _done: Any = None
 
@@ -275,9 +281,13 @@ def _nothing(study: Study, plan: Plan) -> str:
         return (
             f"{node.node}: CPU Ready is unknown in every row: scoring needs it, name its column with --ready"
         )
+    horizon = study.setting.horizon
+    what = "record for longer"
+    if node.steps > 2 * (FEWEST_SCORED + FEWEST_VALUES + horizon):
+        what = "keep the rows in which CPU Ready was measured, at even distances in time"
     return (
-        f"{node.node}: at least 50 moments whose next {study.setting.horizon} steps are known are needed, "
-        f"got {node.scored} from {node.steps} rows: record for longer"
+        f"{node.node}: at least {FEWEST_SCORED} moments whose next {horizon} steps are known are needed, "
+        f"got {node.scored} from {node.steps} rows with CPU Ready: {what}"
     )
 
 
@@ -291,8 +301,8 @@ def _warnings(study: Study, plan: Plan) -> list[str]:
     if study.too_short:
         names = ", ".join(node.node for node in study.too_short[:4])
         more = f" and {len(study.too_short) - 4} more" if len(study.too_short) > 4 else ""
-        lines.append(f"too short to score, left out: {names}{more}")
-    lines += _about_truth(study)
+        lines.append(f"fewer than {FEWEST_SCORED} moments can be scored, left out: {names}{more}")
+    lines += _about_truth(study) + _about_rows(study)
     quiet = [node.node for node in study.nodes if node.spikes == 0]
     if quiet and len(quiet) < len(study.nodes):
         lines.append(
@@ -307,10 +317,37 @@ def _warnings(study: Study, plan: Plan) -> list[str]:
     return lines
 
 
+def _about_rows(study: Study) -> list[str]:
+    """Warn of rows that cannot be scored, and of rows that repeat a measurement."""
+    lines, horizon = [], study.setting.horizon
+    steps, scored = (sum(getattr(node, count) for node in study.nodes) for count in ("steps", "scored"))
+    if scored < LEAST_SCORED * (steps - len(study.nodes) * (FEWEST_VALUES + horizon)):
+        lines.append(
+            f"only {scored / steps:.0%} of the rows with CPU Ready can be scored: around the others it is unknown, or "
+            f"time is missing, within {horizon} steps"
+        )
+    again, above = (
+        sum(counts) for counts in zip(*(result.repeated for result in study.results), strict=True)
+    )
+    if again >= max(FEWEST_SCORED, MOST_REPEATED * above):
+        lines.append(
+            f"CPU Ready equals that of the row before in {again / above:.0%} of the rows above its lowest value: if it "
+            "is measured less often than rows are written, old contention counts as contention foretold: keep one row "
+            "a measurement"
+        )
+    return lines
+
+
 def _about_truth(study: Study) -> list[str]:
-    """Warn of a fixed threshold that nearly every step, or none, reaches, and suggest another."""
+    """Warn of a threshold that nearly every step, or of a fixed one that none reaches, and suggest another."""
     truth = Truth.parse(study.setting.truth)
     share = sum(node.spikes for node in study.nodes) / max(1, sum(node.steps for node in study.nodes))
+    usual = {"percentile": 1.0 - truth.value / 100.0, "median": 0.5}.get(truth.kind, 0.0)
+    if truth.kind != "fixed" and share >= max(MOST_SPIKES, 2.0 * usual):
+        return [
+            f"{share:.0%} of the steps are a spike by --truth {study.setting.truth}: CPU Ready grows over the record, "
+            "or is often at its highest value; try a fixed --truth"
+        ]
     if truth.kind != "fixed" or 0 < share < MOST_SPIKES:
         return []
     result = next(result for result in study.results if result.nodes)
@@ -319,6 +356,11 @@ def _about_truth(study: Study) -> list[str]:
     what = f"{share:.0%} of the steps are" if share else "no step is"
     return [
         f"{what} a spike by --truth {study.setting.truth}: CPU Ready in '{result.ready_column}' is usually "
-        f"{middle:.3g}{unit} and above {high:.3g}{unit} a twentieth of the time; "
-        f"try --truth p95 or --truth {high:.2g}{unit}"
+        f"{_digits(middle, 3)}{unit} and above {_digits(high, 3)}{unit} a twentieth of the time; "
+        f"try --truth p95 or --truth {_digits(high, 2)}{unit}"
     ]
+
+
+def _digits(value: float, digits: int) -> str:
+    """Return a number of so many digits as --truth reads it: without an exponent."""
+    return np.format_float_positional(float(f"{value:.{digits}g}"), trim="-")

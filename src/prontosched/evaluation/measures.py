@@ -135,9 +135,11 @@ class Stretch:
 
     @cached_property
     def onset(self) -> Mask:
-        """A spike after at least `horizon` known steps without one."""
-        calm = total_within(self.quiet, first=-self.horizon, last=-1) == self.horizon
-        sudden: Mask = self.spike & calm & ~any_within(self.gap, first=-self.horizon, last=0)
+        """A spike after `horizon` steps without one, at least half of them known."""
+        before = {"first": -self.horizon, "last": -1}
+        calm = 2 * total_within(self.quiet, **before) >= self.horizon
+        broken = any_within(self.spike, **before) | any_within(self.gap, first=-self.horizon, last=0)
+        sudden: Mask = self.spike & calm & ~broken
         return sudden
 
 

@@ -1,7 +1,7 @@
 """How sure: null tests by circular shifts, and intervals by block bootstrap.
 
 A signal shifted in time keeps its downtime, its bursts and its rhythm, and loses only its connection to what it
-should foretell. What it still scores is the null. For intervals, whole blocks of time are drawn again within a node,
+should foretell. What it still scores is the null. For intervals, runs of blocks of time are drawn again within a node,
 because neighbouring moments say the same thing twice. Over nodes, nodes are drawn again too: only that interval
 speaks about machines that were not measured.
 """
@@ -120,8 +120,14 @@ class Interval:
 
 
 def block_weights(blocks: int, draws: int, generator: np.random.Generator) -> Array:
-    """Draw, `draws` times, how often each of `blocks` blocks is taken: `(draws, blocks)`."""
-    chosen = generator.integers(0, blocks, size=(draws, blocks))
+    """Draw, `draws` times, how often each of `blocks` blocks is taken: `(draws, blocks)`.
+
+    They are drawn in runs of neighbours, as many as the cube root of all: contention may outlast a block. The last
+    block is followed by the first.
+    """
+    run = round(blocks ** (1.0 / 3.0))
+    first = generator.integers(0, blocks, size=(draws, -(-blocks // run), 1))
+    chosen = ((first + np.arange(run)) % blocks).reshape(draws, -1)[:, :blocks]
     weights = np.zeros((draws, blocks))
     np.add.at(weights, (np.arange(draws)[:, None], chosen), 1.0)
     return weights

@@ -8,7 +8,6 @@ travel from workers as they are.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
@@ -244,8 +243,8 @@ class NodeSummary:
         Onsets by lead time, own decisions and at the chosen budget, `(methods, 2, w)`.
     paper_blocks
         The paper's figures of every block of time, `(blocks, methods)`, where nodes are few.
-    contended_blocks
-        Blocks of time with a spike in or after them.
+    contended
+        Beginning and end of each block of time with a spike in or after it, in seconds, `(blocks, 2)`.
     refusals
         How often each method began to refuse, `(methods,)`.
     nulls, seen
@@ -259,7 +258,7 @@ class NodeSummary:
     spikes: int
     onsets: int
     on_tape: int
-    contended_blocks: int
+    contended: Array
     refusals: Array
     statistics: Array
     draws: NDArray[np.float32]
@@ -276,11 +275,14 @@ class NodeSummary:
 
 
 def summarise_node(
-    record: ReplayRecord, node: int, name: str, setting: Setting, *, steps_per_hour: int
+    record: ReplayRecord, node: int, name: str, setting: Setting, *, began: float, interval_seconds: float
 ) -> NodeSummary:
-    """Work out all measures of one node; its draws depend on the seed and on its name alone."""
-    generator = np.random.default_rng([setting.seed, zlib.crc32(name.encode())])
+    """Work out all measures of one node, whose first row is of the time `began`.
+
+    Nodes of one length are drawn and shifted alike: what happened on all of them at once happened once.
+    """
     shape = record.shape
+    steps_per_hour = 3600.0 / interval_seconds
     blocks = {
         key: np.stack(
             [np.take(block[key], node, axis=0 if value.ndim == 1 else 1) for block in record.blocks]
@@ -288,7 +290,14 @@ def summarise_node(
         for key, value in record.blocks[0].items()
     }
     total = {key: value.sum(axis=0) for key, value in blocks.items()}
-    weights = block_weights(len(record.blocks), DRAWS, generator)
+    # The blocks in which this node has rows; others of its part may be longer, or stand before it in their file.
+    held = blocks["paper_steps"] > 0
+    if not held.any():
+        held[:] = True
+    weights = np.zeros((DRAWS, held.size))
+    weights[:, held] = block_weights(int(held.sum()), DRAWS, np.random.default_rng([setting.seed, 101]))
+    long = record.segment * record.per_block * interval_seconds
+    contended = began + long * np.flatnonzero(blocks["positive"][held] > 0)
     drawn = {key: np.tensordot(weights, value, axes=1) for key, value in blocks.items()}
     tape, block = record.tape_of(node)
     oracle = exposure_of_oracle(tape.future[tape.valid].astype(np.float64), setting.targets[1])
@@ -298,8 +307,7 @@ def summarise_node(
     ]
     ranks = [Ranks(score.astype(np.float64)) for score in tape.score.T]
     ranked, drawn_ranks = _ranked(tape, ranks, block, weights)
-    shifts = draw_shifts(tape.label.size, SHIFTS, 5 * max(shape.horizon, shape.window), generator)
-    nulls, seen = _shifted(tape, ranks, shifts, shape.window)
+    nulls, seen = _shifted(tape, ranks, shape, setting.seed)
     with np.errstate(invalid="ignore", divide="ignore"):
         downtime, recall = total["raised"] / total["valid"], total["hits"] / total["positive"]
     return NodeSummary(
@@ -310,7 +318,7 @@ def summarise_node(
         spikes=int(total["paper_spikes"]),
         onsets=int(total["onsets"]),
         on_tape=int(tape.known.sum()),
-        contended_blocks=int((blocks["positive"] > 0).sum()),
+        contended=np.stack([contended, contended + long], axis=1),
         refusals=total["refusals"],
         statistics=np.concatenate([counted[0], ranked], axis=1),
         draws=np.concatenate([np.moveaxis(counted[1], 0, -1).astype(np.float32), drawn_ranks], axis=1),
@@ -323,7 +331,7 @@ def summarise_node(
         nulls=nulls,
         seen=seen,
         cold_average_precision=_cold(tape),
-        worst_hour=worst_hour(tape.own, steps_per_hour=steps_per_hour),
+        worst_hour=worst_hour(tape.own, steps_per_hour=max(1, round(steps_per_hour))),
     )
 
 
@@ -340,13 +348,15 @@ def _paper_blocks(blocks: dict[str, Array]) -> dict[str, NDArray[np.float32]]:
 
 def _cold(tape: Tape) -> Array:
     """Return each method's average precision over the first steps, where little has been learned."""
-    early = tape.valid & (tape.step >= COLD[0]) & (tape.step < COLD[1])
+    # Nodes that stand later in their file begin later on the tape.
+    step = tape.step - tape.step[int(tape.known.argmax())]
+    early = tape.valid & (step >= COLD[0]) & (step < COLD[1])
     scores = tape.score[early].astype(np.float64)
     return np.array([average_precision(scores[:, k], tape.label[early]) for k in range(scores.shape[1])])
 
 
 def _counted(
-    counts: dict[str, Array], targets: tuple[float, float], oracle: float, steps_per_hour: int
+    counts: dict[str, Array], targets: tuple[float, float], oracle: float, steps_per_hour: float
 ) -> dict[str, Array]:
     """Return the statistics that follow from counts, those of `COUNTED` in order, `(…, methods)` each."""
     low, chosen = targets
@@ -404,28 +414,38 @@ def _ranked(
 
 
 def _shifted(
-    tape: Tape, ranks: list[Ranks], shifts: NDArray[np.int64], window: int
+    tape: Tape, ranks: list[Ranks], shape: Shape, seed: int
 ) -> tuple[dict[str, NDArray[np.float32]], dict[str, Array]]:
-    """Return the statistics of shifted signals, and the observed ones, for each method."""
+    """Return the statistics of shifted signals, and the observed ones, for each method.
+
+    Signals are shifted over the moments that are judged and no others: elsewhere a shifted signal could meet nothing,
+    and the signal as it is would beat it by that alone.
+    """
     methods = len(ranks)
-    label = tape.label & tape.valid
-    positive, spikes = mean_over(label), mean_over(tape.spike)
-    ahead = mean_over(label & tape.quiet) - mean_over(~tape.label & tape.valid & tape.quiet)
-    statistics: dict[str, tuple[Array, Callable[[int], NDArray[Any]]]] = {
-        "own": (positive, lambda k: tape.own[:, k]),
-        "recall": (positive, lambda k: tape.chosen[:, k]),
-        "quiet": (ahead, lambda k: ranks[k].middle()),
-        "success": (spikes, lambda k: any_within(tape.own[:, k], first=-window, last=0)),
+    label, valid = tape.label & tape.valid, tape.valid
+    ahead = mean_over(label & tape.quiet) - mean_over(~tape.label & valid & tape.quiet)
+    statistics: dict[str, tuple[Mask, Array, Callable[[int], NDArray[Any]]]] = {
+        "own": (valid, mean_over(label), lambda k: tape.own[:, k]),
+        "recall": (valid, mean_over(label), lambda k: tape.chosen[:, k]),
+        "quiet": (valid, ahead, lambda k: ranks[k].middle()),
+        "success": (
+            tape.known,
+            mean_over(tape.spike),
+            lambda k: any_within(tape.own[:, k], first=-shape.window, last=0),
+        ),
     }
-    nulls = {key: np.full((methods, shifts.size), np.nan, np.float32) for key in NULL_STATISTICS}
+    nulls: dict[str, NDArray[np.float32]] = {}
     seen = {key: np.full(methods, np.nan) for key in NULL_STATISTICS}
-    for key, (target, signal) in statistics.items():
+    guard = 5 * max(shape.horizon, shape.window)
+    for key, (judged, target, signal) in statistics.items():
+        shifts = draw_shifts(int(judged.sum()), SHIFTS, guard, np.random.default_rng([seed, 103]))
+        nulls[key] = np.full((methods, shifts.size), np.nan, np.float32)
         if np.isfinite(target).all():
-            totals = ShiftTotals(target)
+            totals = ShiftTotals(target[judged])
             for method in range(methods):
-                given = signal(method).astype(np.float64)
+                given = signal(method)[judged].astype(np.float64)
                 nulls[key][method] = totals.of(given)[shifts]
-                seen[key][method] = given @ target
+                seen[key][method] = given @ target[judged]
     return nulls, seen
 
 

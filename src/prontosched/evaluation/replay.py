@@ -6,6 +6,7 @@ The rows of all nodes are scaled once and pass each embedding once, and every me
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -88,6 +89,8 @@ class PartResult:
         What the shifted signals score, added up over the nodes.
     ready_levels
         Median and 95th percentile of CPU Ready over the nodes.
+    repeated
+        How many values of CPU Ready equal the one before, of how many above the lowest.
     node_steps, seconds
         Work done, and the processor time it took.
     spent
@@ -104,6 +107,7 @@ class PartResult:
     ready_unit: str = "percent"
     qos_column: str | None = None
     ready_levels: tuple[float, float] = (float("nan"), float("nan"))
+    repeated: tuple[int, int] = (0, 0)
     interval_seconds: float = float("nan")
     thinning: int = 1
     stretch: int = 0
@@ -153,7 +157,7 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
         context = MethodContext(nodes, len(metrics), interval, tolerance, setting, unit)
         methods = choose(setting.methods, setting.sweeps)
         loop = _Loop(context, methods, make_runners(methods, context))
-        levels = _Levels()
+        levels = _Levels(len(nodes))
         vectors = any(method.embedding or method.needs_vectors for method in methods)
         scales = [Scaling() for _ in nodes] if vectors else None
         for rows, gap, suffered in _side_by_side(feed, context, qos, learner, scales):
@@ -173,6 +177,7 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
         ready_unit=unit,
         qos_column=qos,
         ready_levels=levels.usual(),
+        repeated=levels.repeated,
         interval_seconds=interval,
         thinning=record.thinning,
         stretch=record.segment,
@@ -180,10 +185,10 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
         spent=record.spent,
     )
     if record.blocks:
-        per_hour = max(1, round(3600.0 / interval)) if interval > 0 else 3600
+        seconds = interval if interval > 0 else 1.0
         result.nodes = [
-            summarise_node(record, place, name, setting, steps_per_hour=per_hour)
-            for place, name in enumerate(nodes)
+            summarise_node(record, place, name, setting, began=began_at, interval_seconds=seconds)
+            for place, (name, began_at) in enumerate(zip(nodes, loop.began, strict=True))
         ]
         _drop_meaningless(result.nodes, methods, unit)
         result.nulls = _total_nulls(result.nodes, len(methods))
@@ -231,14 +236,22 @@ def _open(part: Part) -> tuple[Feed, str, str | None]:
 
 
 class _Levels:
-    """An even sample of CPU Ready, thinned by half whenever it is full."""
+    """An even sample of CPU Ready, thinned by half whenever it is full, and how often a value is repeated."""
 
-    def __init__(self, most: int = 4096) -> None:
+    def __init__(self, nodes: int, most: int = 4096) -> None:
         self._most = most
         self._every = 1
         self._kept: list[Array] = []
+        self._last, self._lowest = np.full((1, nodes), np.nan), np.full((1, nodes), np.inf)
+        self.repeated = (0, 0)
 
     def add(self, ready: Array) -> None:
+        lowest = np.fmin.accumulate(np.concatenate([self._lowest, ready]), axis=0)[1:]
+        line = np.concatenate([self._last, ready])
+        above = (ready > lowest) & np.isfinite(line[:-1])
+        again = above & (ready == line[:-1])
+        self.repeated = self.repeated[0] + int(again.sum()), self.repeated[1] + int(above.sum())
+        self._last, self._lowest = line[-1:], lowest[-1:]
         self._kept.append(ready[:: self._every])
         if sum(map(len, self._kept)) > self._most:
             self._kept = [np.concatenate(self._kept)[::2]]
@@ -322,10 +335,15 @@ class BudgetThresholds:
         self._share = np.asarray(budgets)
         self._downtime: Array = np.repeat(self._share[None], streams, axis=0)
 
-    def decide(self, scores: Array) -> Mask:
-        """Return which budgets raise each stream at each step, `(steps, streams, budgets)`, and learn the scores."""
+    def decide(self, scores: Array, present: Mask | None = None) -> Mask:
+        """Return which budgets raise each stream at each step, `(steps, streams, budgets)`, and learn the scores.
+
+        For a stream that is not `present`, no time passes.
+        """
         raised = np.empty((*scores.shape, self._share.size), bool)
         downtime = self._downtime
+        present = np.ones(scores.shape, bool) if present is None else present
+        whole = np.all(present, axis=1)
         for span, seen in self._scores.spans(scores):
             # Limits for many steps at once pay where there are many; streams that are young change at every step.
             short = span.stop - span.start < SHORT_SPAN
@@ -337,7 +355,8 @@ class BudgetThresholds:
                     refused[seen[step - span.start] < FIRST_SCORES] = False
                 else:
                     refused = np.less(downtime, limits[step - span.start], out=raised[step])
-                downtime *= 1.0 - DOWNTIME_WEIGHT
+                there = True if whole[step] else present[step, :, None]
+                np.multiply(downtime, 1.0 - DOWNTIME_WEIGHT, out=downtime, where=there)
                 np.add(downtime, DOWNTIME_WEIGHT, out=downtime, where=refused)
         return raised
 
@@ -391,6 +410,8 @@ class _Loop:
         shape = Shape(*self._shape, budgets, budgets.index(setting.budget), setting.horizon, setting.window)
         self.record = ReplayRecord(shape)
         self.steps = 0
+        # Time of each node's first row, 0 where the trace has none.
+        self.began = [math.nan] * nodes
         self._runners = runners
         place = {method.name: k for k, method in enumerate(methods)}
         self._order = [[place[method.name] for method in runner.methods] for runner in runners]
@@ -405,6 +426,9 @@ class _Loop:
         present = rows.present[:, None, :]
         steps, spent = rows.ready.shape[0], self.record.spent
         self.steps += int(rows.present.sum())
+        for node in np.flatnonzero(np.any(rows.present, axis=0)).tolist():
+            if math.isnan(self.began[node]):
+                self.began[node] = float(np.nan_to_num(rows.time[0, node]))
         score, probability = (np.full((steps, *self._shape), np.nan) for _ in range(2))
         own = np.zeros(score.shape, bool)
         without_own: list[int] = []
@@ -427,7 +451,8 @@ class _Loop:
         chance = np.stack([generator.random(score.shape[:2]) for generator in self._generators], axis=2)
         apart = (score + (np.abs(score) * 1e-9 + 1e-12) * chance).reshape(steps, -1)
         began = time.process_time()
-        at_budgets = self._thresholds.decide(apart)
+        each = np.broadcast_to(present, score.shape).reshape(steps, -1)
+        at_budgets = self._thresholds.decide(apart, each)
         spent["thresholds"] = spent.get("thresholds", 0.0) + time.process_time() - began
         self.record.extend(
             ready=rows.ready,

@@ -25,7 +25,15 @@ from prontosched.evaluation.nulls import (
     ratio_interval,
     student_interval,
 )
-from prontosched.evaluation.record import FEWEST_SCORED, HITS, NULL_STATISTICS, QOS, STATISTICS, NodeSummary
+from prontosched.evaluation.record import (
+    FEWEST_SCORED,
+    HITS,
+    NULL_STATISTICS,
+    QOS,
+    SHIFTS,
+    STATISTICS,
+    NodeSummary,
+)
 from prontosched.evaluation.replay import PartResult
 from prontosched.subspace import Array
 from prontosched.telemetry.trace import TraceCounts
@@ -37,6 +45,8 @@ FEWEST_ONSETS = 20
 FEWEST_BLOCKS = 8
 # With fewer nodes, drawing nodes again says nothing about other machines: the interval is within these.
 FEWEST_NODES = 5
+# Chance of any false claim that a method is better than the same signal shifted in time.
+NULL_LEVEL = 0.01
 # Where nearly every moment has a spike after it, refusing is always right and proves nothing.
 MOST_POSITIVE = 0.95
 
@@ -113,10 +123,9 @@ class Study:
 
     @cached_property
     def _distinct_shifts(self) -> float:
-        """How many ways there are to shift all nodes, each by itself."""
+        """How many ways there are to shift all nodes together."""
         guard = 5 * max(self.setting.horizon, self.setting.window)
-        free = [node.on_tape - 2 * guard for node in self.nodes if node.on_tape >= 4 * guard]
-        return math.prod(map(float, free)) if free else 0.0
+        return float(max([0, *(min(node.on_tape, node.scored) - 2 * guard for node in self.nodes)]))
 
     @cached_property
     def _nulls(self) -> dict[str, NullTotal]:
@@ -133,16 +142,20 @@ class Study:
 
     @cached_property
     def contended_blocks(self) -> int:
-        """Blocks of time with contention in them, over all nodes."""
-        return sum(node.contended_blocks for node in self.nodes)
+        """Blocks of time with contention on any node; what comes over several at once is counted once."""
+        count, free = 0, -math.inf
+        for begin, end in sorted(np.concatenate([node.contended for node in self.nodes]).tolist(), key=max):
+            # Ends are sums of fractions of a second.
+            if begin >= free - 1e-3:
+                count, free = count + 1, end
+        return count
 
-    @property
+    @cached_property
     def hours(self) -> float:
-        """Mean length of a node's record in hours."""
-        known = [r.interval_seconds for r in self.results if r.nodes and r.interval_seconds > 0]
-        seconds = known[0] if known else 1.0
-        steps = [node.steps for node in self.nodes]
-        return seconds * sum(steps) / max(1, len(steps)) / 3600.0
+        """Mean length of a node's record in hours, rows without CPU Ready included."""
+        read = [result for result in self.results if result.nodes]
+        seconds = sum(result.node_steps * (result.interval_seconds or 1.0) for result in read)
+        return seconds / max(1, sum(len(result.nodes) for result in read)) / 3600.0
 
     @property
     def enough(self) -> bool:
@@ -157,7 +170,8 @@ class Study:
 
     @property
     def _degrees(self) -> int:
-        return (len(self.nodes) if self._over else self.contended_blocks) - 1
+        blocks = self.contended_blocks
+        return (min(len(self.nodes), blocks) if self._over else blocks) - 1
 
     def lift(self, name: str) -> Interval:
         """Return how many times more moments before a spike a method's own refusals met than chance would.
@@ -172,6 +186,12 @@ class Study:
         with np.errstate(invalid="ignore", divide="ignore"):
             draws = np.divide(*self._drawn_sums(k, [hits, chance]))
         return student_interval(met / luck, draws, self._degrees, len(self.nodes), positive=True)
+
+    def most_lift(self, name: str) -> float:
+        """Return the lift if contention followed every refusal: near 1 where it follows most moments anyway."""
+        luck = self.values(name, "own_hits_by_chance").sum()
+        refused = np.nansum(self.values(name, "own_downtime") * [node.scored for node in self.nodes])
+        return float(refused / luck) if luck > 0 else math.inf
 
     def _drawn_sums(self, method: int, statistics: list[int]) -> Array:
         """Return sums over nodes of some counts on every draw, `(statistics, draws)`; nodes drawn too if many."""
@@ -219,14 +239,21 @@ class Study:
         """Methods that chance cannot explain, for each statistic, all methods tested together."""
         if not self.enough:
             return {statistic: set() for statistic in NULL_STATISTICS}
-        # Variants of a method are no claims of their own.
-        tested = [
-            m.name for m in self.methods if m.family not in ("null", "sweep") and m.name not in VARIANTS
-        ]
         return {
-            statistic: holm({name: self.null_test(name, statistic).p for name in tested})
+            statistic: holm({name: self.null_test(name, statistic).p for name in self._tested}, NULL_LEVEL)
             for statistic in NULL_STATISTICS
         }
+
+    @property
+    def _tested(self) -> list[str]:
+        """Methods of which each is a claim of its own: no variants of another."""
+        return [m.name for m in self.methods if m.family not in ("null", "sweep") and m.name not in VARIANTS]
+
+    @property
+    def tells_apart(self) -> bool:
+        """Tell whether there are enough shifts in time for any of so many methods to be better than all of them."""
+        shifts = min(SHIFTS, self._distinct_shifts)
+        return 1.0 / (1.0 + shifts) <= NULL_LEVEL / max(1, len(self._tested))
 
     @cached_property
     def better_than_ready(self) -> set[str]:
@@ -251,11 +278,7 @@ class Study:
     @property
     def _compared(self) -> list[str]:
         """Methods whose comparison with current CPU Ready is a claim of its own."""
-        return [
-            method.name
-            for method in self.methods
-            if method.name not in ("ready", *VARIANTS) and method.family not in ("null", "sweep")
-        ]
+        return [name for name in self._tested if name != "ready"]
 
     def _ready_p(self, name: str, *, above: bool) -> float:
         pair = self._pair(name, "ready", "recall")

@@ -18,7 +18,8 @@ from prontosched.evaluation.nulls import Interval, plain
 from prontosched.evaluation.study import FEWEST_BLOCKS, FEWEST_ONSETS, VARIANTS, Study
 from prontosched.subspace import Array
 
-# Refusals must meet at least this many times the contention that a coin of the same downtime would.
+# Refusals must meet at least this many times the contention that a coin of the same downtime would. Where contention
+# follows most moments that is out of reach: there they must come halfway from the coin to what is possible.
 WORTH = 1.5
 # A signal must have begun to refuse this often before its refusals can be judged.
 FEWEST_REFUSALS = 10
@@ -96,6 +97,9 @@ def answer(study: Study) -> Assessment:
         more = hours if math.isfinite(hours) and found == "too early" else None
         return Assessment(found, method.label, because, lift, recall, downtime, more)
 
+    if not math.isfinite(downtime):
+        unknown = "the unit of CPU Ready is not known here: name another method"
+        return say("too early", f"{method.label} has its limit in percent, and {unknown}.")
     early = _too_little(study)
     if early is not None:
         return say("too early", early[0], times=early[1])
@@ -105,7 +109,11 @@ def answer(study: Study) -> Assessment:
             f"{method.label} began to refuse {_times(refusals)} while contention came {_times(study.onsets)}"
         )
         if study.onsets >= PLENTY * FEWEST_ONSETS:
-            return say("no", f"{few}: it would change next to nothing.")
+            if downtime < 0.5:
+                return say("no", f"{few}: it would change next to nothing.")
+            return say(
+                "no", f"{few}, and refused {downtime:.1%} of the time: it tells next to nothing apart."
+            )
         return say("too early", f"{few}.", times=2.0 * FEWEST_REFUSALS / max(refusals, 1))
     lift = study.lift(name)
     found = _found(method.label, lift, recall, downtime) + _one_line(study, name, method.label)
@@ -113,16 +121,18 @@ def answer(study: Study) -> Assessment:
         return say("too early", f"{found} How sure that is cannot be told yet.", times=2.0, lift=lift)
     p = study.null_test(name, "own").p
     sure = lift.low > 1.0 and p <= LEVEL
+    worth = min(WORTH, (1.0 + study.most_lift(name)) / 2.0)
     if sure and name in study.worse_than_ready:
         return say("no", f"{found} That is surely less.", lift=lift)
-    if sure and lift.value >= WORTH:
+    if sure and lift.value >= worth:
         return say("yes", found, lift=lift)
     if sure:
         return say("no", f"{found} That is hardly better than chance.", lift=lift)
     longer = _longer(lift)
-    if lift.value >= WORTH and longer <= LONGEST_WAIT:
+    if lift.value >= worth and longer <= LONGEST_WAIT:
         return say("too early", f"{found} That may still be chance.", times=max(longer, 1.5), lift=lift)
-    return say("no", f"{found} That is what chance gives.", lift=lift)
+    less = "less than" if lift.high < 1.0 or not lift.value > 0 else "what"
+    return say("no", f"{found} That is {less} chance gives.", lift=lift)
 
 
 def subject(study: Study) -> Method:
@@ -133,9 +143,10 @@ def subject(study: Study) -> Method:
 
 def _too_little(study: Study) -> tuple[str, float] | None:
     """Say what there is too little of, and how many times longer the record must be; None if there is enough."""
-    hours = f"in {_hours(study.hours)}" + (
-        "" if len(study.nodes) == 1 else f" on each of {len(study.nodes)} nodes"
-    )
+    hours, steps = f"in {_hours(study.hours)}", [node.steps for node in study.nodes]
+    if len(steps) > 1:
+        mean = "" if max(steps) < 1.1 * min(steps) else ", on average,"
+        hours += f"{mean} on each of {len(steps)} nodes"
     scored, positive = sum(n.scored for n in study.nodes), sum(n.positive for n in study.nodes)
     if not any(node.spikes for node in study.nodes):
         return f"there was no contention {hours}, so nothing could be foretold.", math.nan
@@ -143,8 +154,14 @@ def _too_little(study: Study) -> tuple[str, float] | None:
         return None
     if positive >= scored * 0.95:
         return "nearly every moment counts as contention, so that refusing is always right.", math.nan
-    needed = max(FEWEST_ONSETS / max(study.onsets, 0.5), FEWEST_BLOCKS / max(study.contended_blocks, 0.5))
-    came = f"contention came {_times(study.onsets)} {hours}, in {study.contended_blocks} separate stretches of time"
+    if not study.onsets:
+        calm = f"{study.setting.horizon} calm steps"
+        return f"contention never began after {calm} {hours}, so that nothing could be foretold.", math.nan
+    blocks = study.contended_blocks
+    needed = max(FEWEST_ONSETS / study.onsets, FEWEST_BLOCKS / max(blocks, 0.5))
+    came = (
+        f"contention came {_times(study.onsets)} {hours}, in {blocks} stretch{'es' * (blocks != 1)} of time"
+    )
     least = f"at least {FEWEST_ONSETS} times in {FEWEST_BLOCKS} stretches are needed"
     return f"{came}; {least}.", 1.25 * max(needed, 1.2)
 
@@ -197,6 +214,8 @@ def comparison(study: Study) -> str:
     if not study.enough:
         return "Too early to compare methods."
     found = study.better_than_null["recall"]
+    if not (found or study.tells_apart):
+        return "The record is too short to compare so many methods: name fewer, or record for longer."
     beats = _listed([method.label for method in named(study) if method.name in found])
     at = f"{study.setting.budget:.0%} downtime"
     first = (
@@ -213,9 +232,9 @@ def comparison(study: Study) -> str:
 
 def anticipation(study: Study) -> str:
     """Say which methods foretell contention out of quiet."""
-    if not study.enough:
-        return ""
     found = study.better_than_null["quiet"]
+    if not (study.enough and (found or study.tells_apart)):
+        return ""
     better = _listed([method.label for method in named(study) if method.name in found])
     if not better:
         return "Out of quiet, no method foretells contention better than chance."
@@ -262,7 +281,7 @@ def goals(study: Study, data: str = "traces") -> list[dict[str, Any]]:
     ]
     calm = [k for k, node in enumerate(study.nodes) if node.spikes == 0]
     if calm:
-        raised = float(study.paper(DEFAULT, "downtime")[calm].sum())
+        raised = float(study.paper(DEFAULT, "downtime")[calm].mean())
         rows.append(
             _row("downtime_when_calm", "downtime on nodes without contention", raised, 0.0, "at most")
         )

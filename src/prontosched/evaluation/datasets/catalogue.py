@@ -36,11 +36,11 @@ CATALOGUE = (
     ),
     PublishedDataset(
         "server",
-        "a Linux server at work, calmer than host, 254 metrics and a probe, 1 s, 64 minutes",
+        "a Linux server at work, mostly calm, 254 metrics and a probe, 1 s, 64 minutes",
         "yes",
         "comes with Pronto",
         "CC0 1.0",
-        "1.1 MB",
+        "0.9 MB",
         "pronto evaluate server",
     ),
     PublishedDataset(
