@@ -3,15 +3,20 @@ from __future__ import annotations
 import base64
 import ssl
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from prontosched.agent.http.api import build_app
 from prontosched.agent.http.auth import Access, loopback, read_token, split_address, tls_context
+from prontosched.agent.store import read_address
+from prontosched.cli.status import NO_ANSWER
 from prontosched.errors import SettingsError
 from tests.agent.machine import Machine, make_agent
 from tests.agent.test_api import asking
+from tests.processes import called, free_port, started, wait_for
 from tests.requirements import require_program
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -156,6 +161,39 @@ def test_routes_mounted_from_outside_stand_under_the_same_rules():
         return without.status, having.status, having.headers["X-Content-Type-Options"]
 
     assert asking(ask, access=Access(token=TOKEN), extra=[web.get("/page", page)]) == (401, 200, "nosniff")
+
+
+def test_an_agent_that_is_not_trusted_is_not_said_to_be_none(certificate, tmp_path):
+    """Whoever runs it with a certificate of his own is told what to give, and a job is not kept waiting."""
+    tls = ("--tls-cert", str(certificate / "cert.pem"), "--tls-key", str(certificate / "key.pem"))
+    asked = ("--state", str(tmp_path))
+    trusting = (*asked, "--ca", str(certificate / "cert.pem"))
+    with started("agent", *tls, "--listen", f"127.0.0.1:{free_port()}", "--no-probe", *asked):
+        wait_for(lambda: called("status", *trusting).returncode != NO_ANSWER, what="an answer over TLS")
+        status, checked = called("status", *asked), called("check", *asked)
+        ran = subprocess.run(
+            [sys.executable, "-m", "prontosched", "run", *asked, "--patience", "10s", "--", "echo", "done"],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    assert status.returncode == NO_ANSWER
+    assert "must be trusted, got self-signed certificate" in status.stderr
+    assert "the agent cannot be asked: the certificate of https://127.0.0.1" in checked.stdout
+    assert "no agent answers" not in checked.stdout
+    assert ran.stdout == "done\n"
+    assert "with --ca: watching this machine for a few seconds" in ran.stderr
+    assert "no agent answers" not in ran.stderr
+
+
+def test_a_folder_that_may_not_be_entered_has_no_address(tmp_path, monkeypatch):
+    """As for an ordinary user who names the folder of the service."""
+
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+
+    assert read_address(tmp_path) is None
 
 
 def test_tls_is_served(certificate):

@@ -42,6 +42,8 @@ def test_a_sound_machine_lacks_only_its_agent(tmp_path):
     shutil.copytree(FROZEN / "first", root)
     (root / "sys/fs/cgroup").mkdir(parents=True, exist_ok=True)
     (root / "sys/fs/cgroup/cgroup.controllers").write_text("cpu memory\n")
+    # The kernel of the frozen machine counts 103 threads, of which six were frozen.
+    (root / "proc/loadavg").write_text("0.63 1.07 1.00 2/6 3705\n")
 
     found = said(settings(tmp_path), report=inspect_machine(root, seconds=0.01), root=root)
 
@@ -65,23 +67,77 @@ def test_what_the_kernel_hides_comes_with_its_remedy(tmp_path):
     assert weight == "limits"
     assert "psi=1" in mend
     assert mend.endswith("&& sudo reboot")
-    assert remedy(found, "cgroups cannot be read") == (
-        "misleads",
-        "sudo mount -t cgroup2 none /sys/fs/cgroup",
-    )
+    assert remedy(found, "cgroups cannot be read") == ("misleads", f"docker run -v /sys:{root}/sys:ro …")
     assert "systemd.unified_cgroup_hierarchy=1" in remedy(other, "cgroup v1")[1]
-    assert remedy(other, "threads of other users") == (
+    assert remedy(other, "threads of others")[0] == "misleads"
+    assert "--pid=host" in remedy(other, "threads of others")[1]
+
+
+def test_threads_that_a_mount_hides_come_with_the_remount(tmp_path):
+    """With hidepid=2 the agent's own threads are seen, and the kernel counts a hundred more."""
+    root = tmp_path / "machine"
+    shutil.copytree(FROZEN / "first", root)
+    (root / "proc/self").mkdir()
+    (root / "proc/self/mounts").write_text("proc /proc proc rw,nosuid,relatime,hidepid=invisible 0 0\n")
+
+    found = said(settings(tmp_path), report=inspect_machine(root, seconds=0.01), root=root)
+
+    assert found["threads of others cannot be read (hidden): CPU Ready is only estimated"] == (
         "misleads",
         f"sudo mount -o remount,hidepid=0 {root / 'proc'}",
     )
 
 
+@pytest.mark.parametrize(
+    ("shown", "mend"), [("0 0 0\n", "delayacct"), (None, "a kernel with CONFIG_SCHEDSTATS")]
+)
+def test_a_kernel_that_counts_no_waiting_comes_with_its_remedy(tmp_path, shown, mend):
+    root = tmp_path / "machine"
+    shutil.copytree(FROZEN / "first", root)
+    for path in root.glob("proc/*/task/*/schedstat"):
+        path.unlink() if shown is None else path.write_text(shown)
+
+    found = said(settings(tmp_path), report=inspect_machine(root, seconds=0.01), root=root)
+
+    weight, said_mend = found["the kernel does not count what threads wait: CPU Ready is only estimated"]
+    assert weight == "misleads"
+    assert mend in said_mend
+
+
+def test_a_hybrid_of_both_versions_is_not_called_version_1(tmp_path):
+    root = tmp_path / "machine"
+    shutil.copytree(FROZEN / "first", root)
+    (root / "sys/fs/cgroup/unified").mkdir()
+    (root / "sys/fs/cgroup/cgroup.controllers").rename(root / "sys/fs/cgroup/unified/cgroup.controllers")
+
+    found = said(settings(tmp_path), report=inspect_machine(root, seconds=0.01), root=root)
+
+    assert not any("cgroup" in what for what in found)
+
+
+@pytest.mark.parametrize("packaged", [True, False])
+def test_the_unit_of_a_package_is_found(tmp_path, monkeypatch, packaged):
+    monkeypatch.setattr(diagnosis, "UNIT_FOLDERS", (str(tmp_path / "etc"), str(tmp_path)))
+    if packaged:
+        (tmp_path / "pronto-agent.service").touch()
+
+    _, mend = said(settings(tmp_path))["no agent answers on this machine: nothing is decided"]
+
+    assert mend == ("sudo systemctl start pronto-agent" if packaged else "pronto agent")
+
+
 def test_a_folder_that_may_not_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
 
-    found = said(AgentSettings(state=tmp_path / "file" / "state"))
+    folder = tmp_path / "file" / "state"
 
-    assert any("may not be written: what is learned is lost at every restart" in what for what in found)
+    found = said(AgentSettings(state=folder))
+
+    weight, mend = found[f"{folder} may not be written: what is learned is lost at every restart"]
+    assert weight == "misleads"
+    # Only the folder itself is given away, never one above it, which may be the root of all.
+    assert mend.startswith("sudo install -d -m 700 -o ")
+    assert mend.endswith(f" {folder}")
 
 
 def test_marks_that_have_ended_are_found_and_those_that_count_are_not(tmp_path):
@@ -157,7 +213,7 @@ def test_an_agent_without_telemetry_is_found_out(tmp_path):
         found = said(settings(tmp_path), agent=client)
 
     what, (weight, mend) = next(iter(found.items()))
-    assert what.startswith("the agent has no fresh telemetry")
+    assert what.startswith("the agent has no fresh telemetry: no decision yet (")
     assert (weight, mend) == ("stops", "sudo systemctl restart pronto-agent")
 
 

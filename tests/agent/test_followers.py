@@ -6,11 +6,12 @@ import asyncio
 import os
 import socket
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from prontosched.agent.config import closes_nodes, make_followers, make_nodes
+from prontosched.agent.config import check, closes_nodes, make_followers, make_nodes
 from prontosched.agent.config import make_agent as assemble
 from prontosched.agent.federation import FederationFollower
 from prontosched.agent.followers import GateFollower, ServiceManager
@@ -18,6 +19,7 @@ from prontosched.agent.store.decision_log import DecisionLog
 from prontosched.agent.store.state import Disk
 from prontosched.agent.views import status
 from prontosched.errors import SettingsError
+from prontosched.gates.controller import Controller
 from prontosched.gates.gate import Verdict, label
 from prontosched.gates.policy import Rules
 from prontosched.pipeline.presets import make_node
@@ -57,6 +59,52 @@ def test_a_rejecting_node_is_closed_at_its_scheduler_and_opened_at_the_end():
     assert follower.status()["refusals"] == 1
 
 
+def test_a_slow_scheduler_is_told_of_closed_nodes_first_and_not_for_ever(monkeypatch):
+    class Slow(RankingMemoryGate):
+        def _call(self, what, node):
+            if what in ("accept", "restore"):
+                time.sleep(0.2)
+            super()._call(what, node)
+
+    monkeypatch.setattr("prontosched.agent.followers.LONGEST_CLOSING_SECONDS", 1.0)
+    gate = Slow(*(f"n{number}" for number in range(100)))
+    follower = GateFollower(gate, Rules(enforce=True, veto=True, max_refusing=0.05))
+    dispatcher = follower._dispatcher
+    for name in gate.reasons:
+        follower._controllers[name] = Controller(gate, name, rules=follower.rules, dispatcher=dispatcher)
+
+    def carried():
+        now = time.time()
+        for number, controller in enumerate(follower._controllers.values()):
+            score = 0.9 if number >= 95 else 0.2
+            controller.apply(Verdict(number >= 95, score, "busy", now + 60), now)
+        return len(gate.ranks) == 100 and follower.status()["refusing"] == 5
+
+    wait_for(carried)
+    begin = time.monotonic()
+    follower.close()
+
+    assert time.monotonic() - begin < 3
+    assert not any(gate.reasons.values())
+    assert gate.ranks
+    assert dispatcher.join(10.0)
+
+
+def test_exporters_are_known_to_the_scheduler_by_their_hosts_each_once(tmp_path):
+    hook = ("command=true", f"folder={tmp_path}")
+    fleet = AgentSettings(source="prometheus", target=("n1:9100", "n2:9100"), gate="hook", gate_option=hook)
+    follower = next(one for one in make_followers(fleet) if isinstance(one, GateFollower))
+    names = [follower._name_of(node) for node in ("n1:9100", "N2.example:9100", "n3/custom")]
+
+    assert names == ["n1", "N2.example", "n3"]
+    for changed in (
+        {"target": ("n1:9100", "http://n1:9200/metrics")},
+        {"gate_option": (*hook, "node=n1")},
+    ):
+        with pytest.raises(SettingsError, match="must be one for each node, got 2 for n1"):
+            check(replace(fleet, **changed))
+
+
 def test_a_node_that_left_is_opened_and_stays_counted():
     gate = MemoryGate("n1", "n2")
     agent, follower = gated(gate, enforce=True, ticks=61)
@@ -71,17 +119,15 @@ def test_a_node_that_left_is_opened_and_stays_counted():
     asyncio.run(agent.close())
 
 
-def test_nodes_for_which_the_system_has_no_thread_are_said_and_counted(monkeypatch):
-    def refused(self, verdict, now):
+def test_a_system_without_a_thread_for_the_gate_is_a_fault(monkeypatch):
+    def refused(self):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("prontosched.agent.followers.Controller.apply", refused)
-    agent, follower = gated(MemoryGate("n1"), enforce=True, ticks=5)
-    asyncio.run(agent.close())
+    monkeypatch.setattr("prontosched.gates.controller.Dispatcher._summon", refused)
+    agent, _ = gated(MemoryGate("n1"), enforce=True, ticks=5)
 
-    assert follower.status()["nodes_beyond"] == 1
     assert agent.faults["gate"] == 5
-    assert agent.last_fault == "gate: 1 nodes go without a gate: can't start new thread"
+    assert agent.last_fault == "gate: can't start new thread"
 
 
 def test_in_shadow_mode_nothing_is_changed_but_all_is_counted():
@@ -242,6 +288,21 @@ def test_the_service_manager_hears_ready_alive_and_stopping(tmp_path):
     assert heard[0].startswith("READY=1\nWATCHDOG=1\nSTATUS=accepting: ")
     assert heard[1].startswith("WATCHDOG=1\n")
     assert heard[2] == "STOPPING=1"
+
+
+@pytest.mark.parametrize(("interval", "asked"), [(60.0, "WATCHDOG_USEC=240000000"), (1.0, "")])
+def test_a_watchdog_outlasts_ticks_that_are_far_apart(tmp_path, interval, asked):
+    """The unit allows a minute without a word; an agent that reads every minute is well and says one a minute."""
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        manager.settimeout(5)
+        follower = ServiceManager({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "60000000"})
+        run(make_agent(Machine(), followers=[follower], interval=interval), ticks=1)
+        heard = manager.recv(4096).decode().splitlines()
+
+    assert heard[0] == "READY=1"
+    assert ([line for line in heard if line.startswith("WATCHDOG_USEC")] or [""]) == [asked]
 
 
 def test_a_service_manager_that_has_gone_is_counted_and_stops_nobody(tmp_path):

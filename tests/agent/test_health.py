@@ -185,9 +185,13 @@ def test_one_silent_target_of_two_is_counted_and_the_agent_is_healthy(silent_por
 def test_a_fault_nobody_foresaw_is_named_by_its_kind():
     clock = Clock()
     agent = make_agent(Machine(lambda i: [sample(i)] if i else {}["12423"]), clock=clock, interval=1.0)
+    before = status(agent)["last_fault_seconds"]
     ticked(agent, clock, 2)
+    clock.now += 90_000.0
 
     assert agent.last_fault == "source: KeyError('12423')"
+    assert before is None
+    assert 90_000.0 <= status(agent)["last_fault_seconds"] <= 90_002.0
 
 
 def test_errors_of_a_gate_are_counted_as_the_log_names_them(caplog):

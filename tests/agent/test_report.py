@@ -10,7 +10,16 @@ import pytest
 from click.testing import CliRunner
 
 from prontosched.agent.http.client import Client
-from prontosched.agent.report import NodePeriod, advise, as_html, make_report, points_of, read_agent
+from prontosched.agent.report import (
+    NodePeriod,
+    advise,
+    as_html,
+    as_text,
+    make_report,
+    points_of,
+    read_agent,
+    summarise_period,
+)
 from prontosched.agent.store.decision_log import CLOSED_LEVEL, DecisionLog, DecisionRow
 from prontosched.cli import cli
 from prontosched.errors import ProntoError
@@ -178,7 +187,7 @@ def node(**given) -> NodePeriod:
             ["refusals meet real slowdown and beat a coin"],
         ),
         ({"probes": {"told": False, "needed": None}}, ["probes are no slower while it refuses"]),
-        ({"held_open_hours": 9.0}, ["held open more often than closed"]),
+        ({"held_open_hours": 9.0}, ["held open longer than it refused"]),
     ],
 )
 def test_advice_follows_from_what_was_measured(given, said):
@@ -186,3 +195,50 @@ def test_advice_follows_from_what_was_measured(given, said):
 
     assert len(found) == len(said)
     assert all(one.startswith(start) for one, start in zip(found, said, strict=True))
+
+
+def test_what_to_do_never_denies_what_the_table_shows():
+    """Contended for 20 of 100 hours: nothing has to be done, and yet there was contention."""
+    text = as_text(make_report([node(contended_hours=20.0)], 0.0, 360_000.0))
+
+    assert "20.0 h (20%)" in text
+    assert "Nothing: no node was contended most of the time" in text
+    assert "Contended is ten minutes whose mean CPU Ready was 5 % or more." in text
+    assert make_report([], 0.0, 3600.0).advice() == ["Nothing is known: no node was watched."]
+
+
+def test_who_used_cpus_once_is_no_chronic_offender():
+    found = make_report([node(consumers=[("backup.service", 2), ("once.service", 1)])], 0.0, 3600.0)
+
+    assert found.offenders() == ["backup.service used CPUs in 2 refused stretches of n"]
+
+
+def test_times_come_with_their_zone(monkeypatch):
+    monkeypatch.setenv("TZ", "ABC-5")
+    time.tzset()
+    try:
+        text = as_text(make_report([], 0.0, 3600.0))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert text.startswith("Pronto report, 1970-01-01 05:00 ABC to 1970-01-01 06:00 ABC, 1.0 hours")
+
+
+def test_hours_of_another_interval_are_no_longer_than_they_were(tmp_path):
+    """Decided every second then and every ten now: a minute of then is no ten minutes."""
+    log = DecisionLog(tmp_path / "linux.decisions.sqlite")
+    log.write([DecisionRow(float(t), "n", False, True, 0.1, 0.5, 1.0, 50.0, 1.0, None) for t in range(3600)])
+    points = log.history("n", 0.0, 3600.0, points_of(0.0, 3600.0))
+    log.close()
+
+    assert summarise_period("n", points, 0.0, 3600.0, interval=10.0).watched_hours == pytest.approx(1.0)
+
+
+def test_a_log_that_cannot_be_read_is_no_calm_week(tmp_path):
+    (tmp_path / "linux.decisions.sqlite").write_bytes(b"no database at all, but of some length" * 100)
+
+    ran = CliRunner().invoke(cli, ["report", "--agent", "none", "--state", str(tmp_path)])
+
+    assert ran.exit_code == 1
+    assert "a decision log must be readable here, got" in str(ran.exception)

@@ -208,6 +208,42 @@ def test_an_unknown_command_is_127_and_leaves_nothing_announced(start, agent):
     assert ask(agent)["jobs"]["count"] == 0
 
 
+def test_a_command_whose_reader_has_gone_ends_as_it_would_alone(start, agent):
+    process = start("run", "--", "sh", "-c", "kill -PIPE $$; echo still here")
+    out, _ = process.communicate(timeout=60)
+
+    assert (out, process.returncode) == ("", -signal.SIGPIPE)
+
+
+def test_a_script_that_names_no_interpreter_is_run_by_the_shell(start, agent, tmp_path):
+    script = tmp_path / "script"
+    script.write_text('echo "hello $1"; exit 5\n')
+    script.chmod(0o755)
+    process = start("run", "--", str(script), "world")
+    out, _ = process.communicate(timeout=60)
+
+    assert (out, process.returncode) == ("hello world\n", 5)
+
+
+def test_ctrl_c_ends_the_waiting_as_it_would_end_the_command(start, agent):
+    block(agent)
+    process = start("run", "--timeout", "60s", "--", "echo", "ran")
+    assert "waiting: " in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+
+    assert (out, process.returncode) == ("", -signal.SIGINT)
+
+
+def test_an_option_that_does_not_exist_is_not_taken_for_the_command(start):
+    process = start("run", "--patince", "5s", "--", "echo", "ran")
+    out, err = process.communicate(timeout=60)
+
+    assert (out, process.returncode) == ("", 2)
+    assert "No such option" in err
+    assert "--patience" in err
+
+
 def test_options_of_the_command_are_left_to_it(start, agent):
     process = start("run", "--", "echo", "--timeout", "-n", "--json")
     out, _ = process.communicate(timeout=60)
@@ -225,6 +261,16 @@ def test_without_an_agent_it_watches_by_itself_for_a_few_seconds(start, tmp_path
     assert "an agent must answer at http://127.0.0.1:9" in refused
     assert out == "ran\n"
     assert "no agent answers: watching this machine" in err
+
+
+def test_a_user_without_a_home_runs_commands_too(start):
+    process = start(
+        "run", "--agent", "none", "--patience", "8s", "--state", "/proc/no/home", "--", "echo", "ran"
+    )
+    out, err = process.communicate(timeout=60)
+
+    assert (out, process.returncode) == ("ran\n", 0), err
+    assert "not in turn with others: /proc/no/home must be writable" in err
 
 
 def test_status_prints_decision_and_reason(start, agent):

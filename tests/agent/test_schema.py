@@ -52,6 +52,31 @@ def test_a_metric_that_flaps_never_settles():
     assert schema.settled is None
 
 
+def test_what_is_gone_settles_though_others_come_and_go_all_the_time():
+    """As on a machine whose containers live for a moment: no two samples have the same metrics."""
+    schema = Schema(("a", "b", "gone"), patience=5)
+    for i in range(5):
+        schema.align(given_sample(("a", "b", f"container{i}")))
+
+    assert schema.settled == ("a", "b")
+
+
+def test_a_metric_that_flaps_stays_while_another_comes_for_good():
+    schema = Schema(("a", "b"), patience=4)
+    for i in range(4):
+        schema.align(given_sample(("a", "new") if i % 2 else ("a", "b", "new")))
+
+    assert schema.settled == ("a", "new", "b")
+
+
+def test_metrics_that_only_come_and_go_change_nothing():
+    schema = Schema(("a", "b"), patience=4)
+    for i in range(40):
+        schema.align(given_sample(("a", "b", f"container{i // 3}")))
+
+    assert schema.settled is None
+
+
 def test_another_order_of_the_same_metrics_never_settles():
     schema = Schema(("a", "b"), patience=3)
     for _ in range(10):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from time import time
@@ -9,12 +11,13 @@ from time import time
 import numpy as np
 import pytest
 
-from prontosched.agent.config import local_source, source_of
+from prontosched.agent.config import local_source, make_agent, source_of
 from prontosched.errors import SettingsError
 from prontosched.settings import AgentSettings
 from prontosched.telemetry import SOURCES
 from prontosched.telemetry.linux import LinuxSource
 from prontosched.telemetry.synthetic import ANNOUNCED, SyntheticSource
+from tests.telemetry.machines import FROZEN
 
 
 def test_this_machine_is_read_by_default() -> None:
@@ -112,3 +115,28 @@ def test_generated_contention_comes_and_goes_on_every_node_and_is_announced() ->
     # Just before contention begins the metrics that announce it stand above their mean.
     before = np.mean([level[t + ANNOUNCED - 1, node] for t, node in starts])
     assert before > level.mean() + 0.5
+
+
+@pytest.mark.parametrize(("given", "capacities"), [(None, [2.0, 96.0, 1.0]), (8.0, [8.0, 8.0, 8.0])])
+def test_room_for_jobs_follows_the_cpus_of_the_machine_that_is_read(tmp_path, given, capacities):
+    """Two at first, whatever this machine has; then 94 are added, and then all but one are taken away."""
+    shutil.copytree(FROZEN / "first", tmp_path, dirs_exist_ok=True)
+    stat = tmp_path / "proc/stat"
+    first = stat.read_text()
+    more = first.replace("intr ", "".join(f"cpu{n} 1 1 1 1 1 1 1 1 0 0\n" for n in range(2, 96)) + "intr ")
+    less = "".join(line for line in first.splitlines(keepends=True) if not line.startswith("cpu1"))
+    settings = AgentSettings(root=str(tmp_path), keep=False, probe=False, cpus=given)
+
+    async def follow() -> list[float]:
+        agent = make_agent(settings, source_of(settings))
+        agent.announced("n1")
+        found = []
+        for text in (first, more, less):
+            stat.write_text(text)
+            await agent.tick()
+            found.append(agent.capacity)
+            assert agent.announced("n1").capacity == agent.capacity
+        await agent.close()
+        return found
+
+    assert asyncio.run(follow()) == capacities

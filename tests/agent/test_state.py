@@ -126,7 +126,7 @@ def test_the_folder_follows_the_standard():
 
 def test_a_folder_that_cannot_be_made_is_an_error_a_user_can_act_on(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StateError, match="give another with --state"):
+    with pytest.raises(StateError, match="give another with --state, or keep nothing with --no-keep"):
         state.StateFiles(tmp_path / "file", "a")
 
 

@@ -35,9 +35,9 @@ FIELDS = {"time", "node", "state", "previous_state", "probability", "cpu_ready_p
 
 
 class Terminal:
-    """`pronto` on a terminal of its own, 120 columns wide; what it wrote so far is `text`."""
+    """`pronto` on a terminal of its own, 120 columns wide unless told otherwise; what it wrote so far is `text`."""
 
-    def __init__(self, folder: Path, *arguments: str, term: str = "xterm") -> None:
+    def __init__(self, folder: Path, *arguments: str, term: str = "xterm", columns: int = 120) -> None:
         self.text = ""
         environment = {
             **os.environ,
@@ -49,7 +49,7 @@ class Terminal:
         self.pid, self.master = pty.fork()
         if self.pid == 0:
             os.execve(sys.executable, [sys.executable, "-m", "prontosched", *arguments], environment)
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
         os.set_blocking(self.master, False)
 
     def read(self) -> str:
@@ -320,3 +320,28 @@ def test_up_answers_with_the_page_itself(start, tmp_path):
     start("up", "--source", "generated", "--listen", "127.0.0.1:0")
     with urllib.request.urlopen(f"{address(tmp_path)}/", timeout=5) as response:
         assert response.headers.get_content_type() == "text/html"
+
+
+def test_the_progress_of_a_recording_fits_a_narrow_terminal(terminal, tmp_path):
+    """A line that the terminal breaks is not drawn over: every second would leave one more."""
+    screen = terminal(
+        "record", str(tmp_path / "out.csv"), "--for", "2s", "--interval", "0.5s", "--no-probe", columns=40
+    )
+
+    screen.until(lambda text: "bytes " in text)
+    assert screen.ended() == 0
+    drawn = re.findall(r"\r([^\r\x1b]*)\x1b\[K", screen.text)
+    assert len(drawn) >= 2
+    assert all(10 < len(line) < 40 for line in drawn[:-1])
+    # The summary begins a line of its own.
+    assert drawn[-1] == ""
+    assert screen.text.partition("\r\x1b[K")[2].startswith("file ")
+
+
+def test_the_progress_of_a_recording_moves_nothing_on_a_plain_terminal(terminal, tmp_path):
+    screen = terminal("record", str(tmp_path / "out.csv"), "--for", "1s", "--no-probe", term="dumb")
+
+    screen.until(lambda text: "bytes " in text)
+    assert screen.ended() == 0
+    assert "rows of" in screen.text
+    assert "\x1b" not in screen.text

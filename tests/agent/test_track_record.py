@@ -5,7 +5,11 @@ import math
 import numpy as np
 import pytest
 
+from prontosched.agent.nodes import LiveNode
 from prontosched.agent.record import ENOUGH, SEPARATE, TrackRecord, record_shown
+from prontosched.agent.views import record_figures
+from prontosched.pipeline.presets import make_node
+from prontosched.telemetry.source import Sample
 
 
 def follow(steps, *, horizon=3):
@@ -126,3 +130,13 @@ def test_the_signals_own_figures_wait_for_enough_contentions_too():
     )
     assert record_shown(record, many)["signal"]["recall"] == 0.5
     assert "Better than a coin" in record_shown(record, many)["words"]
+
+
+def test_a_percentile_is_counted_by_what_it_comes_to(rng):
+    """CPU Ready that never comes near 5 %: contention is what its own past seldom exceeds."""
+    node = LiveNode(lambda metrics: make_node(metrics=metrics, tolerance="p95"), name="n1")
+    for step, ready in enumerate(rng.uniform(0.0, 1.0, 600)):
+        node.step(Sample("n1", ("a", "b"), rng.normal(size=2), ready=float(ready)), float(step))
+
+    assert node.record.tolerance == pytest.approx(0.95, abs=0.05)
+    assert record_figures(node)["contentions"] > 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -94,6 +95,13 @@ def check(settings: AgentSettings) -> None:
         return
     from prontosched.gates.registry import missing_engine
 
+    if settings.source == "prometheus":
+        hosts = [name_at_scheduler(settings, one.partition("://")[2] or one) for one in settings.target]
+        if twice := sorted({host for host in hosts if hosts.count(host) > 1}):
+            raise SettingsError(
+                f"targets of an agent with a gate must be one for each node, got {hosts.count(twice[0])} for "
+                f"{twice[0]}: give each node once, and no --gate-option node= for several"
+            )
     _, options, _ = _made_gate(settings)
     if words := missing_engine(settings.gate, **options):
         raise IntegrationError(f"gate {settings.gate}: {words}")
@@ -126,6 +134,7 @@ def make_agent(settings: AgentSettings, source: Source, *, embed: bool = False) 
         capacity=settings.cpus or float(os.cpu_count() or 1),
         capacity_factor=settings.capacity_factor,
         cpus_known=settings.cpus is not None or source.name == "linux",
+        count_cpus=settings.cpus is None,
         disk=disk,
         followers=[*_probe(settings, source), *make_followers(settings, embed=embed)],
         offenders=settings.offenders,
@@ -187,10 +196,28 @@ def place_of(settings: AgentSettings, node: str) -> str:
     return f"{settings.name}/{node}" if settings.target else settings.name
 
 
+def name_at_scheduler(settings: AgentSettings, node: str) -> str:
+    """Return what a node is called by its scheduler: an exporter's is its host without the port.
+
+    Examples
+    --------
+    >>> name_at_scheduler(AgentSettings(source="prometheus", target=("n1:9100",)), "n1:9100")
+    'n1'
+    >>> name_at_scheduler(AgentSettings(source="prometheus", target=("[fe80::1]:9100",)), "[fe80::1]:9100")
+    'fe80::1'
+    >>> name_at_scheduler(AgentSettings(), "rack/n1")
+    'n1'
+    """
+    if given := pairs(settings.gate_option, "--gate-option").get("node"):
+        return given
+    if settings.source != "prometheus":
+        return node.rpartition("/")[2]
+    return re.sub(r"^\[(.*?)\].*|[:/].*", r"\1", node)
+
+
 def _gate(settings: AgentSettings, link: Any) -> Follower:
     from prontosched.gates.policy import closed_nodes
 
-    at_scheduler = pairs(settings.gate_option, "--gate-option").get("node")
     gate, _, rules = _made_gate(settings)
     leases = None
     if link is not None:
@@ -203,7 +230,7 @@ def _gate(settings: AgentSettings, link: Any) -> Follower:
     return GateFollower(
         gate,
         rules,
-        name_of=lambda name: at_scheduler or name.rpartition("/")[2],
+        name_of=lambda name: name_at_scheduler(settings, name),
         leases=leases,
     )
 
@@ -235,7 +262,7 @@ def make_nodes(settings: AgentSettings, source: Source) -> NodeTable:
         return LiveNode(build, name=name, now=now, tolerance=tolerance, horizon=horizon)
 
     name = settings.name or str(getattr(source, "node", None) or "node")
-    nodes = NodeTable(make, name=name, tolerance=tolerance)
+    nodes = NodeTable(make, name=name)
     nodes.enforcing = closes_nodes(settings)
     return nodes
 

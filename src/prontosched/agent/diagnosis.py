@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from prontosched.agent.config import check, gate_of
-from prontosched.agent.http.client import Client
+from prontosched.agent.http.client import Client, UntrustedError
 from prontosched.agent.store import default_folder
 from prontosched.errors import ProntoError
 from prontosched.gates.controller import marked
@@ -23,11 +23,15 @@ from prontosched.gates.gate import Gate
 from prontosched.gates.registry import make_gate, present_gates
 from prontosched.settings import AgentSettings
 from prontosched.telemetry.linux.check import MachineReport
+from prontosched.telemetry.linux.threads import UNCOUNTED_STATE
 
 Severity = Literal["stops", "misleads", "limits"]
 # Most important first.
 SEVERITIES: tuple[Severity, ...] = ("stops", "misleads", "limits")
 BUS_SECONDS = 5.0
+# Where `make install` and the packages put the unit.
+UNIT_FOLDERS = ("/etc/systemd/system", "/usr/lib/systemd/system")
+UNIFIED = ("cgroup.controllers", "unified/cgroup.controllers")
 UNSYNCHRONISED = 0x40  # STA_UNSYNC of adjtimex(2)
 
 
@@ -47,14 +51,15 @@ class Problem:
 def diagnose(
     settings: AgentSettings,
     report: MachineReport,
-    agent: Client | None,
+    agent: Client | UntrustedError | None,
     *,
     root: Path = Path("/"),
     now: Callable[[], float] = time.time,
 ) -> list[Problem]:
     """Return the problems of this machine, most important first.
 
-    `settings` are those with which an agent would start here; `agent` is None where none answers.
+    `settings` are those with which an agent would start here; `agent` is None where none answers, and an error where
+    one does whose certificate is not trusted.
     """
     found = [
         *_permissions(settings, report, root),
@@ -69,9 +74,14 @@ def diagnose(
 
 def _permissions(settings: AgentSettings, report: MachineReport, root: Path) -> Iterator[Problem]:
     for finding in report.findings:
-        if finding.path == "proc/*/task/*/schedstat" and finding.state != "ok":
-            what = f"threads of other users cannot be read ({finding.state}): CPU Ready is only estimated"
-            yield Problem("misleads", what, f"sudo mount -o remount,hidepid=0 {root / 'proc'}")
+        if finding.path == "proc/*/task/*/schedstat" and finding.state in ("absent", UNCOUNTED_STATE):
+            what = "the kernel does not count what threads wait: CPU Ready is only estimated"
+            absent = finding.state == "absent"
+            mend = "install a kernel with CONFIG_SCHEDSTATS" if absent else _boot("delayacct")
+            yield Problem("misleads", what, mend)
+        elif finding.path == "proc/*/task/*/schedstat" and finding.state != "ok":
+            what = f"threads of others cannot be read ({finding.state}): CPU Ready is only estimated"
+            yield Problem("misleads", what, _show_threads(root))
         elif finding.state == "forbidden":
             what = f"{finding.path} may not be read: {finding.what} is missing"
             yield Problem(
@@ -82,14 +92,33 @@ def _permissions(settings: AgentSettings, report: MachineReport, root: Path) -> 
         there = next(one for one in (folder, *folder.parents) if one.exists())
         if not os.access(there, os.W_OK | os.X_OK):
             what = f"{folder} may not be written: what is learned is lost at every restart"
-            yield Problem("misleads", what, f"sudo chown -R {os.environ.get('USER', 'pronto')} {there}")
+            user = os.environ.get("USER", "pronto")
+            # Never those above it: they belong to others.
+            mend = f"chown -R {user}" if there == folder else f"install -d -m 700 -o {user}"
+            yield Problem("misleads", what, f"sudo {mend} {folder}")
 
 
-def _agent(agent: Client | None) -> Iterator[Problem]:
+def _show_threads(root: Path) -> str:
+    """Return what shows the threads of others: an option of the mount hides them, or a PID namespace."""
+    try:
+        mounts = (root / "proc/self/mounts").read_text(errors="replace")
+    except OSError:
+        mounts = ""
+    if "hidepid=" in mounts:
+        return f"sudo mount -o remount,hidepid=0 {root / 'proc'}"
+    return (
+        "docker run --pid=host -v /proc:/host/proc:ro … pronto agent --root /host, or hostPID: true in a pod"
+    )
+
+
+def _agent(agent: Client | UntrustedError | None) -> Iterator[Problem]:
     if agent is None:
-        service = Path("/etc/systemd/system/pronto-agent.service").exists()
+        service = any(Path(folder, "pronto-agent.service").exists() for folder in UNIT_FOLDERS)
         remedy = "sudo systemctl start pronto-agent" if service else "pronto agent"
         yield Problem("limits", "no agent answers on this machine: nothing is decided", remedy)
+        return
+    if isinstance(agent, UntrustedError):
+        yield Problem("limits", f"the agent cannot be asked: {agent}", "pronto check --agent URL --ca FILE")
         return
     try:
         status: dict[str, Any] = agent.get("/v1/status")
@@ -98,9 +127,8 @@ def _agent(agent: Client | None) -> Iterator[Problem]:
         yield Problem("limits", f"the agent does not tell its status: {error}", remedy)
         return
     restart = "sudo systemctl restart pronto-agent"
-    if status.get("decision", {}).get("stale"):
-        last = status["last_fault"] or "its source gives nothing"
-        yield Problem("stops", f"the agent has no fresh telemetry: {last}", restart)
+    if (decision := status.get("decision", {})).get("stale"):
+        yield Problem("stops", f"the agent has no fresh telemetry: {decision['reason']}", restart)
     if status["loop"]["hanging"]:
         yield Problem("stops", "a read of the source hangs", restart)
     disk = status["disk"]
@@ -130,9 +158,10 @@ def _kernel(report: MachineReport, root: Path) -> Iterator[Problem]:
     states = {finding.path: finding.state for finding in report.findings}
     if states.get("sys/fs/cgroup", "ok") != "ok":
         what = "cgroups cannot be read: what quotas hold back counts as contention"
-        yield Problem("misleads", what, "sudo mount -t cgroup2 none /sys/fs/cgroup")
-    elif not (root / "sys/fs/cgroup/cgroup.controllers").exists():
-        what = "cgroup v1: memory and pressure of single cgroups are not seen"
+        mend = "sudo mount -t cgroup2 none /sys/fs/cgroup"
+        yield Problem("misleads", what, mend if root == Path("/") else f"docker run -v /sys:{root}/sys:ro …")
+    elif not any((root / "sys/fs/cgroup" / name).exists() for name in UNIFIED):
+        what = "cgroup v1: the cgroups' CPU time, memory and number are not among the metrics"
         yield Problem("limits", what, _boot("systemd.unified_cgroup_hierarchy=1"))
     if any(path.endswith("pressure/cpu") and state != "ok" for path, state in states.items()):
         what = "pressure stall information is off: CPU Ready goes without its check"

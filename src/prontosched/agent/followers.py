@@ -7,14 +7,13 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from prontosched.agent.loop import Agent
 from prontosched.agent.record import plain
 from prontosched.agent.store.decision_log import CLOSED_LEVEL
-from prontosched.gates.controller import Controller, vetoes
+from prontosched.gates.controller import Controller, Dispatcher, vetoes
 from prontosched.gates.gate import Gate, LeaseTable, Verdict, chance
 from prontosched.gates.policy import Rules
 from prontosched.gates.preference import CONTENDED
@@ -22,13 +21,17 @@ from prontosched.telemetry.probe import Probe, ProbeResult, runs_on
 from prontosched.telemetry.source import Source
 
 LOG = logging.getLogger("prontosched.agent")
+# A watchdog waits for at least so many ticks: after three without a decision the agent says itself what is wrong.
+WATCHDOG_TICKS = 4
 SUMS = ("refusals", "withheld", "rankings", "errors", "refused_seconds")
+# Service managers wait for so long to stop a process, and what was learned is saved after this.
+LONGEST_CLOSING_SECONDS = 20.0
 # Of more nodes only those whose signal turned are looked at for the log, and so many lines written a timestep.
 EVERY_STATE, MOST_LINES = 16, 20
 
 
 class GateFollower:
-    """Hand every answer to a controller of its node, which calls the scheduler in a thread of its own.
+    """Hand every answer to a controller of its node, which calls the scheduler outside the loop.
 
     `name_of` gives a node's name at the scheduler; `leases` is permission to refuse from the bus.
     """
@@ -47,20 +50,24 @@ class GateFollower:
         self.rules = rules
         self._name_of = name_of
         self._leases = leases
+        self._dispatcher = Dispatcher(gate)
         self._controllers: dict[str, Controller] = {}
-        self._beyond = 0
         # Sums over nodes that have left.
         self._left = dict.fromkeys(SUMS, 0.0)
 
     async def follow(self, agent: Agent) -> None:
         """Hand over the answers of all nodes."""
-        now, beyond, why = agent.wall(), 0, ""
+        now = agent.wall()
         for node in list(agent.nodes):
             name = node.name
             found = agent.answer(name, own=True)
             if name not in self._controllers:
                 self._controllers[name] = Controller(
-                    self.gate, self._name_of(name), rules=self.rules, leases=self._leases
+                    self.gate,
+                    self._name_of(name),
+                    rules=self.rules,
+                    leases=self._leases,
+                    dispatcher=self._dispatcher,
                 )
             # Old telemetry says nothing of the present: then only the stated policy counts.
             score = chance(None if found.stale else found.probability, refuse=not found.accept)
@@ -69,16 +76,10 @@ class GateFollower:
                 score = max(score, CONTENDED)
                 found = agent.answer(name, own=True, jobs=False)
             verdict = Verdict(not found.accept, score, found.reason, now + self.rules.valid_seconds)
-            try:
-                self._controllers[name].apply(verdict, now)
-            except RuntimeError as error:  # each has a thread, and the system gives no more
-                beyond, why = beyond + 1, str(error)
+            self._controllers[name].apply(verdict, now)
             await agent.give_way()
-        self._beyond = beyond
         if len(self._controllers) > len(agent.nodes):
             self._part(set(agent.nodes.names))
-        if beyond:
-            raise RuntimeError(f"{beyond} nodes go without a gate: {why}")
 
     def _part(self, staying: set[str]) -> None:
         """Open the nodes that have left, each in its controller's own time."""
@@ -127,7 +128,6 @@ class GateFollower:
             "refusing": sum(status.state == "closed-by-us" for status in statuses),
             "levels": dict(sorted(Counter(s.level for s in statuses if s.level is not None).items())),
             "held_open": sum(bool(status.held_open) for status in statuses),
-            "nodes_beyond": self._beyond,
         }
         for what in SUMS:
             total = self._left[what] + sum(getattr(status, what) for status in statuses)
@@ -137,11 +137,13 @@ class GateFollower:
         return found
 
     def close(self) -> None:
-        """Open what is ours, and stop."""
-        if self._controllers:
-            # Side by side: a scheduler that hangs is waited for once, not once per node.
-            with ThreadPoolExecutor(min(32, len(self._controllers))) as hands:
-                list(hands.map(lambda controller: controller.close(timeout=5.0), self._controllers.values()))
+        """Open what is ours, closed nodes first, and stop; a scheduler that hangs or is slow does not keep us."""
+        for controller in sorted(
+            self._controllers.values(), key=lambda one: one.status.state != "closed-by-us"
+        ):
+            controller.close(timeout=0.0)
+        if not self._dispatcher.join(5.0, longest=LONGEST_CLOSING_SECONDS):
+            LOG.warning("gate %s is too slow to undo all marks now: they end by themselves", self.gate.name)
 
 
 class ProbeFollower:
@@ -216,6 +218,8 @@ class ServiceManager:
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "").replace("@", "\0", 1)
+        given = environment.get("WATCHDOG_USEC", "")
+        self._watchdog = int(given) if given.isdecimal() else 0
         self._ready = False
         self.sent = 0
 
@@ -228,10 +232,15 @@ class ServiceManager:
         if found is not None:
             line = f"{found.state}: {' '.join(found.full_reason.split())[:200]}"
         trouble = agent.health.trouble
-        words = [] if self._ready else ["READY=1"]
+        words = [] if self._ready else ["READY=1", *self._patience(agent.pace.interval_seconds)]
         words += [f"STATUS=not deciding: {trouble}"[:257]] if trouble else ["WATCHDOG=1", f"STATUS={line}"]
         self._send("\n".join(words))
         self._ready = True
+
+    def _patience(self, interval_seconds: float) -> list[str]:
+        """Ask for a watchdog that outlasts the ticks: at a minute apart it would end an agent that is well."""
+        wanted = int(1e6 * WATCHDOG_TICKS * interval_seconds)
+        return [f"WATCHDOG_USEC={wanted}"] if 0 < self._watchdog < wanted else []
 
     def status(self) -> dict[str, Any]:
         """Return how many notes were sent."""

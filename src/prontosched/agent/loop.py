@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -114,6 +115,8 @@ class Agent:
         CPUs of a node, and how far announced jobs may fill it.
     cpus_known
         Whether `capacity` is that of the nodes; False where it is only assumed, of other machines.
+    count_cpus
+        Whether `capacity` follows the CPUs that the source counts: they may come and go.
     followers
         Told of every timestep, in this order.
     wall
@@ -135,6 +138,7 @@ class Agent:
         capacity: float = 1.0,
         capacity_factor: float = 1.25,
         cpus_known: bool = True,
+        count_cpus: bool = False,
         disk: Disk | None = None,
         followers: Sequence[Follower] = (),
         offenders: Naming = "names",
@@ -147,6 +151,7 @@ class Agent:
         self.capacity = capacity
         self.capacity_factor = capacity_factor
         self.cpus_known = cpus_known
+        self._count_cpus = count_cpus
         self.disk = disk
         self.followers = list(followers)
         self._holders = [one for one in self.followers if isinstance(one, NodeHolder)]
@@ -156,6 +161,7 @@ class Agent:
         self.health = Health(pace)
         self.faults: Counter[str] = Counter()
         self.last_fault = ""
+        self.last_fault_at = -math.inf
         self._counted: Counter[str] = Counter()
         self.ended = False
         self.version = 0
@@ -205,6 +211,7 @@ class Agent:
         now, decisions = self.pace.clock(), self.nodes.tally.decisions
         self._slice_began = time.perf_counter()
         if samples:
+            self._follow_cpus()
             self.offenders.update()
             await self._step(samples, now)
         self.version += 1
@@ -222,6 +229,13 @@ class Agent:
             await self.give_way()
         self._count_errors()
         self.health.note_tick(decided=self.nodes.tally.decisions > decisions)
+
+    def _follow_cpus(self) -> None:
+        cpus = float(getattr(self.reader.source, "cpus", 0.0)) if self._count_cpus else 0.0
+        if cpus and cpus != self.capacity:
+            self.capacity = cpus
+            for announced in (self._nothing_announced, *self._announced.values()):
+                announced.capacity = cpus
 
     async def _step(self, samples: Sequence[Sample], now: float) -> None:
         """Carry each sample to its node's decision; one node's trouble is not another's."""
@@ -386,10 +400,10 @@ class Agent:
         self.faults[kind] += 1
         # The text of a KeyError is the key alone.
         told = "" if isinstance(error, LookupError) else str(error)
-        self.last_fault = f"{kind}: {told or repr(error)}"
+        now = self.pace.clock()
+        self.last_fault, self.last_fault_at = f"{kind}: {told or repr(error)}", now
         if in_tick:
             self.health.note_fault(self.last_fault)
-        now = self.pace.clock()
         if now >= self._quiet_until.get(kind, now):
             self._quiet_until[kind] = now + QUIET_SECONDS
             detail = error if LOG.isEnabledFor(logging.DEBUG) and isinstance(error, BaseException) else None
@@ -410,7 +424,7 @@ class Agent:
             if (new := errors - self._counted[kind]) > 0:
                 self._counted[kind] = errors
                 self.faults[kind] += new
-                self.last_fault = f"{kind}: {side.last_error}"
+                self.last_fault, self.last_fault_at = f"{kind}: {side.last_error}", self.pace.clock()
 
     def _weigh_jobs(self, now: float) -> None:
         for name, announced in list(self._announced.items()):

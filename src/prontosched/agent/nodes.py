@@ -73,9 +73,10 @@ class Schema:
     """The metrics of one node, by name and in its order.
 
     Metrics that a sample lacks become NaN, which a node takes as unknown; metrics it
-    has beyond the schema are left out. Only when another set of metrics has come
-    `patience` times in a row is it `settled`, there for good: a network card that
-    flaps must not cost the node its memory.
+    has beyond the schema are left out. Samples differ from the schema for `patience` times
+    in a row before it is `settled` what is there for good: metrics that came with each of
+    them are, and metrics of the schema are unless none of them had it. So a network card that
+    flaps does not cost the node its memory, and what containers bring for a moment never enters.
 
     Examples
     --------
@@ -97,6 +98,9 @@ class Schema:
         # Where the shared metrics of a sample go to, and come from; None while they are all and in order.
         self._places: tuple[NDArray[np.intp], NDArray[np.intp]] | None = None
         self._streak = 0
+        # Metrics that each sample of the streak had, and metrics of the schema that none had.
+        self._new: frozenset[str] = frozenset()
+        self._gone: frozenset[str] = frozenset()
         self._nice_at = _place(NICE, metrics)
 
     def background(self, sample: Sample) -> float:
@@ -112,20 +116,30 @@ class Schema:
         if self._places is None:
             return sample.vector
         if self.missing or self.extra:  # another order of the same metrics needs no other node
-            self._streak += 1
-            if self._streak >= self.patience:
-                self.settled = self._seen[:MAX_METRICS]
+            self._note_change()
         target, origin = self._places
         y = np.full(len(self.metrics), np.nan)
         y[target] = sample.vector[origin]
         return y
+
+    def _note_change(self) -> None:
+        """Count a sample with other metrics; once there were enough, settle what they had in common."""
+        if not self._streak:
+            self._new, self._gone = frozenset(self.extra), frozenset(self.missing)
+        self._streak += 1
+        if self._streak >= self.patience:
+            self._streak = 0
+            if self._new or self._gone:
+                known = self._new.union(self.metrics)
+                found = [name for name in self._seen if name in known]
+                flapping = [name for name in self.missing if name not in self._gone]
+                self.settled = (*found, *flapping)[:MAX_METRICS]
 
     def _look(self, metrics: tuple[str, ...]) -> None:
         if metrics == self._seen:
             self._seen = metrics
             return
         self._seen = metrics
-        self._streak = 0
         self.settled = None
         self._nice_at = _place(NICE, metrics)
         position, present = {name: i for i, name in enumerate(self.metrics)}, set(metrics)
@@ -134,6 +148,9 @@ class Schema:
         self._places = None if metrics == self.metrics else (target, origin)
         self.missing = tuple(name for name in self.metrics if name not in present)
         self.extra = tuple(name for name in metrics if name not in position)
+        if not self.missing and not self.extra:
+            self._streak = 0
+        self._new, self._gone = self._new.intersection(self.extra), self._gone.intersection(self.missing)
 
 
 def _any_number(vector: Array) -> bool:
@@ -222,7 +239,7 @@ class LiveNode:
     build
         Makes a cold node for a list of metrics.
     tolerance, horizon
-        What counts as contention in the signal's own record.
+        What counts as contention in the signal's own record, where the signal itself does not tell.
     patience
         Samples with another set of metrics before the node is rebuilt for it.
 
@@ -340,6 +357,7 @@ class LiveNode:
         self.ready, self.utilisation = sample.ready, sample.utilisation
         self.background = self.schema.background(sample)
         self.timestamp, self.notes = sample.timestamp, sample.notes
+        self.record.tolerance = getattr(self.node.signal, "contention_level", self.record.tolerance)
         self.record.note(raised, sample.ready)
         assert self.node.evidence is not None
         if (subspace := self.node.evidence.subspace) is not self._subspaces[1]:
@@ -436,7 +454,8 @@ class LiveNode:
         old, schema = self.node, self.schema
         assert old is not None
         assert schema is not None
-        lost, gained = len(schema.missing), len(schema.extra)
+        before, after = set(schema.metrics), set(metrics)
+        lost, gained = len(before - after), len(after - before)
         try:
             self.node, how = with_metrics(old, metrics), "the node goes on with the rest"
         except StateError as error:
@@ -488,7 +507,6 @@ class NodeTable:
         make: Callable[[str, float], LiveNode],
         *,
         name: str,
-        tolerance: float = 5.0,
         gone_seconds: float = GONE_SECONDS,
         most: int = MOST_NODES,
     ) -> None:
@@ -499,7 +517,6 @@ class NodeTable:
         self.message = ""
         self.enforcing = False
         self._make = make
-        self._tolerance = tolerance
         self._gone_seconds, self._most = gone_seconds, most
         self._nodes: dict[str, LiveNode] = {}
         self._unseen: dict[str, LiveNode] = {}  # restored, or without a single number so far
@@ -571,7 +588,7 @@ class NodeTable:
         one.heard = self._time
         if one.turned:
             self.changed.append(one)
-        self.tally.add(one.raised, one.turned, one.ready, self._tolerance)
+        self.tally.add(one.raised, one.turned, one.ready, one.record.tolerance)
         return one
 
     @property

@@ -18,8 +18,9 @@ from urllib.parse import urlencode
 
 from prontosched.agent.http.client import Client
 from prontosched.agent.store.decision_log import DecisionLog
+from prontosched.errors import IntegrationError
 
-DAY_SECONDS, HOUR_SECONDS = 86400.0, 3600.0
+HOUR_SECONDS, MINUTE_SECONDS = 3600.0, 60.0
 MOST_POINTS = 2000
 # Contended for more than this share of the time, a node is a chronic offender.
 CHRONIC_SHARE = 0.5
@@ -112,7 +113,7 @@ class PeriodReport:
         return (self.end - self.begin) / HOUR_SECONDS
 
     def offenders(self) -> list[str]:
-        """Name nodes that are contended most of the time, and who uses CPUs while nodes refuse."""
+        """Name nodes that are contended most of the time, and who uses CPUs more than once while nodes refuse."""
         found = [
             f"{one.node} was contended {one.contended_share:.0%} of the time"
             for one in self.nodes
@@ -120,8 +121,9 @@ class PeriodReport:
         ]
         for one in self.nodes:
             found += [
-                f"{name} used CPUs in {times} refused stretch{'es' if times > 1 else ''} of {one.node}"
+                f"{name} used CPUs in {times} refused stretches of {one.node}"
                 for name, times in one.consumers[:SHOWN_CONSUMERS]
+                if times > 1
             ]
         return found
 
@@ -146,6 +148,10 @@ class PeriodReport:
             )
         if (more := len(self.nodes) - SHOWN_NODES) > 0:
             found.append(f"{more} more nodes, contended less, are not shown.")
+        levels = {one.tolerance for one in self.nodes}
+        level = f"{levels.pop():g} %" if len(levels) == 1 else "its node's tolerance"
+        span = "a minute" if _width(self.begin, self.end) == MINUTE_SECONDS else "ten minutes"
+        found.append(f"Contended is {span} whose mean CPU Ready was {level} or more.")
         return found
 
     def advice(self) -> list[str]:
@@ -153,7 +159,11 @@ class PeriodReport:
         found: list[str] = []
         for one in self.nodes:
             found += [f"{one.node}: {words}" for words in advise(one, self.hours)]
-        return found or ["Nothing: no node was contended, and all were watched."]
+        if not self.nodes:
+            return ["Nothing is known: no node was watched."]
+        return found or [
+            "Nothing: no node was contended most of the time, and all were watched for most of it."
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -187,7 +197,7 @@ def advise(one: NodePeriod, hours: float) -> list[str]:
     if one.refused_hours and one.probes and told is False and one.probes.get("needed") is None:
         found.append("probes are no slower while it refuses; raise `tolerance`.")
     if one.held_open_hours > one.refused_hours > 0.0:
-        found.append("held open more often than closed; the capacity floor is reached, add calm nodes.")
+        found.append("held open longer than it refused, by an option or the capacity floor; add calm nodes.")
     return found
 
 
@@ -220,13 +230,19 @@ def read_log(log: DecisionLog, begin: float, end: float, node: str | None = None
     known = log.nodes()  # this also brings a log of the release before up to date
     names = known if node is None else [node]
     points = points_of(begin, end)
-    return [summarise_period(name, log.history(name, begin, end, points), begin, end) for name in names]
+    found = [summarise_period(name, log.history(name, begin, end, points), begin, end) for name in names]
+    if log.last_error:
+        raise IntegrationError(f"a decision log must be readable here, got {log.last_error}")
+    return found
 
 
 def points_of(begin: float, end: float) -> int:
     """Return how many buckets to ask for: of a minute, or of ten where there would be too many."""
-    width = 60.0 if end - begin <= 60.0 * MOST_POINTS else 600.0
-    return max(1, min(MOST_POINTS, math.ceil((end - begin) / width)))
+    return max(1, min(MOST_POINTS, math.ceil((end - begin) / _width(begin, end))))
+
+
+def _width(begin: float, end: float) -> float:
+    return MINUTE_SECONDS if end - begin <= MINUTE_SECONDS * MOST_POINTS else 10.0 * MINUTE_SECONDS
 
 
 def summarise_period(
@@ -241,7 +257,8 @@ def summarise_period(
 ) -> NodePeriod:
     """Return what buckets of the decision log come to.
 
-    `interval` is the time between decisions; where it is not known, the fullest bucket counts as whole.
+    `interval` is the time between decisions; where it is not known, the fullest bucket counts as whole. No bucket
+    counts for longer than it is, whatever the interval was then.
     """
     record = record or {}
     tolerance = float(record.get("tolerance_percent") or 5.0)
@@ -252,7 +269,7 @@ def summarise_period(
     for point in points:
         length = point["seconds"] * point["timesteps"] / most
         if interval is not None:
-            length = point["timesteps"] * interval
+            length = min(point["seconds"], point["timesteps"] * interval)
         watched += length
         refused += length * point["rejecting_share"]
         preferred += length * point.get("preferred_share", 0.0)  # an agent of the release before tells none
@@ -335,7 +352,7 @@ def as_html(report: PeriodReport) -> str:
         f"<meta name=viewport content='width=device-width'><style>{_CSS}</style><main>"
         f"<h1>Pronto report</h1><p class=dim>{escape(_period(report))}</p><dl class=facts>{facts}</dl>"
         f"<h2>What to do</h2>{listed('ol', report.advice())}"
-        "<h2>Nodes</h2><p class=dim>Contended: mean CPU Ready at the tolerance or above. The strip shows the "
+        "<h2>Nodes</h2><p class=dim>The strip shows the "
         "share of time in which contention was there or expected, from the start of the period to its end; grey "
         "is not watched.</p><div class=scroll><table><thead><tr><th>node<th>watched<th>contended<th>refused"
         "<th>preferred away<th>closed<th>held open<th>CPU Ready, mean<th>highest<th>over time</tr></thead>"
@@ -372,7 +389,10 @@ def _row(one: NodePeriod) -> str:
 
 
 def _period(report: PeriodReport) -> str:
-    first, last = (f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}" for at in (report.begin, report.end))
+    # With the zone: a page is read elsewhere, and summer time may begin or end in between.
+    first, last = (
+        f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M %Z}" for at in (report.begin, report.end)
+    )
     return f"{first} to {last}, {report.hours:.1f} hours"
 
 

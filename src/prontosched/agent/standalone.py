@@ -19,7 +19,7 @@ from prontosched.agent.config import make_agent, source_of
 from prontosched.agent.loop import Agent
 from prontosched.agent.store import make_private
 from prontosched.agent.store.state import read_state
-from prontosched.errors import ProntoError, StateError
+from prontosched.errors import StateError
 from prontosched.settings import AgentSettings
 
 WATCH_SECONDS, INTERVAL_SECONDS = 3.0, 0.5
@@ -43,16 +43,11 @@ def one_at_a_time(folder: Path, deadline: float) -> Iterator[bool]:
     """Hold the machine's turn, so that whoever comes next sees the job that is about to start.
 
     Yields False when the turn did not come before `deadline` on the monotonic clock. The turn
-    ends with the process's image: a program that takes its place gives it up.
+    ends with the process's image: a program that takes its place gives it up. An `OSError` where
+    the folder cannot be written to.
     """
-    try:
-        make_private(folder)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        handle = os.open(folder / "run.lock", flags, 0o600)
-    except OSError as error:
-        raise ProntoError(
-            f"the folder {folder} must be writable, got {error.strerror}: give --state another"
-        ) from error
+    make_private(folder)
+    handle = os.open(folder / "run.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         yield _turn(handle, deadline)
     finally:

@@ -105,6 +105,7 @@ def status(agent: Agent) -> dict[str, Any]:
         },
         "faults": dict(agent.faults),
         "last_fault": agent.last_fault,
+        "last_fault_seconds": plain(now - agent.last_fault_at),
         "tally": {
             "decisions": nodes.tally.decisions,
             "raised": nodes.tally.raised,
@@ -198,9 +199,8 @@ def record_figures(node: LiveNode) -> dict[str, Any]:
     standing = None
     if node.node is not None and hasattr(node.node.signal, "standing"):
         standing = node.node.signal.standing()._asdict()
-    record = node.record
-    found = record_shown(record, standing)
-    return {"tolerance_percent": record.tolerance, **plain(found)}
+    found: dict[str, Any] = plain(record_shown(node.record, standing))
+    return {"tolerance_percent": plain(node.record.tolerance), **found}
 
 
 def settings_of(node: LiveNode) -> dict[str, Any]:

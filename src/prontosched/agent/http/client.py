@@ -25,6 +25,10 @@ class UnreachableError(ProntoError):
     """No agent answers at the address."""
 
 
+class UntrustedError(UnreachableError):
+    """An agent answers, with a certificate that is not trusted here."""
+
+
 class NotAllowedError(ProntoError):
     """The agent answers and does not let this user do that."""
 
@@ -130,6 +134,11 @@ class Client:
             connection.request(method, path, body=data, headers=headers)
             response = connection.getresponse()
             raw = response.read(MAX_ANSWER_BYTES)
+        except ssl.SSLCertVerificationError as error:
+            raise UntrustedError(
+                f"the certificate of {self.url} must be trusted, got {error.verify_message}: give the name that it "
+                f"is made out to with --agent https://NAME:{self._parts.port or 443}, and its authority with --ca"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             raise UnreachableError(
                 f"an agent must answer at {self.url}, got {error}: start one with `pronto up`"
@@ -180,7 +189,8 @@ def find_agent(
     """Return the agent at `url`, or the one of `folder`, or None where none answers.
 
     `none` for `url` asks nobody; where another is given and nobody answers, `UnreachableError`. With `usual`, an
-    agent at the usual address does where that of the folder does not answer.
+    agent at the usual address does where that of the folder does not answer. One that answers and is not trusted
+    is not none: `UntrustedError`.
     """
     if url == "none":
         return None
@@ -194,6 +204,8 @@ def find_agent(
         client = Client(address, token, certificate, socket_folders(folder))
         try:
             client.health()
+        except UntrustedError:
+            raise
         except ProntoError:
             continue
         return client

@@ -241,7 +241,6 @@ _FOLLOWERS: dict[tuple[str, str], tuple[str, str]] = {
         "gate_held_open_nodes",
         "Nodes that refuse and are left open, by the floor or a rule.",
     ),
-    ("gate", "nodes_beyond"): ("gate_unattended_nodes", "Nodes for which the gate has no thread."),
     ("gate", "refusals"): ("gate_refusals_total", "Times a node was closed."),
     ("gate", "withheld"): ("gate_withheld_total", "Refusals that the capacity floor did not allow."),
     ("gate", "rankings"): ("gate_rankings_total", "Changes of a node's level of preference."),
@@ -258,7 +257,10 @@ _FOLLOWERS: dict[tuple[str, str], tuple[str, str]] = {
         "How many times longer than alone the last probe took.",
     ),
     ("probe", "probes"): ("probes_total", "Probes that ran."),
-    ("probe", "held_back"): ("probes_held_back_total", "Probes left out to spare the machine."),
+    ("probe", "held_back"): (
+        "probes_held_back_total",
+        "Probes that do not count: the agent's own quota held them back.",
+    ),
     ("probe", "every_seconds"): ("probe_interval_seconds", "Time between two probes."),
 }
 

@@ -129,9 +129,12 @@ def read_address(folder: Path) -> str | None:
     try:
         note = json.loads((folder / "address.json").read_bytes()[:4096])
         url, pid = str(note["url"]), int(note["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    try:
         os.kill(pid, 0)
     except PermissionError:
         return url  # it runs, as someone else
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, OverflowError):
         return None
     return url

@@ -49,7 +49,7 @@ class StateFiles:
         except OSError as error:
             raise StateError(
                 f"the state folder must be writable, got {error.strerror} for {path.parent}: "
-                "give another with --state"
+                "give another with --state, or keep nothing with --no-keep"
             ) from error
         sweep(path)
         for group in self._folder.glob(".*.state.*"):
