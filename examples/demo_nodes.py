@@ -1,8 +1,8 @@
-"""Four nodes out of one machine, for the Slurm demo: each has one core and its own telemetry.
+"""Several nodes out of one machine, for the demos: each has its own cores and its own telemetry.
 
-Covers: which core a node's jobs run on, making a node busy with real processes, and a
-page of metrics per node in node_exporter's words, measured from that node's threads
-alone. Nothing here needs root: a job belongs to the node named in its environment.
+Covers: making a node busy with real processes, and a page of metrics per node in
+node_exporter's words, measured from that node's threads alone. Nothing here needs root: a
+process belongs to the node named in its environment.
 """
 
 from __future__ import annotations
@@ -12,28 +12,27 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-# slurmd sets this for every job; the demo sets it for what it runs on a node beside Slurm.
+# slurmd sets this for every job; the demos set it for what else they run on a node.
 BELONGS = "SLURMD_NODENAME"
-HOG = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile os.getppid() == int(sys.argv[2]): pass"
+# Stays on the cores of its node, as everything must that runs there.
+PIN = "import os, sys\nos.sched_setaffinity(0, set(map(int, sys.argv[1].split(','))))\n"
+HOG = PIN + "while os.getppid() == int(sys.argv[2]): pass"
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class DemoNodes:
-    """The nodes: their cores, their load beside Slurm, and their metrics pages."""
+    """The nodes, by name with the cores of each: their load beside jobs, and their metrics pages."""
 
-    def __init__(self, names: list[str], *, busy: str) -> None:
-        self.names = names
-        others = self.quiet_cores()
-        # The node that gets busy has a core to itself, so that it slows down nobody else.
-        self.cores = {n: others[i % len(others)] for i, n in enumerate(n for n in names if n != busy)}
-        self.cores[busy] = max(os.sched_getaffinity(0))
-        self._meters = {name: _Meter() for name in names}
+    def __init__(self, cores: Mapping[str, list[int]]) -> None:
+        self.cores = {name: ",".join(map(str, own)) for name, own in cores.items()}
+        self._meters = {name: _Meter(len(own)) for name, own in cores.items()}
         self._pages = {name: meter.page() for name, meter in self._meters.items()}
-        self._hogs: list[subprocess.Popen[bytes]] = []
+        self._hogs: dict[str, list[subprocess.Popen[bytes]]] = {name: [] for name in cores}
         self._stop = threading.Event()
         self._server = _Server(("127.0.0.1", 0), self._handler())
         self._threads = [
@@ -41,53 +40,47 @@ class DemoNodes:
             threading.Thread(target=self._measure, daemon=True),
         ]
 
-    @staticmethod
-    def quiet_cores() -> list[int]:
-        """Return the cores that nobody makes busy, for everything but the busy node's jobs."""
-        cores = sorted(os.sched_getaffinity(0))
-        return cores[:-1] or cores
-
     def __enter__(self) -> DemoNodes:
         for thread in self._threads:
             thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.relax()
+        for name in self.cores:
+            self.relax(name)
         self._stop.set()
         self._server.shutdown()
         self._server.server_close()
         for thread in self._threads:
             thread.join(5)
 
-    @property
-    def busy(self) -> bool:
-        """True between `load` and `relax`."""
-        return bool(self._hogs)
-
     def target(self, node: str) -> str:
         """Return the address of a node's metrics page."""
         return f"http://127.0.0.1:{self._server.server_port}/{node}/metrics"
 
+    def environment(self, node: str) -> dict[str, str]:
+        """Return the environment by which a process belongs to a node."""
+        return {**os.environ, BELONGS: node}
+
     def load(self, node: str, processes: int) -> None:
-        """Make `node` busy: so many processes that never rest, on its core."""
-        environment = {**os.environ, BELONGS: node}
-        command = [sys.executable, "-S", "-c", HOG, str(self.cores[node]), str(os.getpid())]
+        """Make `node` busy: so many processes that never rest, on its cores."""
+        command = [sys.executable, "-S", "-c", HOG, self.cores[node], str(os.getpid())]
         for _ in range(processes):
             # A session each: many kernels share the CPU between sessions, not processes.
-            self._hogs.append(subprocess.Popen(command, env=environment, start_new_session=True))
+            hog = subprocess.Popen(command, env=self.environment(node), start_new_session=True)
+            self._hogs[node].append(hog)
 
-    def relax(self) -> None:
+    def relax(self, node: str) -> None:
         """End what `load` started."""
-        for hog in self._hogs:
+        hogs, self._hogs[node] = self._hogs[node], []
+        for hog in hogs:
             hog.kill()
-        for hog in self._hogs:
+        for hog in hogs:
             hog.wait()
-        self._hogs.clear()
 
     def _measure(self) -> None:
         while not self._stop.wait(0.4):
-            found = _processes(self.names)
+            found = _processes(list(self.cores))
             for name, meter in self._meters.items():
                 meter.read(found[name])
                 self._pages[name] = meter.page()
@@ -122,7 +115,8 @@ class _Server(ThreadingHTTPServer):
 class _Meter:
     """Counters of one node that only grow, although its threads come and go."""
 
-    def __init__(self) -> None:
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
         self._last: dict[str, tuple[float, ...]] = {}
         self._total: dict[str, float] = defaultdict(float)
         self._now: dict[str, float] = {}
@@ -151,14 +145,21 @@ class _Meter:
 
     def page(self) -> str:
         total, now = self._total, self._now
-        idle = max(0.0, _uptime() - self._started - total["ran"])
+        idle = max(0.0, self._cores * (_uptime() - self._started) - total["ran"])
+        modes = {"user": total["user"], "system": total["system"], "idle": idle}
+        counts = {"running_seconds": "ran", "waiting_seconds": "waited", "timeslices": "slices"}
+        each = range(self._cores)  # which of them it was is not known
         lines = [
-            f'node_cpu_seconds_total{{cpu="0",mode="user"}} {total["user"]}',
-            f'node_cpu_seconds_total{{cpu="0",mode="system"}} {total["system"]}',
-            f'node_cpu_seconds_total{{cpu="0",mode="idle"}} {idle}',
-            f'node_schedstat_running_seconds_total{{cpu="0"}} {total["ran"]}',
-            f'node_schedstat_waiting_seconds_total{{cpu="0"}} {total["waited"]}',
-            f'node_schedstat_timeslices_total{{cpu="0"}} {total["slices"]}',
+            *(
+                f'node_cpu_seconds_total{{cpu="{core}",mode="{mode}"}} {value / self._cores}'
+                for mode, value in modes.items()
+                for core in each
+            ),
+            *(
+                f'node_schedstat_{name}_total{{cpu="{core}"}} {total[key] / self._cores}'
+                for name, key in counts.items()
+                for core in each
+            ),
             f"node_vmstat_pgfault {total['faults']}",
             f"node_procs_running {now.get('running', 0.0)}",
             f"node_processes_threads {now.get('threads', 0.0)}",

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from examples.demo_nodes import DemoNodes
+from examples.demo_nodes import PIN, DemoNodes
 from examples.slurm_cluster import SlurmCluster, missing_programs, running_cluster, wait_for
 
 BUSY, DRAINED = "n2", "n4"
@@ -32,8 +32,7 @@ VALID_SECONDS = 6
 # So many jobs at a time: one for each node that is in service.
 WAVE = 3
 # So much CPU time, on the node's own core.
-JOB = """import os, sys, time
-os.sched_setaffinity(0, {int(sys.argv[1])})
+JOB = f"""{PIN}import time
 started = time.time()
 while time.process_time() < float(sys.argv[2]):
     pass
@@ -77,9 +76,13 @@ class Demo:
         everything = os.sched_getaffinity(0)
         with ExitStack() as stack:
             say("starting slurmctld and four slurmd on loopback")
-            self.nodes = stack.enter_context(DemoNodes([f"n{i}" for i in range(1, 5)], busy=BUSY))
-            # Daemons and agents stay off the busy node's core, as they would on real machines.
-            os.sched_setaffinity(0, DemoNodes.quiet_cores())
+            # The node that gets busy has a core to itself, so that it slows down nobody else.
+            quiet = sorted(everything)[:-1] or sorted(everything)
+            names = [f"n{i}" for i in range(1, 5)]
+            cores = {name: [quiet[i % len(quiet)]] for i, name in enumerate(n for n in names if n != BUSY)}
+            self.nodes = stack.enter_context(DemoNodes({**cores, BUSY: [max(everything)]}))
+            # Daemons and agents stay off that core, as they would on real machines.
+            os.sched_setaffinity(0, quiet)
             stack.callback(os.sched_setaffinity, 0, everything)
             self.slurm: SlurmCluster = stack.enter_context(running_cluster(self.folder / "slurm", cpus=2))
             self.slurm.call("scontrol", "update", f"nodename={DRAINED}", "state=drain", f"reason={ADMIN}")
@@ -89,27 +92,26 @@ class Demo:
             say(f"{BUSY} is made busy; {self.jobs} jobs without Pronto")
             self.nodes.load(BUSY, HOGS)
             self.round("busy, without Pronto", self.jobs)
-            self.nodes.relax()
+            self.nodes.relax(BUSY)
 
             stack.enter_context(self.running_agents())
             say(f"{BUSY} is made busy again; agents are watching")
             self.refusal()
             self.round("busy, with Pronto", self.jobs)
-            self.nodes.relax()
+            self.nodes.relax(BUSY)
             self.story.accepted_after = self.wait_open("the load has ended")
             self.round("idle again, with Pronto", 2 * WAVE)
 
             self.refusal()
             self.killed()
-            self.nodes.relax()
+            self.nodes.relax(BUSY)
             self.story.drain_untouched = self.slurm.field(DRAINED, "Reason") == drain
             say(f"{DRAINED} is still drained by its administrator: {self.story.drain_untouched}")
             self.pronto("gate", "release", "--gate", "slurm", "--option", f"conf={self.slurm.conf}")
         return self.story
 
     def refusal(self) -> None:
-        if not self.nodes.busy:
-            self.nodes.load(BUSY, HOGS)
+        self.nodes.load(BUSY, HOGS)
         took = wait_for(self.refusing, 60, f"{BUSY} to refuse", self.logs)
         self.story.refused_after = self.story.refused_after or took
         self.story.reason = self.slurm.field(BUSY, "Reason").rsplit(" [", 1)[0]
