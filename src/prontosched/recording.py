@@ -7,6 +7,7 @@ their folder, and `join_parts` makes the one file later.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import os
@@ -45,9 +46,17 @@ def join_parts(out: Path, *, format: CsvFormat | ParquetFormat | None = None) ->
     if not parts:
         raise TelemetryError(f"{folder}: a recording must have at least one closed part, got none")
     whole = out.with_name(f".{out.name}.joining")
-    rows = chosen.join(parts, whole)
-    _synchronise(whole)
-    os.replace(whole, out)
+    try:
+        rows = chosen.join(parts, whole)
+        _synchronise(whole)
+        os.replace(whole, out)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            whole.unlink()
+        raise TelemetryError(
+            f"{out}: the parts must be joined, got {error.strerror or error}: they are safe in {folder}, "
+            f"which every command reads; make room and run `pronto record --join {out}`"
+        ) from error
     shutil.rmtree(folder)
     return rows
 

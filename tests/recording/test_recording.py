@@ -156,6 +156,26 @@ def test_a_full_disk_is_one_line_and_says_what_is_safe(
         recorder.close_part()
 
 
+def test_a_disk_too_full_to_join_the_parts_leaves_them_and_nothing_half_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "host.csv"
+    recorder = Recorder(out, part_seconds=3600)
+    recorder.write([sample(1)])
+    recorder.close_part()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(TelemetryError, match=r"No space left .* --join"):
+            recorder.finish()
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["host.csv.parts"]
+    assert join_parts(out) == 1
+
+
 def test_a_name_without_a_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TelemetryError, match=r"must end in \.parquet or \.csv"):
         Recorder(tmp_path / "host.txt")

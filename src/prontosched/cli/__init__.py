@@ -7,6 +7,8 @@ when it is called, so that `pronto status` does not pay for `pronto evaluate`.
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,13 +31,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("On this machine", "Run this node live, as a service."),
     "check": ("On this machine", "Say what is wrong here, what mends it, and what can be measured."),
     "record": ("Traces", "Record what a source sees to a file."),
+    "replay": ("Traces", "Replay a trace and show decisions as they come."),
     "generate": ("Traces", "Write generated traces: of the paper's shape, or to check the evaluator."),
     "datasets": ("Traces", "List data sets: where they are published, and how to read them."),
     "gate": ("Run for a scheduler", "See, watch and undo what Pronto does at schedulers."),
     "extender": ("Run for a scheduler", "Answer kube-scheduler which nodes may take a pod."),
     "aggregate": ("Run for a fleet", "Run aggregators: merge what nodes know into one global view."),
     "federation": ("Run for a fleet", "Show the federation: who is there, and how far from the view."),
-    "replay": ("Replay a trace", "Replay a trace and show decisions as they come."),
     "evaluate": ("Measure", "Find out whether a signal is worth obeying, on traces."),
     "forecast": ("Measure", "Forecast CPU Ready as the paper does; answer its four questions."),
     "simulate": ("Measure", "See what refusing does to jobs, in a simulated cluster."),
@@ -94,6 +96,8 @@ def cli(ctx: click.Context, config: Path | None) -> None:
     A node watches its own telemetry, follows it with a streaming PCA, turns that
     into a rejection signal, and a gate makes the scheduler respect it.
     """
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        ctx.color = False
     _check_variables(ctx)
     path = config or find_file()
     if path is not None:
@@ -155,6 +159,8 @@ def _words(option: click.Parameter) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command; what a user can mend becomes one line, exit code 1, or 2 for the command line itself."""
     use_one_thread()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may have what the encoding of a terminal has not
+        sys.stdout.reconfigure(errors="replace")
     try:
         ended = cli.main(
             args=None if arguments is None else list(arguments), prog_name="pronto", standalone_mode=False

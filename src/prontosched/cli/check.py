@@ -6,13 +6,16 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from prontosched.cli.options import asking_options, find, settings_of
 from prontosched.extras import EXTRAS, install_command, missing_extras
 from prontosched.settings import AgentSettings
+
+if TYPE_CHECKING:
+    from prontosched.agent.http.client import Client
 
 COLOURS = {"stops": "red", "misleads": "yellow", "limits": "cyan"}
 
@@ -43,13 +46,18 @@ def command(ctx: click.Context, /, root: Path, as_json: bool, **asked: Any) -> N
         pronto check --json
     """
     from prontosched.agent.diagnosis import diagnose
+    from prontosched.agent.http.client import UntrustedError
     from prontosched.agent.record import plain
     from prontosched.telemetry.linux.check import inspect_machine
     from prontosched.telemetry.source import SEPARATION
 
     report = inspect_machine(root)
     missing = missing_extras()
-    agent, _ = find(**asked)
+    agent: Client | UntrustedError | None
+    try:
+        agent, _ = find(**asked)
+    except UntrustedError as error:
+        agent = error
     problems = diagnose(_agent_settings(ctx, asked["state"]), report, agent, root=root)
     code = int(any(problem.severity == "stops" for problem in problems))
     if as_json:
@@ -91,7 +99,7 @@ def command(ctx: click.Context, /, root: Path, as_json: bool, **asked: Any) -> N
     )
     click.echo(
         f"A probe costs {_number(report.probe.milliseconds)} ms every 15 s: "
-        f"{report.probe.percent_of_core:.2f} % of a core, less while nothing happens; --no-probe turns it off"
+        f"{_number(report.probe.percent_of_core, 2)} % of a core, less while nothing happens; --no-probe turns it off"
     )
     click.echo("\nWhat CPU Ready of each source tells apart:")
     for name, words in SEPARATION.items():
@@ -114,5 +122,5 @@ def _agent_settings(ctx: click.Context, state: Path | None) -> AgentSettings:
     return settings_of({**known, "state": state or known["state"]})
 
 
-def _number(value: float) -> str:
-    return "unknown" if math.isnan(value) else f"{value:.1f}"
+def _number(value: float, digits: int = 1) -> str:
+    return "unknown" if math.isnan(value) else f"{value:.{digits}f}"

@@ -138,7 +138,7 @@ def _now(found: dict[str, Any]) -> str:
     told = f"{found['node']}: {styled(decision['state'])}: {decision['reason']}"
     lines = [told, *beside(decision), ""]
     if found["directions"]:
-        lines.append("Metrics that move together, with their share of all movement")
+        lines.append("Metrics that move together, with the share of each direction among these")
     else:
         lines.append("No directions yet: they come with the first full block of vectors.")
     for i, direction in enumerate(found["directions"]):

@@ -91,7 +91,7 @@ def keys(name: str | None, role: str, state: Path | None, renew: bool) -> None:
     click.echo(f"{role} {place} {found.public} {found.user}")
 
 
-@command.command()
+@command.command(short_help="Print the accounts of a nats-server, one user for each key.")
 @click.option(
     "--keys",
     "path",

@@ -45,7 +45,7 @@ def command() -> None:
     """See, watch and undo what Pronto does at schedulers."""
 
 
-@command.command(name="list")
+@command.command(name="list", short_help="List the gates, and whose scheduler is on this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def list_gates(as_json: bool) -> None:
     """List the gates, and which of them have their scheduler on this machine.
@@ -70,7 +70,7 @@ def list_gates(as_json: bool) -> None:
         click.echo(f"{name:<16}{f'known, engine not found here: {words}' if words else here}")
 
 
-@command.command()
+@command.command(short_help="Show which nodes Pronto holds closed or ranks, and why.")
 @_gate_options
 @click.option("--node", "nodes", multiple=True, help="Show this node, whoever closed it; again for more.")
 def status(names: tuple[str, ...], options: tuple[str, ...], nodes: tuple[str, ...], as_json: bool) -> None:
@@ -101,7 +101,7 @@ def status(names: tuple[str, ...], options: tuple[str, ...], nodes: tuple[str, .
         raise click.exceptions.Exit(1)
 
 
-@command.command()
+@command.command(short_help="Open all nodes that Pronto closed, and take off its ranks.")
 @_gate_options
 def release(names: tuple[str, ...], options: tuple[str, ...], as_json: bool) -> None:
     """Undo all that Pronto did to nodes, at once: open those it closed, take off its ranks.
@@ -120,7 +120,7 @@ def release(names: tuple[str, ...], options: tuple[str, ...], as_json: bool) -> 
         raise click.exceptions.Exit(1)
 
 
-@command.command()
+@command.command(short_help="Undo what has ended because its agent fell silent.")
 @_gate_options
 @click.option("--node", help="Watch only this node; without it, all that the gate reaches.")
 @click.option(
@@ -165,7 +165,7 @@ def watch(
         stop.wait(every)
 
 
-@command.command()
+@command.command(short_help="Print the chance of contention as LSF's external load.")
 @asking_options
 @node_option
 @click.option(

@@ -22,7 +22,7 @@ from prontosched.agent.http.server import serve, summary
 from prontosched.agent.logs import log_to_stderr
 from prontosched.agent.loop import Agent
 from prontosched.agent.views import status
-from prontosched.cli.options import COLOURS, lasting, settings_of
+from prontosched.cli.options import COLOURS, ERASE, columns_of, is_live, lasting, settings_of
 from prontosched.dashboard.app import routes
 from prontosched.telemetry.linux.cgroup import printable
 
@@ -73,13 +73,6 @@ def run_agent(options: dict[str, Any], *, pages: bool = False) -> None:
 
 MOST_WAITING = 200
 NARROWEST = 20
-USUAL = 80
-ERASE = "\r\x1b[K"
-
-
-def is_live(stream: TextIO) -> bool:
-    """Tell whether a status line can be drawn on a stream."""
-    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 class Screen(io.TextIOBase):
@@ -99,12 +92,7 @@ class Screen(io.TextIOBase):
     @property
     def columns(self) -> int:
         """The terminal's width now."""
-        try:
-            found = os.get_terminal_size(self._stream.fileno()).columns
-        except OSError:
-            found = 0
-        # A terminal that was never told its size has none.
-        return max(NARROWEST, found) if found else USUAL
+        return max(NARROWEST, columns_of(self._stream))
 
     def write(self, text: str) -> int:
         """Print whole lines above the status line."""
@@ -137,7 +125,7 @@ class Screen(io.TextIOBase):
             return ""
         text = printable("  ".join(self._status))[: self.columns - 1]
         state = self._status[0].split(" ")[0]
-        if state in COLOURS and "NO_COLOR" not in os.environ:
+        if state in COLOURS and not os.environ.get("NO_COLOR"):
             return click.style(state, fg=COLOURS[state], bold=True) + text[len(state) :]
         return text
 

@@ -1,19 +1,20 @@
 """Options that several commands have in common.
 
-Covers: lengths of time, the options of an agent and of its signal (`SETTINGS`, one row each), help in
-sections, and the options of commands that ask an agent.
+Covers: lengths of time, lines that a terminal can draw over, the options of an agent and of its
+signal (`SETTINGS`, one row each), help in sections, and the options of commands that ask an agent.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+import os
 import signal
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
@@ -30,6 +31,23 @@ POSITIVE = click.FloatRange(min=0, min_open=True)
 # Of the states on a terminal: green is for accepting alone.
 COLOURS = {"accepting": "green", "contended": "yellow", "refusing": "red"}
 WEIGHTS = click.Choice(["normalised", "raw", "harmonic"])
+USUAL_COLUMNS = 80
+ERASE = "\r\x1b[K"
+
+
+def is_live(stream: TextIO) -> bool:
+    """Tell whether a line can be drawn over on a stream."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def columns_of(stream: TextIO) -> int:
+    """Return a terminal's width now."""
+    try:
+        found = os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        found = 0
+    # A terminal that was never told its size has none.
+    return found or USUAL_COLUMNS
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
@@ -66,12 +84,14 @@ def lasting(seconds: float) -> str:
 
     Examples
     --------
-    >>> lasting(7.4), lasting(600), lasting(9000)
-    ('7 s', '10 min', '2.5 h')
+    >>> lasting(7.4), lasting(600), lasting(9000), lasting(3e6)
+    ('7 s', '10 min', '2.5 h', '34.7 days')
     """
     if seconds < 120:
         return f"{max(0.0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 129_600 else f"{seconds / 86400:.1f} days"
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:

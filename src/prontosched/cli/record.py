@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from prontosched.cli.options import Duration, stopped_by_signals
+from prontosched.cli.options import ERASE, Duration, columns_of, is_live, stopped_by_signals
 from prontosched.errors import SettingsError
 
 
@@ -85,6 +85,7 @@ def command(
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
     recorder = Recorder(out, part_seconds=part_seconds, single_precision=single)
+    meter = _Meter(seconds, interval)
     probe = None
     if probing and name == "linux":
         from prontosched.telemetry.probe import Probe, runs_on
@@ -97,9 +98,10 @@ def command(
             seconds=math.inf if seconds is None else seconds,
             probe=probe,
             stopped=stopped_by_signals().is_set,
-            progress=_Meter(seconds, interval).show,
+            progress=meter.show,
         )
     finally:
+        meter.end()
         if probe is not None:
             probe.close()
         source.close()
@@ -128,7 +130,7 @@ class _Meter:
     """A line of progress on standard error: every second on a terminal, else every minute."""
 
     def __init__(self, seconds: float | None, interval: float) -> None:
-        self._terminal = sys.stderr.isatty()
+        self._terminal = is_live(sys.stderr)
         self._every = max(1.0, interval) if self._terminal else 60.0
         self._of = "" if seconds is None else f" of {seconds:.0f}"
         self._next = 0.0
@@ -142,4 +144,12 @@ class _Meter:
             f"{now.seconds:.0f}{self._of} s, {now.rows} rows of {now.metrics} metrics, {now.parts} parts closed, "
             f"{now.late} late{ready}"
         )
-        click.echo(f"\r{line}\x1b[K" if self._terminal else line, err=True, nl=not self._terminal)
+        if self._terminal:
+            # A line that the terminal breaks could not be drawn over.
+            line = f"\r{line[: columns_of(sys.stderr) - 1]}\x1b[K"
+        click.echo(line, err=True, nl=not self._terminal)
+
+    def end(self) -> None:
+        """Take the line away, so that nothing is written behind it."""
+        if self._terminal:
+            click.echo(ERASE, err=True, nl=False)

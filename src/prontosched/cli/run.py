@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import random
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +32,7 @@ FREE_SECONDS = 1.0
 REMIND_SECONDS = 30.0
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "--patience",
     type=Duration(),
@@ -94,14 +97,25 @@ def command(
         pronto run --length 20s -- ./test.sh
         pronto run --timeout 10m -- ./report.sh || echo "too busy, later"
     """
+    from prontosched.agent.http.client import UntrustedError
+
     check_executable(words[0])
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while it waits ends it as it would the command
     if patience is None:
         patience = PATIENCE_SECONDS if timeout is None else float("inf")
     interest = None if length is None or considerate else length
-    client, folder = find(**asked)
     waiting = _Waiting(patience, float("inf") if timeout is None else timeout, interest, quiet, words)
+    why = "no agent answers"
+    try:
+        client, folder = find(**asked)
+    except UntrustedError as error:
+        if asked["url"] is not None:
+            raise
+        why = str(error)
+        client, folder = find(**{**asked, "url": "none"})
     if client is None:
-        _run_alone(waiting, folder, cpus)
+        _run_alone(waiting, folder, cpus, why)
     else:
         _run_with(waiting, client, cpus, ttl, node)
 
@@ -201,17 +215,20 @@ def _run_with(waiting: _Waiting, client: Client, cpus: float, ttl: float, node: 
     calm = True
     while True:
         try:
-            counted, met = client.announce(name, cpus=cpus, ttl=ttl, if_uncontended=calm, pid=pid, node=node)
+            try:
+                counted, met = client.announce(
+                    name, cpus=cpus, ttl=ttl, if_uncontended=calm, pid=pid, node=node
+                )
+            except NotAllowedError:
+                # Another user's agent without a socket for us: it tells how things stand, and counts nothing.
+                met = client.decision(node)
+                counted = not calm or met["state"] == "accepting"
         except UnreachableError as error:
             # It may be restarting; what it last said has run out by the time it is missed for long.
             if waiting.over(str(error), {}):
                 become(waiting.words)
             waiting.wait(str(error), {}, 2 * POLL_SECONDS)
             continue
-        except NotAllowedError:
-            # Another user's agent without a socket for us: it tells how things stand, and counts nothing.
-            met = client.decision(node)
-            counted = not calm or met["state"] == "accepting"
         if counted:
             if calm:
                 waiting.go(met["reason"])
@@ -225,7 +242,7 @@ def _run_with(waiting: _Waiting, client: Client, cpus: float, ttl: float, node: 
         waiting.wait(met["reason"], met, POLL_SECONDS * random.uniform(0.8, 1.2))
 
 
-def _run_alone(waiting: _Waiting, folder: Path, cpus: float) -> NoReturn:
+def _run_alone(waiting: _Waiting, folder: Path, cpus: float, why: str) -> NoReturn:
     from prontosched.agent.http.client import job_name
     from prontosched.agent.loop import STATES
     from prontosched.agent.standalone import one_at_a_time, watch
@@ -234,8 +251,13 @@ def _run_alone(waiting: _Waiting, folder: Path, cpus: float) -> NoReturn:
     there = os.cpu_count() or 1
     if cpus > there:
         raise ProntoError(f"--cpus must be at most {there}, as many as this machine has, got {cpus:g}")
-    waiting.say("no agent answers: watching this machine for a few seconds")
-    with one_at_a_time(folder, waiting.deadline) as turn:
+    waiting.say(f"{why}: watching this machine for a few seconds")
+    with contextlib.ExitStack() as held:
+        turn = True
+        try:
+            turn = held.enter_context(one_at_a_time(folder, waiting.deadline))
+        except OSError as error:  # a user without a home, as in cron
+            waiting.say(f"not in turn with others: {folder} must be writable, got {error.strerror}")
         if not turn and waiting.over("another `pronto run` is watching", {}):
             become(waiting.words)
         while True:
@@ -265,8 +287,18 @@ def check_executable(word: str) -> None:
 
 def become(words: tuple[str, ...], undo: Callable[[], object] | None = None) -> NoReturn:
     """Replace this process by a command, so that its exit code and signals are its own."""
+    environment = given_environment()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and the command would go on to
     try:
-        os.execvpe(words[0], words, given_environment())
+        try:
+            os.execvpe(words[0], words, environment)
+        except OSError as error:
+            program = shutil.which(words[0], path=environment.get("PATH", os.defpath))
+            if error.errno != errno.ENOEXEC or program is None:
+                raise
+            # A script that does not name its interpreter is the shell's, as with env, nice and nohup.
+            os.execve("/bin/sh", ["/bin/sh", program, *words[1:]], environment)
     except OSError as error:
         if undo is not None:
             undo()

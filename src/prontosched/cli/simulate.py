@@ -12,6 +12,8 @@ import click
 from prontosched.errors import SettingsError
 from prontosched.extras import require_extra
 
+# CPUs in use beyond what was asked for that are told, as a share.
+TOO_BUSY = 0.05
 PARTS = ("placers", "utilisation", "length", "tenants")
 
 
@@ -150,17 +152,36 @@ def command(
         for cell, outcomes in runs:
             found[cell] = outcomes
     study = SimulationStudy(chosen, numbers, found)
+    for line in _check(found):
+        click.echo(f"warning: {line}", err=True)
     if figure is not None:
         draw(study, figure)
         click.echo(f"drawn: {figure}", err=True)
     if as_json:
-        click.echo(json.dumps({**study.as_json(), "goals": [goal.as_json() for goal in goals(study)]}))
+        whole = {**study.as_json(), "goals": [goal.as_json() for goal in goals(study)]}
+        click.echo(json.dumps(whole, allow_nan=False))
         return
     for part in study.parts:
         for line in table(study, part):
             click.echo(line)
     for line in [*legend(), "", *goal_lines(study), "", *words(study)]:
         click.echo(line)
+
+
+def _check(found: dict[Any, Any]) -> list[str]:
+    """Refuse runs without a job that counts; warn where more CPUs were in use than was asked for."""
+    lines = {}
+    for (name, scenario, *_), outcomes in found.items():
+        if not all(outcome.jobs for outcome in outcomes):
+            raise SettingsError(
+                f"{name}: at least one job must come after the warm-up and be able to end in time, got none in "
+                f"{scenario.steps} s: give more --steps, more --nodes, or a shorter --length"
+            )
+        used = sum(outcome.utilisation for outcome in outcomes) / len(outcomes)
+        if used > scenario.busy + TOO_BUSY:
+            asked = f"{used:.0%} of the CPUs were in use, not {scenario.busy:.0%} as asked"
+            lines[name] = f"{name}: {asked}: tenants alone use many, or the run is short"
+    return list(lines.values())
 
 
 def _cells(
