@@ -13,7 +13,7 @@ JOBS ?= 3
 run: $(VENV)/.run
 	@exec $(BIN)/pronto up $(ARGS)
 
-# Two minutes of real jobs on this machine, with and without Pronto.
+# Two minutes of real jobs on two nodes out of this machine, sent with and without Pronto.
 demo: $(VENV)/.run
 	@exec $(BIN)/python -m examples.demo $(ARGS)
 

@@ -17,6 +17,12 @@ from tests.dashboard.conftest import NASTY, Start, Watched, fetch, planted, unti
 
 AXE = (Path(__file__).parent.parent / "data" / "axe" / "axe.min.js").read_text()
 TWO_BLOCKS = 20
+FAULTY = """async (seconds) => {
+    const loop = { ...(await ask("/v1/status")).loop, late: 0, hanging: 0 };
+    const fault = { faults: { source: 1 }, last_fault: "source: gone", last_fault_seconds: seconds };
+    showLoop({ ...(await ask("/v1/status")), loop, ...fault });
+    return document.getElementById("health-words").textContent;
+}"""
 DRAWN = "performance.getEntriesByName('fleet-drawn').length > 0"
 
 
@@ -71,6 +77,10 @@ def test_every_part_of_the_node_page_is_filled(browser: Any, node: str) -> None:
         assert "ticks on time" in page.inner_text("#health-words") or "late" in page.inner_text(
             "#health-words"
         )
+        # A fault of long ago is nothing to look at, and still told.
+        told = [page.evaluate(FAULTY, seconds) for seconds in (60, 90000)]
+        assert told[0].startswith("Look here: faults were caught, the last 60 s ago (source: gone)")
+        assert told[1] == "It ticks on time. Faults were caught, the last 25 h ago."
 
 
 def test_this_machine_shows_what_a_job_suffers_and_who_waits(
@@ -102,6 +112,37 @@ def test_live_values_move(browser: Any, fleet: str) -> None:
         )
         first = page.evaluate(values)
         until(page, f"(before) => ({values})() !== before", arg=first)
+
+
+def test_a_page_of_one_node_follows_it_when_others_come_or_go(browser: Any, fleet: str) -> None:
+    """An event has the nodes by their place alone, and places change."""
+    name = fetch(fleet + "/v1/nodes")["nodes"][7]["node"]
+    with Watched(browser, f"{fleet}/?node={name}") as watched:
+        until(watched.page, "place === 7")
+        shown = watched.page.evaluate(
+            "() => { place = 1; return ofFleet({ nodes: counted - 1, state_map: 'aa', ready_map: [1, 2] }); }"
+        )
+
+        assert shown is None
+        until(watched.page, "place === 7")
+
+
+def test_a_fleet_that_is_silent_is_not_said_to_accept(browser: Any, fleet: str) -> None:
+    counted = """(stale) => {
+        nodes = stale.map((one, i) => ({ node: `n${i}`, stale: one }));
+        showCounts(nodes.length, { accepting: nodes.length, refusing: 0, contended: 0 }, null, 0);
+        return ["word", "reason"].map((id) => document.getElementById(id).textContent);
+    }"""
+    with Watched(browser, fleet + "/fleet") as watched:
+        until(watched.page, DRAWN)
+        found = [watched.page.evaluate(counted, stale) for stale in ([True, True], [True, False], [False])]
+
+    told = "silent: their telemetry is too old to decide on."
+    assert found == [
+        ["All nodes are silent", f"2 nodes are {told}"],
+        ["All nodes accept", f"No node expects contention. 1 node is {told}"],
+        ["The node accepts", "No node expects contention."],
+    ]
 
 
 def test_names_with_markup_are_shown_as_text(browser: Any, node: str) -> None:

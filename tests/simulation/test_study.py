@@ -41,6 +41,22 @@ def test_intervals_cover_their_mean_and_shrink_with_seeds() -> None:
     assert many.high - many.low < few.high - few.low
 
 
+def test_the_interval_of_many_seeds_is_students_too() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    values = [float(k) for k in range(13)]
+    found = over_seeds(values)
+    low, high = stats.t.interval(0.95, 12, loc=6.0, scale=stats.sem(values))
+
+    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-3)
+
+
+def test_one_seed_has_no_interval_in_words_or_in_json() -> None:
+    one = over_seeds([1.25])
+
+    assert str(one) == "1.250"
+    assert one.as_json() == {"mean": 1.25, "low": None, "high": None}
+
+
 def test_a_study_is_the_same_whatever_the_number_of_workers() -> None:
     cells = cells_of("small", Scenario(nodes=6, steps=150), ["random"], ["nothing", "ready"])
     one, two = (
@@ -156,6 +172,31 @@ def test_the_command_compares_at_equal_downtime_and_in_json() -> None:
     assert closed["nothing"] == 0.0
     assert closed["coin"] == pytest.approx(0.1, abs=0.05)
     assert closed["ready"] == pytest.approx(0.1, abs=0.06)
+
+
+def test_a_run_too_short_for_any_job_is_refused_and_too_many_cpus_in_use_are_told() -> None:
+    few = [
+        "--nodes",
+        "20",
+        "--steps",
+        "100",
+        "--seeds",
+        "1",
+        "--workers",
+        "1",
+        "--rules",
+        "nothing",
+        "--json",
+    ]
+    short, busy = (
+        called("simulate", *few, *more) for more in (["--length", "600"], ["--length", "3", "--busy", "0.05"])
+    )
+
+    assert short.returncode == 1
+    assert "at least one job must come after the warm-up and be able to end in time" in short.stderr
+    assert busy.returncode == 0, busy.stderr
+    assert "of the CPUs were in use, not 5% as asked" in busy.stderr
+    assert json.loads(busy.stdout)["parts"]["scenario"][0]["slowdown_mean"]["low"] is None
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,11 @@ class LearnedSignal(_LearnedForm):
         """Go on from what a fleet has learned too."""
         self.learner.start_from(shared)
 
+    @property
+    def contention_level(self) -> float:
+        """CPU Ready from which there is contention now; infinite while a percentile has too little past."""
+        return float(self.learner.tolerance.level)
+
     def standing(self) -> SignalFigures:
         """Return the node's own record of what the signal was worth."""
         return self.learner.record.figures()

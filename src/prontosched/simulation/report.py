@@ -87,7 +87,8 @@ def _row(study: SimulationStudy, name: str, placer: str, rule: str) -> str:
 
 
 def _percent(share: SeedInterval) -> str:
-    return f"{share.mean:.0%} [{share.low:.0%}, {share.high:.0%}]"
+    interval = f" [{share.low:.0%}, {share.high:.0%}]" if share.low == share.low else ""
+    return f"{share.mean:.0%}{interval}"
 
 
 def colour_of(rule: str) -> str:

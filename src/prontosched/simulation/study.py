@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from prontosched.evaluation.nulls import plain, t_quantile
 from prontosched.simulation.run import RunOutcome, Scenario, simulate
 
 # What is measured of a run: all fields of an outcome but its names and the number of jobs.
 MEASURES = tuple(one.name for one in fields(RunOutcome))[4:]
-# Two-sided 95 % points of Student's t for 1 to 10 degrees of freedom; beyond, the normal's.
+# Two-sided 95 % points of Student's t for 1 to 10 degrees of freedom; beyond, they are computed.
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 PLACERS_COMPARED = ("random", "two-choices", "least-allocated")
@@ -45,7 +46,12 @@ class SeedInterval:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        interval = f" [{self.low:.3f}, {self.high:.3f}]" if self.low == self.low else ""
+        return f"{self.mean:.3f}{interval}"
+
+    def as_json(self) -> dict[str, float | None]:
+        """Return plain values; of one seed there is no interval."""
+        return {"mean": plain(self.mean), "low": plain(self.low), "high": plain(self.high)}
 
 
 def over_seeds(values: Sequence[float]) -> SeedInterval:
@@ -54,7 +60,7 @@ def over_seeds(values: Sequence[float]) -> SeedInterval:
     mean = float(data.mean())
     if data.size < 2:
         return SeedInterval(mean, float("nan"), float("nan"))
-    point = T95[data.size - 2] if data.size - 2 < len(T95) else 1.96
+    point = T95[data.size - 2] if data.size - 2 < len(T95) else t_quantile(data.size - 1)
     reach = point * float(data.std(ddof=1)) / np.sqrt(data.size)
     return SeedInterval(round(mean, 12), mean - reach, mean + reach)
 
@@ -159,7 +165,7 @@ class SimulationStudy:
                         "placer": cell.placer,
                         "rule": cell.rule,
                         **{
-                            measure: asdict(self.interval(cell.name, cell.placer, cell.rule, measure))
+                            measure: self.interval(cell.name, cell.placer, cell.rule, measure).as_json()
                             for measure in MEASURES
                         },
                         "outcomes": [asdict(outcome) for outcome in self.outcomes[cell]],
@@ -218,7 +224,7 @@ class Goal(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
         bound = {"bound": self.bound, "at_most": self.at_most, "met": self.met}
-        return {"claim": self.claim, **asdict(self.figure), **bound}
+        return {"claim": self.claim, **self.figure.as_json(), **bound}
 
 
 def goals(study: SimulationStudy) -> list[Goal]:

@@ -115,9 +115,9 @@ function showCounts(number, found, mean, downtime) {
   if (silent === number) showLook("silent", null);
   else showLook(state ? STATES[state].kind : "mixed", state ?? "contended");
   const lone = { accepting: "The node accepts", contended: "The node is contended", refusing: "The node refuses" };
-  put("word", number === 1 ? lone[state] : refusing + contended === 0 ? "All nodes accept"
+  put("word", number && silent === number ? `${number === 1 ? "The node is" : "All nodes are"} silent` : number === 1 ? lone[state] : refusing + contended === 0 ? "All nodes accept"
     : refusing === 0 ? `All are open, ${count(contended)} of ${count(number)} contended` : `${count(number - refusing)} of ${count(number)} are open`);
-  put("reason", [...expecting(number, found), ...(silent ? [`${some(silent, "node is", "nodes are")} silent: their telemetry is too old to decide on.`] : [])].join(" "));
+  put("reason", [...expecting(found, silent), ...(silent ? [`${some(silent, "node is", "nodes are")} silent: their telemetry is too old to decide on.`] : [])].join(" "));
   put("count", String(number));
   put("refusing", percent(number ? refusing / number : 0, 1));
   put("contended", percent(number ? contended / number : 0, 1));
@@ -126,8 +126,8 @@ function showCounts(number, found, mean, downtime) {
   document.title = `${count(number - refusing)}/${count(number)} open · Pronto`;
 }
 
-function expecting(number, { accepting, refusing, contended }) {
-  if (!refusing && !contended) return accepting ? ["No node expects contention."] : [];
+function expecting({ accepting, refusing, contended }, silent) {
+  if (!refusing && !contended) return accepting > silent ? ["No node expects contention."] : [];
   const said = [];
   if (refusing) said.push(`${some(refusing, "node")} ${refusing === 1 ? "refuses" : "refuse"} jobs.${enforced ? "" : " Nothing enforces it: it is up to who asks."}`);
   if (contended) said.push(`${some(contended, "node")} ${contended === 1 ? "expects" : "expect"} contention and ${contended === 1 ? "is" : "are"} held open.`);

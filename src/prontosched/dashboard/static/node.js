@@ -11,6 +11,7 @@ let recent = [];
 let past = [];
 let loaded = 0;
 let place = -1; // among the nodes of a fleet
+let counted = 0; // nodes that there were when it was looked for
 let tolerance = null;
 let interval = 1;
 let kept = false; // whether there is a decision log
@@ -141,9 +142,20 @@ function trim(oldest) {
 
 // One node out of a fleet's event; its words come with the next explanation.
 function ofFleet(event) {
+  if (event.nodes !== counted) findPlace(event.nodes); // some came or went: its place may be another
   if (place < 0 || !event.state_map || place >= event.state_map.length) return null;
   put("ready", ready(event.ready_map[place]));
   return { time: event.time, cpu_ready_percent: event.ready_map[place], state: LETTERS[event.state_map[place]] };
+}
+
+async function findPlace(number) {
+  counted = number;
+  place = -1;
+  try {
+    place = (await ask("/v1/nodes")).nodes.findIndex((node) => node.node === wanted);
+  } catch (error) {
+    counted = 0; // at the next event again
+  }
 }
 
 async function refresh() {
@@ -250,7 +262,7 @@ async function start() {
     kept = Boolean(status.disk);
     everyDecision = !status.disk || status.disk.every_decision;
     ranges();
-    if (status.nodes > 1) place = (await ask("/v1/nodes")).nodes.findIndex((node) => node.node === wanted);
+    if (status.nodes > 1) await findPlace(status.nodes);
     else recent = (await ask("/v1/recent")).events.filter((event) => event.node !== undefined && (!wanted || event.node === wanted));
     tracks = recent.map((event) => trackOf(event)).filter(Boolean);
     const now = Date.now() / 1000;

@@ -111,23 +111,26 @@ function showRefused(status, record, budget) {
   put("tally", `${of}${some(tally.decisions, "decision")}, ${some(tally.flips, "change")} between accepting and refusing since the agent started.${left}`);
 }
 
+const RECENT = 3600; // a fault of long ago is told, and nothing to look at
+
 function showLoop(status) {
   const loop = status.loop;
+  const since = status.last_fault_seconds, ago = `the last ${lasting(since)} ago`;
   const faults = Object.entries(status.faults || {}).map(([kind, times]) => `${kind} ${times}`).join(", ");
   const disk = status.disk;
   const troubles = [];
   if (loop.hanging) troubles.push("a reading hangs");
   if (loop.late > Math.max(2, 0.01 * loop.ticks)) troubles.push(`${count(loop.late)} of ${some(loop.ticks, "tick")} came late`);
-  if (faults) troubles.push(`faults were caught (${status.last_fault})`);
+  if (faults && since < RECENT) troubles.push(`faults were caught, ${ago} (${status.last_fault})`);
   if (disk && disk.last_error) troubles.push(disk.last_error);
-  put("health-words", troubles.length ? `Look here: ${troubles.join("; ")}.` : "It ticks on time and reads without faults.");
+  put("health-words", troubles.length ? `Look here: ${troubles.join("; ")}.` : faults ? `It ticks on time. Faults were caught, ${ago}.` : "It ticks on time and reads without faults.");
   $("health-words").className = troubles.length ? "trouble" : "";
   const lines = [
     ["Source", status.source], ["Metrics", String(status.features ?? "–")],
     ["Directions", status.rank == null ? null : String(status.rank)],
     ["Running for", lasting(status.uptime_seconds)], ["Ticks", `${count(loop.ticks)}, every ${+status.interval_seconds.toPrecision(2)} s`],
     ["Late ticks", count(loop.late)], ["Lag, worst", `${milli(loop.lag_seconds)}, ${milli(loop.worst_lag_seconds)}`],
-    ["Reading takes", milli(loop.read_seconds)], ["Faults", faults || "none"],
+    ["Reading takes", milli(loop.read_seconds)], ["Faults", faults ? `${faults}; ${ago}` : "none"],
     ["Decision log", disk ? bytes(disk.log_bytes) : "not kept"],
     ...(status.notes || []).map((note) => ["Note", note]),
   ].filter(([, value]) => value !== null);
