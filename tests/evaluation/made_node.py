@@ -19,8 +19,9 @@ class MadeNode:
     interval_seconds = 20.0
     ready_column = "cpu_ready_percent"
 
-    def total_rows(self) -> int:
-        raise NotImplementedError
+    @property
+    def rows(self) -> int:
+        return self.series()[0].size
 
     def series(self) -> tuple[Array, Array, Array]:
         """Return CPU Ready, utilisation and metrics."""
@@ -32,7 +33,7 @@ class MadeNode:
 
     @property
     def counts(self) -> TraceCounts:
-        return TraceCounts(rows=self.total_rows())
+        return TraceCounts(rows=self.rows)
 
     def open(self) -> tuple[MadeNode, str]:
         return self, self.unit

@@ -134,15 +134,13 @@ def test_volcano_reads_its_mean_every_half_minute() -> None:
 def test_peaks_are_the_published_ones_and_their_maximum() -> None:
     rng = np.random.default_rng(3)
     values = rng.uniform(20.0, 60.0, 500)
-    rules = [Peak(1, percentile=None), Peak(1, sigmas=None), Peak(1)]
+    rules = [Peak(1, by=("sigma",)), Peak(1, by=("percentile",)), Peak(1)]
     peaks = [[float(rule.step(one(0.0), one(v)).score[0]) for v in values][-1] for rule in rules]
     kept = values[::8]
 
     assert peaks[0] == pytest.approx((kept.mean() + 5.0 * kept.std()) / 100.0)
     assert peaks[1] == pytest.approx(np.percentile(kept, 99.0, method="nearest") / 100.0, abs=0.01)
     assert peaks[2] == max(peaks[:2])
-    with pytest.raises(ValueError, match="got neither"):
-        Peak(1, sigmas=None, percentile=None)
 
 
 @pytest.mark.parametrize("interval", [1.0, 20.0, 60.0])

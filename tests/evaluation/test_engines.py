@@ -18,7 +18,7 @@ from prontosched.errors import SettingsError
 from prontosched.evaluation.evaluate import run_parts
 from prontosched.evaluation.generators import Control, plan_control
 from prontosched.evaluation.inputs import Part, Setting
-from prontosched.evaluation.record import ReplayRecord, Shape
+from prontosched.evaluation.record import ReplayRecord
 from prontosched.evaluation.replay import PartResult, evaluate_part
 from prontosched.pipeline.presets import make_fleet
 
@@ -157,7 +157,10 @@ def test_progress_adds_up_to_the_rows() -> None:
 
 
 def fill(steps: int) -> ReplayRecord:
-    record = ReplayRecord(Shape(1, 2, (0.1,), 0, 5, 10), segment=64, tape_bytes=50_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prontosched.evaluation.record.TAPE_BYTES", 50_000)
+        record = ReplayRecord(SETTING, 1, 2)
+    budgets = len(SETTING.budgets)
     generator = np.random.default_rng(1)
     ready = generator.random((steps, 2))
     for start in range(0, steps, 100):
@@ -170,7 +173,7 @@ def fill(steps: int) -> ReplayRecord:
             score=part[:, None],
             probability=np.full((len(part), 1, 2), np.nan),
             own=part[:, None] > 0.9,
-            at_budgets=(part > 0.9)[:, None, :, None],
+            at_budgets=np.repeat((part > 0.9)[:, None, :, None], budgets, axis=3),
         )
     record.finish()
     return record

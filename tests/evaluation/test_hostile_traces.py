@@ -29,9 +29,6 @@ class Given(MadeNode):
     busy: float | None = None
     unit: str = "percent"
 
-    def total_rows(self) -> int:
-        return self.ready.size
-
     def series(self) -> tuple[Array, Array, Array]:
         rng, steps = np.random.default_rng(5), self.ready.size
         busy = rng.uniform(0, 100, steps)

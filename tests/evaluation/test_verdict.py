@@ -33,9 +33,6 @@ class OneNode(MadeNode):
     scale: float = 1.0
     node: str = "generated"
 
-    def total_rows(self) -> int:
-        return self.steps
-
     def series(self) -> tuple[Array, Array, Array]:
         rng = np.random.default_rng([self.seed, 2])
         bouts = np.repeat(rng.random(self.steps // 15 + 1) < 0.12, 15)[: self.steps]

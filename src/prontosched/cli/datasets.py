@@ -21,9 +21,8 @@ def command(as_json: bool) -> None:
     from prontosched.evaluation.datasets.catalogue import CATALOGUE
 
     if as_json:
-        click.echo(
-            json.dumps({"datasets": [one._asdict() for one in CATALOGUE]}, indent=1, ensure_ascii=False)
-        )
+        found = {"datasets": [one._asdict() for one in CATALOGUE]}
+        click.echo(json.dumps(found, indent=1, ensure_ascii=False))
         return
     for one in CATALOGUE:
         click.echo(click.style(one.name, bold=True))

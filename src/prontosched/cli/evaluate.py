@@ -230,7 +230,7 @@ def _run(plan: Plan, setting: Setting, options: dict[str, Any], *, data: str) ->
     from prontosched.evaluation.report import print_outcome
 
     told = {f"left out: {reason}" for reason in plan.refused.values()}
-    with _progress(sum(part.total_rows() for part in plan.parts)) as progress:
+    with _progress(sum(part.rows for part in plan.parts)) as progress:
         evaluation = evaluate(
             plan,
             setting,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def command(
         feed = _feed(kind, clusters, cluster, nodes, steps, seed)
         path = folder / f"{kind}-{cluster:03d}.{suffix}"
         with (
-            TraceWriter(path, feed.metrics, ready_column=feed.ready_column) as writer,
+            closing(TraceWriter(path, feed.metrics, ready_column=feed.ready_column)) as writer,
             click.progressbar(length=nodes * steps, label=path.name, file=sys.stderr) as bar,
         ):
             for chunks in feed.aligned(rows=180):

@@ -123,17 +123,8 @@ def decisions(
         for sample in read:
             if (node := nodes.get(sample.node)) is None:
                 node = nodes[sample.node] = build(sample.metrics)
-            timestep = node.timestep
-            yield (
-                timestep,
-                sample,
-                node.step(
-                    sample.vector,
-                    ready=sample.ready,
-                    utilisation=sample.utilisation,
-                    time=sample.timestamp,
-                ),
-            )
+            timestep, about = node.timestep, {"ready": sample.ready, "utilisation": sample.utilisation}
+            yield timestep, sample, node.step(sample.vector, **about, time=sample.timestamp)
 
 
 def _source(trace: tuple[Path, ...], options: dict[str, Any]) -> Source:
@@ -180,8 +171,7 @@ def _row(timestep: int, sample: Sample, decision: Decision) -> dict[str, Any]:
 
 
 def _line(sample: Sample, decision: Decision) -> str:
-    word = (
-        click.style("refuse", fg="red", bold=True) if decision.raised else click.style("accept", fg="green")
-    )
+    colours = {"fg": "red", "bold": True} if decision.raised else {"fg": "green"}
+    word = click.style("refuse" if decision.raised else "accept", **colours)
     ready = "" if math.isnan(sample.ready) else f"  ready {sample.ready:6.2f}"
     return f"{decision.timestep:7d}  {sample.node}  {word}{ready}  score {decision.score:6.2f}  {decision.reason}"

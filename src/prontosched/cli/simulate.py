@@ -15,6 +15,8 @@ from prontosched.extras import require_extra
 # CPUs in use beyond what was asked for that are told, as a share.
 TOO_BUSY = 0.05
 PARTS = ("placers", "utilisation", "length", "tenants")
+# Settings of one scenario that have no default here.
+ONE = ("busy", "tenants", "length")
 
 
 def _names(known: list[str], what: str, value: str | None) -> list[str] | None:
@@ -40,10 +42,6 @@ def _rules(ctx: click.Context, param: click.Parameter, value: str | None) -> lis
     return ["all"] if value == "all" else _names(list(dict.fromkeys([*RULES, *RATIONED])), "rules", value)
 
 
-def _parts(ctx: click.Context, param: click.Parameter, value: str) -> list[str]:
-    return _names(list(PARTS), "parts", value) or []
-
-
 def _tenants(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     from prontosched.simulation.tenants import TENANTS
 
@@ -65,7 +63,10 @@ def _tenants(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 )
 @click.option("--delay", type=click.IntRange(0, 600), default=1, help="Seconds telemetry is late.")
 @click.option(
-    "--parts", default="all", callback=_parts, help=f"Parts of the whole study, by comma: {', '.join(PARTS)}."
+    "--parts",
+    default="all",
+    callback=lambda ctx, param, value: _names(list(PARTS), "parts", value),
+    help=f"Parts of the whole study, by comma: {', '.join(PARTS)}.",
 )
 @click.option(
     "--busy",
@@ -109,19 +110,7 @@ def _tenants(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 )
 @click.option("--workers", type=click.IntRange(1), help="Processes.  [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(
-    parts: list[str],
-    seeds: int,
-    background: tuple[Path, ...],
-    load_column: str | None,
-    exclude: tuple[str, ...],
-    placers: list[str] | None,
-    rules: list[str] | None,
-    figure: Path | None,
-    workers: int | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def command(seeds: int, figure: Path | None, workers: int | None, as_json: bool, **options: Any) -> None:
     """Simulate clusters with rules that prefer and refuse nodes, and see what that does to jobs.
 
     Without options for one scenario the whole study runs: placers, utilisations, lengths
@@ -138,11 +127,12 @@ def command(
 
     if figure is not None:
         require_extra("drawing", "evaluation")
+        rules = options["rules"]
         if rules and not {"nothing", "all"} & set(rules):
             raise click.UsageError(
                 f"a figure compares with the placer alone: --rules must have nothing among them, got {','.join(rules)}"
             )
-    chosen = _cells(parts, background, load_column, exclude, placers, rules, options)
+    chosen = _cells(options)
     cells = [cell for some in chosen.values() for cell in some]
     numbers = tuple(range(1, seeds + 1))
     found = {}
@@ -161,11 +151,8 @@ def command(
         whole = {**study.as_json(), "goals": [goal.as_json() for goal in goals(study)]}
         click.echo(json.dumps(whole, allow_nan=False))
         return
-    for part in study.parts:
-        for line in table(study, part):
-            click.echo(line)
-    for line in [*legend(), "", *goal_lines(study), "", *words(study)]:
-        click.echo(line)
+    lines = [line for part in study.parts for line in table(study, part)]
+    click.echo("\n".join([*lines, *legend(), "", *goal_lines(study), "", *words(study)]))
 
 
 def _check(found: dict[Any, Any]) -> list[str]:
@@ -184,36 +171,26 @@ def _check(found: dict[Any, Any]) -> list[str]:
     return list(lines.values())
 
 
-def _cells(
-    parts: list[str],
-    background: tuple[Path, ...],
-    load_column: str | None,
-    exclude: tuple[str, ...],
-    placers: list[str] | None,
-    rules: list[str] | None,
-    options: dict[str, Any],
-) -> dict[str, list[Any]]:
+def _cells(options: dict[str, Any]) -> dict[str, list[Any]]:
     """Return the cells to run, by part: of one scenario if any of its options was given, else of all parts."""
     from prontosched.simulation.rules import RATIONED, RULES
     from prontosched.simulation.run import Scenario
     from prontosched.simulation.study import EQUAL_RULES, EVERY_RULE, PLACERS_COMPARED, cells_of, whole_grid
     from prontosched.simulation.tenants import read_background, shipped_background
 
-    one = ("busy", "tenants", "length")
-    given = {name: options.pop(name) for name in one}
-    asked = [value for value in given.values() if value is not None]
-    if not (asked or background or placers or rules or options["unequal"] or options["equal_downtime"]):
+    taken = ("parts", "background", "load_column", "exclude", "placers", "rules")
+    parts, background, load, exclude, placers, rules = (options.pop(name) for name in taken)
+    given = {name: value for name in ONE if (value := options.pop(name)) is not None}
+    if not (given or background or placers or rules or options["unequal"] or options["equal_downtime"]):
         scenario = Scenario(**options, background=shipped_background() if "tenants" in parts else None)
         grid = whole_grid(scenario)
         return {part: grid[part] for part in PARTS if part in parts}
-    if background and given["tenants"]:
+    if background and "tenants" in given:
         raise SettingsError("tenants must be of one kind, got both --tenants and --background: leave one out")
     if background:
-        given |= {
-            "tenants": "trace",
-            "background": read_background(background, load=load_column, exclude=exclude),
-        }
-    scenario = Scenario(**options, **{name: value for name, value in given.items() if value is not None})
+        recorded = read_background(background, load=load, exclude=exclude)
+        given |= {"tenants": "trace", "background": recorded}
+    scenario = Scenario(**options, **given)
     equal = scenario.equal_downtime
     known = ["nothing", *RATIONED] if equal else list(RULES)
     rules = known if rules == ["all"] else rules or list(EQUAL_RULES if equal else EVERY_RULE)

@@ -8,6 +8,7 @@ numbers cannot disagree.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -82,10 +83,9 @@ def print_claims(rows: list[ClaimRow], numbers: Numbers) -> str:
             f"  why      {row.why}",
             "",
         ]
-    counts = [
-        f"{sum(row.verdict == verdict for row in rows)} {verdict}" for verdict in (REPRODUCED, NOT, OPEN)
-    ]
-    return "\n".join([*lines, f"{len(rows)} claims: {', '.join(counts)}."])
+    every = Counter(row.verdict for row in rows)
+    counts = ", ".join(f"{every[verdict]} {verdict}" for verdict in (REPRODUCED, NOT, OPEN))
+    return "\n".join([*lines, f"{len(rows)} claims: {counts}."])
 
 
 def data_in_words(numbers: Numbers) -> str:
@@ -105,10 +105,8 @@ def _each(numbers: Numbers, key: str, form: str = ".0%", methods: dict[str, str]
     parts = []
     for data in SETS:
         measured = numbers[data]["methods"]
-        parts.append(
-            f"{data}: "
-            + ", ".join(f"{label} {measured[name][key]:{form}}" for name, label in methods.items())
-        )
+        each = [f"{label} {measured[name][key]:{form}}" for name, label in methods.items()]
+        parts.append(f"{data}: {', '.join(each)}")
     return "; ".join(parts).replace("%", " %")
 
 
@@ -178,9 +176,8 @@ def _contained(numbers: Numbers) -> ClaimFinding:
 
 
 def _little_downtime(numbers: Numbers) -> ClaimFinding:
-    ours = [
-        value for name in ("paper", "paper-spirit", "paper-pm") for value in _of(numbers, name, "downtime")
-    ]
+    named = ("paper", "paper-spirit", "paper-pm")
+    ours = [value for name in named for value in _of(numbers, name, "downtime")]
     why = (
         "raises last about a step, and the threshold of 1 asks for the strongest direction or several others"
     )
@@ -206,29 +203,24 @@ def _fastest(numbers: Numbers) -> ClaimFinding:
 
 def _below_a_second(numbers: Numbers) -> ClaimFinding:
     slowest = max(row["microseconds"] for row in numbers["speed"].values())
-    return _told(
-        slowest < 1e6,
-        f"at most {slowest / 1000:.2f} ms of processor time a vector ({numbers['speed_metrics']} metrics)",
-        "scale, project, detect, decide and learn of one node, without reading the machine",
-    )
+    found = f"at most {slowest / 1000:.2f} ms of processor time a vector ({numbers['speed_metrics']} metrics)"
+    why = "scale, project, detect, decide and learn of one node, without reading the machine"
+    return _told(slowest < 1e6, found, why)
 
 
 def _memory(numbers: Numbers) -> ClaimFinding:
     most = max(row["kilobytes"] for row in numbers["speed"].values())
+    found = f"at most {most:,.0f} kB allocated by a node ({numbers['speed_metrics']} metrics)"
     return _told(
-        most < 150_000,
-        f"at most {most:,.0f} kB allocated by a node ({numbers['speed_metrics']} metrics)",
-        "the paper's figures include an interpreter, libraries and a profiler",
+        most < 150_000, found, "the paper's figures include an interpreter, libraries and a profiler"
     )
 
 
 def _linear(numbers: Numbers) -> ClaimFinding:
     sizes = {int(d): float(bytes_) / int(d) for d, bytes_ in numbers["state_bytes"].items()}
-    return _told(
-        max(sizes.values()) < 1.5 * min(sizes.values()),
-        ", ".join(f"{size:.0f} bytes a metric at {d} metrics" for d, size in sizes.items()),
-        "saved state of a node of the paper's preset after 100 vectors",
-    )
+    held = max(sizes.values()) < 1.5 * min(sizes.values())
+    found = ", ".join(f"{size:.0f} bytes a metric at {d} metrics" for d, size in sizes.items())
+    return _told(held, found, "saved state of a node of the paper's preset after 100 vectors")
 
 
 def _better_by(numbers: Numbers, other: str) -> list[float]:
@@ -239,28 +231,23 @@ def _better_by(numbers: Numbers, other: str) -> list[float]:
 def _rank(numbers: Numbers) -> ClaimFinding:
     ranks = {"paper[rank=2]": "rank 2", "paper": "4", "paper[rank=8]": "8"}
     why = "recall at 10 % downtime; no rank is above chance by much, so there is little to gain or lose"
-    return _told(
-        max(_better_by(numbers, "paper[rank=8]")) < MARGIN, _each(numbers, "recall", ".3f", ranks), why
-    )
+    held = max(_better_by(numbers, "paper[rank=8]")) < MARGIN
+    return _told(held, _each(numbers, "recall", ".3f", ranks), why)
 
 
 def _window(numbers: Numbers) -> ClaimFinding:
     others = [*_better_by(numbers, "paper[lag=5]"), *_better_by(numbers, "paper[lag=20]")]
     held = max(others) < MARGIN and min(_of(numbers, "paper", "recall")) > 0.1 + MARGIN
-    return ClaimFinding(
-        _each(numbers, "recall", ".3f", {"paper[lag=5]": "window 5", "paper": "10", "paper[lag=20]": "20"}),
-        REPRODUCED if held else OPEN,
-        "recall at 10 % downtime: "
-        + ("no other window does better" if held else "10 does not clearly beat chance and the others"),
-    )
+    lags = {"paper[lag=5]": "window 5", "paper": "10", "paper[lag=20]": "20"}
+    why = "no other window does better" if held else "10 does not clearly beat chance and the others"
+    found = _each(numbers, "recall", ".3f", lags)
+    return ClaimFinding(found, REPRODUCED if held else OPEN, f"recall at 10 % downtime: {why}")
 
 
 def _adaptive(numbers: Numbers) -> ClaimFinding:
-    return _told(
-        min(_better_by(numbers, "paper-adaptive")) > -MARGIN,
-        _each(numbers, "recall", ".3f", {"paper": "rank 4", "paper-adaptive": "adaptive"}),
-        "recall at 10 % downtime with energies of 1 and 10 %; the paper's own experiments keep rank 4",
-    )
+    found = _each(numbers, "recall", ".3f", {"paper": "rank 4", "paper-adaptive": "adaptive"})
+    why = "recall at 10 % downtime with energies of 1 and 10 %; the paper's own experiments keep rank 4"
+    return _told(min(_better_by(numbers, "paper-adaptive")) > -MARGIN, found, why)
 
 
 def _sending(numbers: Numbers) -> ClaimFinding:
@@ -318,18 +305,15 @@ def _longest(numbers: Numbers) -> ClaimFinding:
 
 
 def _shortest(numbers: Numbers) -> ClaimFinding:
-    return _winners(
-        numbers, SHORT, ("naive", "expsmo"), "the last value says most about the next few minutes"
-    )
+    why = "the last value says most about the next few minutes"
+    return _winners(numbers, SHORT, ("naive", "expsmo"), why)
 
 
 def _winners(numbers: Numbers, lengths: tuple[str, ...], wanted: tuple[str, ...], why: str) -> ClaimFinding:
     parts, held = [], []
     for level in ("median", "mean"):
-        columns = numbers["forecast"][level].items()
-        best = {
-            length: min(errors, key=errors.__getitem__) for length, errors in columns if length in lengths
-        }
+        columns = {k: errors for k, errors in numbers["forecast"][level].items() if k in lengths}
+        best = {length: min(errors, key=errors.__getitem__) for length, errors in columns.items()}
         held += [name in wanted for name in best.values()]
         parts.append(f"{level}s: " + ", ".join(f"{length} {name}" for length, name in best.items()))
     share = sum(held) / len(held)

@@ -40,20 +40,13 @@ class Competitor:
     ) -> RuleAnswer:
         """Take in one timestep, `(M,)` each, or several, `(T, M)` each, and answer.
 
-        Parameters
-        ----------
-        ready
-            CPU Ready: waiting tasks in percent per CPU.
-        demand
-            Runnable tasks per CPU, running and waiting; by default utilisation and ready together.
-        present
-            Which nodes step now; all by default.
+        `demand` are runnable tasks per CPU, running and waiting; by default utilisation and ready together. `present`
+        says which nodes step now; all by default.
         """
         queue = (utilisation + ready) / 100.0 if demand is None else demand
         if present is not None and not present.all():
-            ready, utilisation, queue = (
-                np.where(present, given, np.nan) for given in (ready, utilisation, queue)
-            )
+            given = (ready, utilisation, queue)
+            ready, utilisation, queue = (np.where(present, values, np.nan) for values in given)
         return self._answer(ready, utilisation, queue)
 
     def _answer(self, ready: Array, busy: Array, queue: Array) -> RuleAnswer:
@@ -175,31 +168,23 @@ class Peak(Competitor):
     Source: Bashir et al., "Take it to the Limit: Peak Prediction-driven Resource Overcommitment in Datacenters"
     (EuroSys 2021): mean plus 5 standard deviations (N-sigma), the 99th percentile of the past (after Resource
     Central), and their maximum, over 2 hours. There they predict from the usage of single tasks; here from the
-    node's. None leaves a predictor out.
+    node's. `by` names the predictors.
     """
 
     def __init__(
-        self,
-        nodes: int,
-        interval: float = 1.0,
-        *,
-        sigmas: float | None = 5.0,
-        percentile: float | None = 99.0,
+        self, nodes: int, interval: float = 1.0, *, by: tuple[str, ...] = ("sigma", "percentile")
     ) -> None:
-        if sigmas is None and percentile is None:
-            raise ValueError("a peak predictor must have sigmas, a percentile or both, got neither")
-        self._sigmas = sigmas
-        self._percentile = percentile
+        self._by = by
         self._past = _Window(nodes, 7200.0, interval)
 
     def _answer(self, ready: Array, busy: Array, queue: Array) -> RuleAnswer:
         past = self._past.add(busy)
         peaks = []
-        if self._sigmas is not None:
+        if "sigma" in self._by:
             mean, deviation = past.moments()
-            peaks.append(mean + self._sigmas * deviation)
-        if self._percentile is not None:
-            peaks.append(past.percentile(self._percentile))
+            peaks.append(mean + 5.0 * deviation)
+        if "percentile" in self._by:
+            peaks.append(past.percentile(99.0))
         peak = np.maximum.reduce(peaks)
         # A saturated machine shows 100 % but for rounding.
         return RuleAnswer(peak / 100.0, np.nan_to_num(peak, nan=0.0) >= 100.0 - 1e-9)
@@ -213,8 +198,8 @@ COMPETITORS: dict[str, Callable[..., Competitor]] = {
     "r15s": lambda nodes, interval=1.0: RunQueue(nodes, interval, seconds=15.0),
     "r1m": RunQueue,
     "volcano": Volcano,
-    "n-sigma": lambda nodes, interval=1.0: Peak(nodes, interval, percentile=None),
-    "peak-percentile": lambda nodes, interval=1.0: Peak(nodes, interval, sigmas=None),
+    "n-sigma": lambda nodes, interval=1.0: Peak(nodes, interval, by=("sigma",)),
+    "peak-percentile": lambda nodes, interval=1.0: Peak(nodes, interval, by=("percentile",)),
     "peak-max": Peak,
 }
 SOURCES: dict[str, str] = {
@@ -279,9 +264,7 @@ class _Window:
         self._stride = math.ceil(steps / MOST_KEPT)
         self._kept = np.full((nodes, math.ceil(steps / self._stride)), np.nan)
         self._steps = 0
-        self._sum = np.zeros(nodes)
-        self._squares = np.zeros(nodes)
-        self._count = np.zeros(nodes)
+        self._sum, self._squares, self._count = np.zeros((3, nodes))
         self._percentiles: dict[float, Array] = {}
 
     def add(self, values: Array) -> _Window | _WindowRun:

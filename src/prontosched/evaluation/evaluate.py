@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
 import re
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -26,7 +28,7 @@ from prontosched.evaluation.inputs import FEWEST_VALUES, Part, Plan, Setting, Tr
 from prontosched.evaluation.methods import choose
 from prontosched.evaluation.record import FEWEST_SCORED
 from prontosched.evaluation.replay import PartResult, Progress, evaluate_part
-from prontosched.evaluation.report import Evaluation, machine, outcome
+from prontosched.evaluation.report import Evaluation, outcome
 from prontosched.evaluation.speed import TIMED_VECTORS, paper_scale, timing
 from prontosched.evaluation.study import Study
 from prontosched.evaluation.verdict import goals
@@ -88,7 +90,7 @@ def _run_processes(
         left = [place for place in range(len(parts)) if place not in results]
         base = sum(result.node_steps for result in results.values())
         with _one_thread(), ProcessPoolExecutor(workers, context, _begin, (counter, os.getpid())) as pool:
-            waiting = {pool.submit(_work, parts[place], setting): place for place in left}
+            waiting = {pool.submit(evaluate_part, parts[place], setting, _report): place for place in left}
             try:
                 while waiting:
                     for future in [future for future in waiting if future.done()]:
@@ -128,10 +130,6 @@ def _leave_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(WATCH_SECONDS)
     os._exit(1)
-
-
-def _work(part: Part, setting: Setting) -> PartResult:
-    return evaluate_part(part, setting, _report)
 
 
 def _report(rows: int) -> None:
@@ -208,11 +206,9 @@ def _one_thread() -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in ONE_THREAD:
+            os.environ.pop(name, None)
+        os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 def evaluate(
@@ -221,22 +217,19 @@ def evaluate(
     *,
     engine: str = "local",
     workers: int | None = None,
-    scheduler: str | None = None,
-    progress: Progress | None = None,
     command: str = "",
     data: str = "traces",
     timed: bool = False,
+    **spread: Any,
 ) -> Evaluation:
-    """Evaluate all parts of a plan; raise `TelemetryError` if not a single node could be.
+    """Evaluate all parts of a plan, spread as `run_parts` says; raise `TelemetryError` if not a single node could be.
 
     `data` says what they are: `traces`, `shipped` for Pronto's own, or the name of a generated fleet. With `timed`, a
     bare step of a node is measured too.
     """
     methods = choose(setting.methods, setting.sweeps)
     began = time.perf_counter()
-    results = run_parts(
-        plan.parts, setting, engine=engine, workers=workers, scheduler=scheduler, progress=progress
-    )
+    results = run_parts(plan.parts, setting, engine=engine, workers=workers, **spread)
     elapsed = time.perf_counter() - began
     study = Study(results, setting, methods)
     for result in results:
@@ -245,30 +238,23 @@ def evaluate(
         raise TelemetryError(_nothing(study, plan))
     found = outcome(study)
     found["data"]["refused"] = plan.refused
-    found["development"] = data == "shipped" or _developed_on(study)
+    # The machines that were looked at while the signals were made.
+    developed_on = all(node.node.startswith("machine-1-") for node in study.nodes)
+    found["development"] = data == "shipped" or developed_on
     found["goals"] = goals(study, data)
     found["command"] = command
     found["version"] = version("prontosched")
-    steps = sum(result.node_steps for result in results)
+    steps, spent = (sum(getattr(result, name) for result in results) for name in ("node_steps", "seconds"))
     used = workers or cores()
     found["performance"] = {
-        **machine(),
-        "engine": engine,
-        "workers": used,
-        "chunks": len(plan.parts),
-        "seconds": round(elapsed, 3),
-        "node_steps": steps,
-        "processor_seconds": round(sum(result.seconds for result in results), 3),
-        "paper_data_set": paper_scale(steps, sum(result.seconds for result in results), elapsed, used),
+        **{"python": platform.python_version(), "numpy": np.__version__, "machine": platform.machine()},
+        **{"engine": engine, "workers": used, "chunks": len(plan.parts), "node_steps": steps},
+        **{"seconds": round(elapsed, 3), "processor_seconds": round(spent, 3)},
+        "paper_data_set": paper_scale(steps, spent, elapsed, used),
     }
     if timed:
         found["performance"]["timing"] = timing(results, first_rows(plan.parts[0], TIMED_VECTORS))
     return Evaluation(study, found, plan.parts[0], _warnings(study, plan))
-
-
-def _developed_on(study: Study) -> bool:
-    """Tell whether these are the machines that were looked at while the signals were made."""
-    return all(node.node.startswith("machine-1-") for node in study.nodes)
 
 
 def _nothing(study: Study, plan: Plan) -> str:
@@ -293,10 +279,7 @@ def _nothing(study: Study, plan: Plan) -> str:
 
 def _warnings(study: Study, plan: Plan) -> list[str]:
     lines = [f"left out: {reason}" for reason in plan.refused.values()]
-    seen: dict[str, int] = {}
-    for counts in study.passes:
-        for line in counts.warnings():
-            seen[line] = seen.get(line, 0) + 1
+    seen = Counter(line for counts in study.passes for line in counts.warnings())
     lines += [line if n == 1 else f"{line} ({n} times)" for line, n in seen.items()]
     if study.too_short:
         names = ", ".join(node.node for node in study.too_short[:4])
@@ -305,15 +288,12 @@ def _warnings(study: Study, plan: Plan) -> list[str]:
     lines += _about_truth(study) + _about_rows(study)
     quiet = [node.node for node in study.nodes if node.spikes == 0]
     if quiet and len(quiet) < len(study.nodes):
-        lines.append(
-            f"{len(quiet)} of {len(study.nodes)} nodes have no spike: they count towards downtime only"
-        )
+        few = f"{len(quiet)} of {len(study.nodes)} nodes"
+        lines.append(f"{few} have no spike: they count towards downtime only")
     thin = [result.thinning for result in study.results if result.thinning > 1]
     if thin:
-        stretch = max(result.stretch for result in study.results)
-        lines.append(
-            f"ranking measures and nulls are from every {max(thin)}. stretch of {stretch} steps, to bound memory"
-        )
+        stretch = f"every {max(thin)}. stretch of {max(result.stretch for result in study.results)} steps"
+        lines.append(f"ranking measures and nulls are from {stretch}, to bound memory")
     return lines
 
 
@@ -326,9 +306,7 @@ def _about_rows(study: Study) -> list[str]:
             f"only {scored / steps:.0%} of the rows with CPU Ready can be scored: around the others it is unknown, or "
             f"time is missing, within {horizon} steps"
         )
-    again, above = (
-        sum(counts) for counts in zip(*(result.repeated for result in study.results), strict=True)
-    )
+    again, above = np.sum([result.repeated for result in study.results], axis=0)
     if again >= max(FEWEST_SCORED, MOST_REPEATED * above):
         lines.append(
             f"CPU Ready equals that of the row before in {again / above:.0%} of the rows above its lowest value: if it "

@@ -17,7 +17,7 @@ import numpy as np
 
 from prontosched.errors import SettingsError
 from prontosched.evaluation.inputs import FirstRows, Truth
-from prontosched.evaluation.measures import Mask
+from prontosched.evaluation.measures import Mask, total_within
 from prontosched.evaluation.study import Study
 from prontosched.extras import missing_extra
 from prontosched.pipeline.presets import make_node
@@ -189,14 +189,11 @@ def recall_against_downtime(study: Study) -> Picture:
     for target in study.setting.targets:
         axis.axvline(target, color=GRID, lw=6, zorder=0)
     widest = max([limit, *[end[0] for end in ends]])
-    axis.set_xlim(0, widest * 1.36)
-    axis.set_ylim(0, None)
+    found = f"recall (% of moments before a spike\nwithin {study.setting.horizon} steps that are refused)"
+    axis.set(xlabel="realised downtime (% of moments the node refuses)", ylabel=found)
+    axis.set(xlim=(0, widest * 1.36), ylim=(0, None))
     axis.set_xticks(np.arange(0.0, widest + 0.01, 0.05 if widest < 0.5 else 0.1))
     _percent(axis.xaxis, axis.yaxis)
-    axis.set_xlabel("realised downtime (% of moments the node refuses)")
-    axis.set_ylabel(
-        f"recall (% of moments before a spike\nwithin {study.setting.horizon} steps that are refused)"
-    )
     caption = "Recall against realised downtime for every method; the dashed line is chance."
     return Picture("recall-downtime", caption, figure)
 
@@ -219,14 +216,9 @@ def against_ready(study: Study) -> Picture | None:
         axis.annotate(f"{ratio.value:.2f}", (1.0, row), xytext=(4, 0), xycoords=("axes fraction", "data"),
                       textcoords="offset points", va="center", fontsize=8.5, color=tint)  # fmt: skip
     axis.axvline(1.0, color=INK, lw=1)
-    axis.set_yticks(range(len(found)), [method.label for method, _ in found])
-    axis.tick_params(axis="y", colors=INK, length=0)
-    axis.set_xlim(0, top * 1.03)
-    axis.set_ylim(-0.6, len(found) - 0.2)
-    axis.grid(axis="y", visible=False)
-    axis.set_xlabel(
-        f"times the recall of current CPU Ready at {study.setting.budget:.0%} downtime (line: 95 % interval)"
-    )
+    _name_rows(axis, [method.label for method, _ in found])
+    at = f"at {study.setting.budget:.0%} downtime (line: 95 % interval)"
+    axis.set(xlim=(0, top * 1.03), xlabel=f"times the recall of current CPU Ready {at}")
     caption = "Recall relative to current CPU Ready at equal downtime, with intervals."
     return Picture("against-ready", caption, figure)
 
@@ -242,14 +234,9 @@ def against_null(study: Study) -> Picture:
         axis.plot([test.null, test.observed], [row, row], color=tint, lw=1.6, alpha=0.5)
         axis.plot(test.null, row, "o", mfc="white", mec=tint, ms=6)
         axis.plot(test.observed, row, "o", color=tint, ms=6)
-    axis.set_yticks(range(len(names)), [method.label for method in names])
-    axis.tick_params(axis="y", colors=INK, length=0)
-    axis.set_ylim(-0.6, len(names) - 0.4)
-    axis.set_xlim(0, None)
-    axis.grid(axis="y", visible=False)
-    axis.set_xlabel(
-        f"recall at a budget of {study.setting.budget:.0%} (%): open circle shifted in time, full circle as it is"
-    )
+    _name_rows(axis, [method.label for method in names])
+    circles = "open circle shifted in time, full circle as it is"
+    axis.set(xlim=(0, None), xlabel=f"recall at a budget of {study.setting.budget:.0%} (%): {circles}")
     _percent(axis.xaxis)
     return Picture("against-null", "Recall of each method and of the same signal shifted in time.", figure)
 
@@ -267,42 +254,32 @@ def lead_times(study: Study) -> Picture | None:
         dashes = (0, (4, 3)) if method.name == "random" else "-"
         axis.step(np.arange(1, leads.size + 1), at_least, where="mid", color=colour(study, method.name), lw=1.8,
                   ls=dashes, label=method.label)  # fmt: skip
-    axis.set_xlabel(f"at least this many timesteps{seconds(study)} before the onset")
+    known = [result.interval_seconds for result in study.results if result.interval_seconds > 0]
+    long = f" (of {known[0]:g} s)" if known else ""
+    axis.set(xlabel=f"at least this many timesteps{long} before the onset", ylim=(0, 1))
     axis.set_ylabel("onsets first raised (% of all)")
     _percent(axis.yaxis)
-    axis.set_ylim(0, 1)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     return Picture("lead-time", "Share of onsets with at least so many steps of warning.", figure)
 
 
 def reliability(study: Study) -> Picture | None:
     """Draw probabilities against what followed."""
-    given = [(m, study.calibration(m.name)) for m in shown(study)]
-    given = [(m, bins) for m, bins in given if bins is not None]
+    given = [(m, bins) for m in shown(study) if (bins := study.calibration(m.name)) is not None]
     if not given:
         return None
     figure, axis = panel(5.2, 4.4)
     axis.plot([0, 1], [0, 1], color=MUTED, lw=1, ls=(0, (4, 3)), label="well calibrated")
     for method, bins in given:
-        assert bins is not None
         used = bins[:, 0] >= 20
         said, followed = bins[used, 1] / bins[used, 0], bins[used, 2] / bins[used, 0]
-        error = study.calibration_error(method.name)
-        label = f"{method.label} (error {error:.3f})"
+        label = f"{method.label} (error {study.calibration_error(method.name):.3f})"
         axis.plot(said, followed, color=colour(study, method.name), lw=1.4, marker="o", ms=4.5, label=label)
-    axis.set_xlabel("probability said (%)")
-    axis.set_ylabel("followed by a spike (% of moments)")
+    axis.set(xlabel="probability said (%)", ylabel="followed by a spike (% of moments)")
+    axis.set(xlim=(0, 1), ylim=(0, 1))
     _percent(axis.xaxis, axis.yaxis)
-    axis.set_xlim(0, 1)
-    axis.set_ylim(0, 1)
     axis.legend(loc="upper left", fontsize=8.5)
     return Picture("reliability", "Probability said against the share that a spike followed.", figure)
-
-
-def seconds(study: Study) -> str:
-    """Say how long a timestep is, in brackets; empty where that is not known."""
-    known = [result.interval_seconds for result in study.results if result.interval_seconds > 0]
-    return f" (of {known[0]:g} s)" if known else ""
 
 
 def _label_ends(axis: Any, ends: list[tuple[float, float, str, str]]) -> None:
@@ -326,6 +303,14 @@ def _label_ends(axis: Any, ends: list[tuple[float, float, str, str]]) -> None:
                       arrowprops={"arrowstyle": "-", "color": tint, "lw": 0.6, "shrinkA": 1, "shrinkB": 3})  # fmt: skip
 
 
+def _name_rows(axis: Any, labels: list[str]) -> None:
+    """Write a label before each row, in place of a grid."""
+    axis.set_yticks(range(len(labels)), labels)
+    axis.tick_params(axis="y", colors=INK, length=0)
+    axis.set_ylim(-0.6, len(labels) - 0.4)
+    axis.grid(axis="y", visible=False)
+
+
 def _percent(*axes: Any) -> None:
     """Write the ticks of axes as percentages."""
     for axis in axes:
@@ -334,21 +319,13 @@ def _percent(*axes: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NodeExample:
-    """Some consecutive timesteps of one node under the published signal.
-
-    Attributes
-    ----------
-    projections, spikes
-        `(steps, rank)`.
-    score, raised, ready, threshold
-        `(steps,)`.
-    """
+    """Some consecutive timesteps of one node under the published signal."""
 
     node: str
     start: int
-    projections: Array
-    spikes: Array
-    score: Array
+    projections: Array  # `(steps, rank)`
+    spikes: Array  # the same
+    score: Array  # `(steps,)`, as are all that follow
     raised: Mask
     ready: Array
     threshold: Array
@@ -357,19 +334,17 @@ class NodeExample:
     def part(self, start: int, stop: int) -> NodeExample:
         """Return some of the steps."""
         names = ("projections", "spikes", "score", "raised", "ready", "threshold")
-        return replace(
-            self, start=self.start + start, **{name: getattr(self, name)[start:stop] for name in names}
-        )
+        some = {name: getattr(self, name)[start:stop] for name in names}
+        return replace(self, start=self.start + start, **some)
 
 
-def look(first: FirstRows, truth: str, *, lag: int = 10) -> NodeExample | None:
+def look(first: FirstRows, truth: str) -> NodeExample | None:
     """Replay the first steps of a node under the published signal; None if it has too few."""
-    if len(first.ready) < 4 * lag:
+    if len(first.ready) < 40:
         return None
-    node = make_node("paper", lag=lag)
-    learner = Truth.parse(truth).learner(
-        1, trace_unit=first.ready_unit, interval_seconds=first.interval_seconds
-    )
+    node = make_node("paper", lag=10)
+    unit, interval = first.ready_unit, first.interval_seconds
+    learner = Truth.parse(truth).learner(1, trace_unit=unit, interval_seconds=interval)
     threshold = learner.follow(first.ready[:, None])[:, 0]
     steps, rank = len(first.ready), 4
     projections, spikes = np.full((steps, rank), np.nan), np.zeros((steps, rank))
@@ -389,26 +364,19 @@ def look(first: FirstRows, truth: str, *, lag: int = 10) -> NodeExample | None:
             early = []
         projections[step, : len(seen.projections)] = seen.projections[:rank]
         spikes[step, : len(seen.spikes or ())] = (seen.spikes or ())[:rank]
-    unit = UNITS.get(first.ready_unit, "the trace’s own unit")
-    return NodeExample(first.node, 0, projections, spikes, score, raised, first.ready, threshold, unit)
+    words = UNITS.get(unit, "the trace’s own unit")
+    return NodeExample(first.node, 0, projections, spikes, score, raised, first.ready, threshold, words)
 
 
-def busiest(example: NodeExample, steps: int = SHOWN) -> NodeExample:
+def busiest(example: NodeExample) -> NodeExample:
     """Return the stretch in which most happens: raises and spikes, both if there is such a place."""
     with np.errstate(invalid="ignore"):
         spikes = example.ready >= example.threshold
-    starts = np.concatenate([[False], ~spikes[:-1]]) & spikes
-    happened = np.minimum(_moving(starts, steps), 6) + np.minimum(_moving(example.raised, steps), 6)
-    happened[: 2 * 10] = -1
+    events = np.column_stack([np.concatenate([[False], ~spikes[:-1]]) & spikes, example.raised])
+    happened = np.minimum(total_within(events, first=0, last=SHOWN - 1), 6).sum(axis=1)
+    happened[:20] = -1
     start = int(np.argmax(happened))
-    return example.part(start, start + steps)
-
-
-def _moving(events: Mask, steps: int) -> Array:
-    sums = np.concatenate([[0], np.cumsum(events)])
-    stop = np.minimum(np.arange(events.size) + steps, events.size)
-    found: Array = (sums[stop] - sums[:-1]).astype(np.float64)
-    return found
+    return example.part(start, start + SHOWN)
 
 
 def published(study: Study) -> list[Any]:
@@ -425,31 +393,22 @@ def distributions(study: Study) -> list[Picture]:
     for figure_name, title, label in CDFS:
         figure, axis = panel(4.8, 4.1)
         for method in published(study):
-            values = (
-                study.paper_blocks(method.name, figure_name) if few else study.paper(method.name, figure_name)
-            )
-            values = np.sort(values[np.isfinite(values)])
-            if not values.size:
-                continue
-            share = np.arange(1, values.size + 1) / values.size
-            style = (0, (4, 3)) if method.family == "null" else "-"
-            axis.step(np.concatenate([[values[0]], values]), np.concatenate([[0], share]), where="post", lw=1.7,
-                      color=colour(study, method.name), ls=style, label=method.label)  # fmt: skip
+            values = (study.paper_blocks if few else study.paper)(method.name, figure_name)
+            values = values[np.isfinite(values)]
+            if values.size:
+                style = (0, (4, 3)) if method.family == "null" else "-"
+                axis.ecdf(values, lw=1.7, color=colour(study, method.name), ls=style, label=method.label)
         if figure_name in ("downtime", "contained_spikes"):
             _percent(axis.xaxis)
         if figure_name.endswith("sided"):
             axis.set_xscale("symlog", linthresh=10)
         axis.set_title(f"{title} per {of}" if figure_name.endswith("sided") else title)
-        axis.set_xlabel(label)
-        axis.set_ylabel(f"{over} at or below (% of all)")
+        axis.set(xlabel=label, ylabel=f"{over} at or below (% of all)", ylim=(0, 1.03))
         _percent(axis.yaxis)
-        axis.set_ylim(0, 1.03)
         figure.legend(loc="outside lower center", ncols=2, fontsize=7.5)
         number = "one node" if len(study.nodes) == 1 else f"{len(study.nodes)} nodes"
-        note = (
-            f" With {number} only, over {study.windows} windows of time instead of over nodes." if few else ""
-        )
-        caption = f"Empirical distribution over {over}: {title.lower()}.{note}"
+        note = f" With {number} only, over {study.windows} windows of time instead of over nodes."
+        caption = f"Empirical distribution over {over}: {title.lower()}.{note if few else ''}"
         found.append(Picture(f"cdf-{figure_name.replace('_', '-')}", caption, figure))
     return found
 
@@ -478,9 +437,8 @@ def rejection(example: NodeExample) -> Picture:
     above, below = axes[0, 0], axes[1, 0]
     above.fill_between(time, 0, example.score, step="mid", color=TINTS[3], alpha=0.25)
     above.step(time, example.score, where="mid", color=TINTS[3], lw=1.2, label="score")
-    above.plot(
-        time[example.raised], example.score[example.raised], "v", color="#15803d", ms=6, label="raised"
-    )
+    raised = example.raised
+    above.plot(time[raised], example.score[raised], "v", color="#15803d", ms=6, label="raised")
     above.set_ylabel("weighted sum\nof spikes (1)")
     above.set_title(f"{example.node}: rejection signal ▼ raised, and CPU Ready spikes ●")
     below.plot(time, example.ready, color=TINTS[0], lw=1.2, label="CPU Ready")
@@ -488,10 +446,9 @@ def rejection(example: NodeExample) -> Picture:
     with np.errstate(invalid="ignore"):
         spikes = example.ready >= example.threshold
     below.plot(time[spikes], example.ready[spikes], "o", color="#0d9488", ms=4, label="spike")
-    for step in time[example.raised]:
+    for step in time[raised]:
         below.axvline(step, color="#15803d", lw=1, alpha=0.45)
-    below.set_ylabel(f"CPU Ready ({example.unit})")
-    below.set_xlabel("timestep (number)")
+    below.set(xlabel="timestep (number)", ylabel=f"CPU Ready ({example.unit})")
     for axis in (above, below):
         axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
     return Picture("rejection", "The rejection signal and CPU Ready of one node.", figure)
@@ -554,10 +511,8 @@ def sweep(study: Study, option: str, values: tuple[float, ...]) -> Picture:
         axis.plot(values, points, color=TINTS[3], marker="o", lw=1.6, label="Reject-Job")
         if chance is not None:
             axis.axhline(chance, color=MUTED, lw=1, ls=(0, (4, 3)), label="chance")
-        axis.set_ylabel(title)
-        axis.set_xlabel(SWEPT_UNITS[option])
-        axis.set_xticks(values)
-        axis.set_ylim(0, 1.4 * max(chance or 0.0, points[np.isfinite(points)].max(initial=1e-3)))
+        top = 1.4 * max(chance or 0.0, points[np.isfinite(points)].max(initial=1e-3))
+        axis.set(xlabel=SWEPT_UNITS[option], ylabel=title, xticks=values, ylim=(0, top))
         axis.legend(loc="upper right", fontsize=7.5)
         _percent(axis.yaxis)
     caption = f"The published signal with other values of {option}."

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
 
 from prontosched.errors import TelemetryError
 from prontosched.evaluation.datasets.paper_shape import CHUNK_STEPS, DAY_STEPS, TABLES, PaperShape
-from prontosched.evaluation.inputs import GeneratedPart, Part, Plan, chunk_size
+from prontosched.evaluation.inputs import GeneratedPart, Plan, chunk_size
 from prontosched.evaluation.measures import Mask
 from prontosched.extras import missing_extra
 from prontosched.subspace import Array
@@ -51,10 +50,7 @@ class PaperShapeFeed(GeneratedPart):
         self.metrics = TABLES[kind].names
         self._stream = (shape, cluster, kind)
         self._steps = shape.steps if steps is None else min(steps, shape.steps)
-
-    def total_rows(self) -> int:
-        """Return how many rows it has, over all nodes."""
-        return len(self.nodes) * self._steps
+        self.rows = len(self.nodes) * self._steps
 
     def aligned(self, rows: int = 256, *, nodes: Collection[str] | None = None) -> Iterator[list[Chunk]]:
         """Yield the next rows of all nodes at once, at most an hour."""
@@ -93,10 +89,7 @@ class Control(GeneratedPart):
         self.steps = steps
         self.numbers = range(first, first + count)
         self.nodes = tuple(f"{kind}-{n:04d}" for n in self.numbers)
-
-    def total_rows(self) -> int:
-        """Return how many rows it has, over all nodes."""
-        return len(self.nodes) * self.steps
+        self.rows = count * steps
 
     def aligned(self, rows: int = 256, *, nodes: Collection[str] | None = None) -> Iterator[list[Chunk]]:
         """Yield the next rows of all nodes at once."""
@@ -158,10 +151,8 @@ def plan_control(kind: str, *, nodes: int, steps: int, seed: int) -> Plan:
         vms = min(size, nodes)
         shape = PaperShape(clusters=clusters, hosts=max(1, min(14, vms // 2)), vms=vms, days=days, seed=seed)
         return Plan([PaperShapeFeed(shape, cluster, steps=steps) for cluster in range(clusters)])
-    parts: list[Part] = [
-        Control(kind, seed, first, min(size, nodes - first), steps) for first in range(0, nodes, size)
-    ]
-    return Plan(parts)
+    firsts = range(0, nodes, size)
+    return Plan([Control(kind, seed, first, min(size, nodes - first), steps) for first in firsts])
 
 
 class TraceWriter:
@@ -199,13 +190,8 @@ class TraceWriter:
         order = np.argsort(times, kind="stable")
         owners = [chunk.node for chunk in chunks for _ in range(len(chunk))]
         nodes = [owners[place] for place in order]
-        head = np.column_stack(
-            [
-                times,
-                np.concatenate([chunk.ready for chunk in chunks]),
-                np.concatenate([chunk.utilisation for chunk in chunks]),
-            ]
-        )[order]
+        given = [(chunk.ready, chunk.utilisation) for chunk in chunks]
+        head = np.column_stack([times, *map(np.concatenate, zip(*given, strict=True))])[order]
         metrics = np.concatenate([chunk.vectors for chunk in chunks])[order]
         self.rows += len(order)
         if self._text is not None:
@@ -219,14 +205,4 @@ class TraceWriter:
 
     def close(self) -> None:
         """Finish the file."""
-        for file in (self._text, self._parquet):
-            if file is not None:
-                file.close()
-
-    def __enter__(self) -> TraceWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        (self._text or self._parquet).close()

@@ -45,37 +45,22 @@ FORMS = "p95, 3sigma, xbar, median, a value such as 5%, 1000ms or 0.2"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How methods are run and judged.
-
-    Attributes
-    ----------
-    truth
-        What counts as a spike, as `Truth.parse` reads it.
-    horizon
-        Timesteps ahead in which a spike counts.
-    tolerance
-        What signals are told contention is; None for the truth itself.
-    with_ready
-        CPU Ready is one of the metrics too, though the answer is then among the questions.
-    sweeps
-        `(name, values)`: variants of the published signal.
-    """
+    """How methods are run and judged."""
 
     methods: tuple[str, ...]
-    truth: str = "p95"
-    horizon: int = 5
-    window: int = 10
+    truth: str = "p95"  # what counts as a spike, as `Truth.parse` reads it
+    horizon: int = 5  # timesteps ahead in which a spike counts
+    window: int = 10  # the paper's w
     budget: float = 0.10
-    tolerance: str | None = None
+    tolerance: str | None = None  # what signals are told contention is; None for the truth itself
     seed: int = 7
-    with_ready: bool = False
-    sweeps: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    with_ready: bool = False  # CPU Ready is one of the metrics too: the answer is then among the questions
+    sweeps: tuple[tuple[str, tuple[float, ...]], ...] = ()  # variants of the published signal: name, values
 
     def __post_init__(self) -> None:
-        if not 1 <= self.horizon <= MOST_HORIZON:
-            raise SettingsError(f"horizon must be from 1 to {MOST_HORIZON} timesteps, got {self.horizon}")
-        if not 2 <= self.window <= MOST_HORIZON:
-            raise SettingsError(f"window must be from 2 to {MOST_HORIZON} timesteps, got {self.window}")
+        for name, steps, least in (("horizon", self.horizon, 1), ("window", self.window, 2)):
+            if not least <= steps <= MOST_HORIZON:
+                raise SettingsError(f"{name} must be from {least} to {MOST_HORIZON} timesteps, got {steps}")
         if not BUDGETS[0] <= self.budget <= BUDGETS[-1]:
             raise SettingsError(
                 f"budget must be from {BUDGETS[0]:.0%} to {BUDGETS[-1]:.0%} of the time, got {self.budget:.0%}: "
@@ -95,15 +80,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What the columns of the traces mean; empty takes the usual names.
-
-    `qos` is what jobs suffer, higher is worse; by default what the probe suffered, where a trace has it.
-    """
+    """What the columns of the traces mean; empty takes the usual names."""
 
     ready: str | None = None
     utilisation: str | None = None
     exclude: tuple[str, ...] = ()
-    qos: str | None = None
+    qos: str | None = None  # what jobs suffer, higher is worse; by default what the probe suffered
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +95,7 @@ class TracePart:
     paths: tuple[str, ...]
     columns: Columns
     nodes: tuple[str, ...] | None = None
-    rows: int = 0
+    rows: int = 0  # about how many the files have
 
     @property
     def qos(self) -> str:
@@ -135,15 +117,9 @@ class TracePart:
             keep=(self.qos,) if with_qos else (),
         )
         if source.ready_column is None:
-            known = name_some(source.metrics, most=2)
-            raise TelemetryError(
-                f"{self.paths[0]}: no column of CPU Ready among {known}: {ready_wanted(source.metrics)}"
-            )
+            known, wanted = name_some(source.metrics, most=2), ready_wanted(source.metrics)
+            raise TelemetryError(f"{self.paths[0]}: no column of CPU Ready among {known}: {wanted}")
         return source, unit
-
-    def total_rows(self) -> int:
-        """Return how many rows the files have, as far as that can be told without reading them."""
-        return self.rows
 
 
 class GeneratedPart:
@@ -151,6 +127,7 @@ class GeneratedPart:
 
     nodes: tuple[str, ...]
     metrics: tuple[str, ...]
+    rows: int  # of all nodes together
     interval_seconds = 20.0
     ready_column: str
     ready_unit: str
@@ -159,10 +136,6 @@ class GeneratedPart:
         """Return itself, for there is nothing to open, and the unit of its CPU Ready."""
         return self, self.ready_unit
 
-    def total_rows(self) -> int:
-        """Return how many rows it has, over all nodes."""
-        raise NotImplementedError
-
     def aligned(self, rows: int = 256, *, nodes: Collection[str] | None = None) -> Iterator[list[Chunk]]:
         """Yield the next rows of all nodes at once."""
         raise NotImplementedError
@@ -170,7 +143,7 @@ class GeneratedPart:
     @property
     def counts(self) -> TraceCounts:
         """Rows generated; none is ever dropped."""
-        return TraceCounts(rows=self.total_rows())
+        return TraceCounts(rows=self.rows)
 
     def close(self) -> None:
         """Let go of nothing."""
@@ -278,14 +251,13 @@ def _header(path: str) -> tuple[tuple[str, ...], int]:
         try:
             import pyarrow as pa
             import pyarrow.parquet as pq
+
+            about = pq.read_metadata(path)
         except ImportError as error:
             raise TelemetryError(missing_extra(f"{path}: reading Parquet", "trace")) from error
-        try:
-            about = pq.read_metadata(path)
         except (OSError, pa.ArrowException) as error:
-            raise TelemetryError(
-                f"{path}: not a whole Parquet file ({str(error).splitlines()[0]})"
-            ) from error
+            what = str(error).splitlines()[0]
+            raise TelemetryError(f"{path}: not a whole Parquet file ({what})") from error
         return tuple(about.schema.names), int(about.num_rows)
     if path.endswith((".csv", ".csv.gz")) and Path(path).is_file():
         opener = gzip.open if path.endswith(".gz") else open
@@ -302,15 +274,6 @@ def _header(path: str) -> tuple[tuple[str, ...], int]:
 class Truth:
     """A definition of a spike: its kind, and the number that belongs to it.
 
-    Attributes
-    ----------
-    kind
-        `fixed`, `percentile`, `3sigma`, `xbar` or `median`.
-    value
-        The threshold of a fixed one, the percentile of a percentile one.
-    unit
-        Of a fixed one: `%` (of one CPU), `ms` (per interval), or empty for the trace's own unit.
-
     Examples
     --------
     >>> Truth.parse("p95")
@@ -319,20 +282,17 @@ class Truth:
     5.0
     """
 
-    kind: str
-    value: float = float("nan")
-    unit: str = ""
+    kind: str  # fixed, percentile, 3sigma, xbar or median
+    value: float = float("nan")  # the threshold of a fixed one, the percentile of a percentile one
+    unit: str = ""  # of a fixed one: % (of one CPU), ms (per interval), or empty for the trace's own
 
     @classmethod
     def parse(cls, text: str) -> Truth:
         """Read a definition as written on the command line."""
         word = text.strip().lower().replace(" ", "")
-        if word in ("3sigma", "mean+3sigma"):
-            return cls("3sigma")
-        if word in ("xbar", "x-bar"):
-            return cls("xbar")
-        if word == "median":
-            return cls("median")
+        word = {"mean+3sigma": "3sigma", "x-bar": "xbar"}.get(word, word)
+        if word in ("3sigma", "xbar", "median"):
+            return cls(word)
         if match := re.fullmatch(r"p(\d+(?:\.\d+)?)", word):
             share = float(match[1])
             if 0 < share < 100:
@@ -350,13 +310,13 @@ class Truth:
     def describe(self) -> str:
         """Say in words what counts as a spike."""
         words = {
-            "percentile": f"CPU Ready at or over the {self.value:g}th percentile of the node's own past",
-            "3sigma": "CPU Ready at or over the mean plus three standard deviations of the node's own past",
-            "xbar": "CPU Ready at or over the x̄ chart's limit (mean + D4 x mean moving range) of its past",
-            "median": "CPU Ready at or over the median of the node's own past",
-            "fixed": f"CPU Ready at or over {self.value:g}{self.unit or ' (in the unit of the trace)'}",
+            "percentile": f"the {self.value:g}th percentile of the node's own past",
+            "3sigma": "the mean plus three standard deviations of the node's own past",
+            "xbar": "the x̄ chart's limit (mean + D4 x mean moving range) of its past",
+            "median": "the median of the node's own past",
+            "fixed": f"{self.value:g}{self.unit or ' (in the unit of the trace)'}",
         }
-        return words[self.kind]
+        return f"CPU Ready at or over {words[self.kind]}"
 
     def in_unit_of(self, trace_unit: str, *, interval_seconds: float) -> float:
         """Return a fixed threshold in the trace's unit: `percent` of one CPU, `ms` per interval, or other."""
@@ -388,10 +348,8 @@ class Truth:
         """Return what follows the threshold of `nodes` nodes at once."""
         if self.kind == "fixed":
             return FixedThreshold(self.in_unit_of(trace_unit, interval_seconds=interval_seconds))
-        if self.kind == "percentile":
-            return PercentileThreshold(nodes, self.value / 100.0)
-        if self.kind == "median":
-            return PercentileThreshold(nodes, 0.5)
+        if self.kind in ("percentile", "median"):
+            return PercentileThreshold(nodes, 0.5 if self.kind == "median" else self.value / 100.0)
         return ChartThreshold(nodes, ranges=self.kind == "xbar")
 
 
@@ -410,11 +368,8 @@ class PercentileThreshold:
     """A percentile of the node's own past.
 
     Where that is also the lowest value ever seen, as on a node that is mostly at 0, only what lies above
-    it is a spike: a node that always shows the same value has none.
-
-    Notes
-    -----
-    Memory: 8,192 floats per node. Past 4,096 values it is that of an even sample of them.
+    it is a spike: a node that always shows the same value has none. Memory: 8,192 floats per node. Past 4,096
+    values it is that of an even sample of them.
     """
 
     def __init__(self, nodes: int, share: float) -> None:
@@ -436,33 +391,22 @@ class PercentileThreshold:
 
 
 class ChartThreshold:
-    """A control limit: mean + 3σ, or with `ranges` mean + D4 times the mean moving range.
-
-    Notes
-    -----
-    Memory: five floats per node.
-    """
+    """A control limit: mean + 3σ, or with `ranges` mean + D4 times the mean moving range; five floats per node."""
 
     def __init__(self, nodes: int, *, ranges: bool) -> None:
         self._ranges = ranges
-        self._seen = np.zeros(nodes)
-        self._mean = np.zeros(nodes)
-        self._squares = np.zeros(nodes)
-        self._moving_range = np.zeros(nodes)
+        self._seen, self._mean, self._squares, self._moving_range = np.zeros((4, nodes))
         self._last = np.full(nodes, np.nan)
 
     def follow(self, ready: Array) -> Array:
         """Return the upper control limit before each value."""
         found = np.empty(ready.shape)
         for step, values in enumerate(ready):
-            found[step] = self._limit()
+            deviation = np.sqrt(self._squares / np.maximum(self._seen, 1.0))
+            spread = D4 * self._moving_range if self._ranges else 3.0 * deviation
+            found[step] = np.where(self._seen >= FEWEST_VALUES, self._mean + spread, np.nan)
             self._learn(values)
         return found
-
-    def _limit(self) -> Array:
-        seen = np.maximum(self._seen, 1.0)
-        spread = D4 * self._moving_range if self._ranges else 3.0 * np.sqrt(self._squares / seen)
-        return np.where(self._seen >= FEWEST_VALUES, self._mean + spread, np.nan)
 
     def _learn(self, ready: Array) -> None:
         known = np.isfinite(ready)

@@ -43,13 +43,7 @@ def total_within(values: NDArray[Any], *, first: int, last: int) -> Array:
 
 
 def any_within(happened: Mask, *, first: int, last: int) -> Mask:
-    """Return, for each t, whether anything happened in `t + first … t + last`.
-
-    Examples
-    --------
-    >>> any_within(np.array([False, False, True]), first=1, last=1)
-    array([False,  True, False])
-    """
+    """Return, for each t, whether anything happened in `t + first … t + last`."""
     found: Mask = total_within(happened, first=first, last=last) > 0
     return found
 
@@ -64,39 +58,19 @@ def mean_ahead(values: Array, *, horizon: int) -> Array:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive timesteps with some context on both sides; only `inner` is counted.
+    """Consecutive timesteps with some context on both sides; only `inner` is counted."""
 
-    Attributes
-    ----------
-    ready, threshold
-        CPU Ready and the spike threshold in force, `(steps, nodes)`.
-    known
-        The node stepped and its CPU Ready is known.
-    gap
-        Time is missing between the step before and this one.
-    score, probability
-        `(steps, methods, nodes)`, NaN where a method says nothing.
-    raised
-        `(steps, methods, nodes, 1 + budgets)`: the method's own decision, then at each budget.
-    inner
-        First and last step (exclusive) to count.
-    horizon, window
-        Steps ahead in which a spike counts; the paper's window w.
-    qos
-        What jobs suffered, `(steps, nodes)`, NaN where nobody looked.
-    """
-
-    ready: Array
-    threshold: Array
-    known: Mask
-    gap: Mask
-    score: Array
-    probability: Array
-    raised: Mask
-    inner: tuple[int, int]
-    horizon: int
-    window: int
-    qos: Array | None = None
+    ready: Array  # `(steps, nodes)`, as are the next three
+    threshold: Array  # from which CPU Ready is a spike
+    known: Mask  # the node stepped and its CPU Ready is known
+    gap: Mask  # time is missing between the step before and this one
+    score: Array  # `(steps, methods, nodes)`, NaN where a method says nothing
+    probability: Array  # the same
+    raised: Mask  # `(steps, methods, nodes, 1 + budgets)`: the method's own decision, then at each budget
+    inner: tuple[int, int]  # first and last step (exclusive) to count
+    horizon: int  # steps ahead in which a spike counts
+    window: int  # the paper's w
+    qos: Array | None = None  # what jobs suffered, `(steps, nodes)`, NaN where nobody looked
 
     @property
     def part(self) -> slice:
@@ -149,11 +123,8 @@ def count_paper(stretch: Stretch) -> dict[str, Array]:
     For a CPU Ready spike at t and half a window of steps either side, *left* are the raises in
     `[t - w/2, t]` and *right* those in `(t, t + w/2]`. Left then has one slot more, which alone makes
     left-sided raises more frequent; `left_strict` leaves out t itself. A spike is *preceded* when there
-    is a left-sided raise, and a *success* when there is one in `[t - w, t]`.
-
-    Returns
-    -------
-    Arrays `(methods, nodes)` by name; `spikes` and `steps` are `(nodes,)`.
+    is a left-sided raise, and a *success* when there is one in `[t - w, t]`. Returns arrays `(methods, nodes)`
+    by name; `spikes` and `steps` are `(nodes,)`.
     """
     half = max(1, stretch.window // 2)
     raised = stretch.raised[..., 0] & stretch.known[:, None, :]
@@ -208,8 +179,6 @@ def paper_scores(counts: dict[str, Array]) -> dict[str, Array]:
 def count_honest(stretch: Stretch) -> dict[str, Array]:
     """Count decisions against what followed.
 
-    Returns
-    -------
     Per node `(nodes,)`: `valid`, `positive`, `future`, `onsets`, `latched_steps`. Per method, node and
     budget `(methods, nodes, 1 + budgets)`: `raised` and `hits` over valid steps; `accepted_future`, the
     contention that followed accepted moments; `latched` and `latched_onsets`, where every raise closes the
@@ -292,13 +261,10 @@ def count_leads(stretch: Stretch) -> Array:
     for step, node in zip(steps.tolist(), nodes.tolist(), strict=True):
         at = start + step
         before = stretch.raised[max(0, at - window) : at, :, node, :]
-        if not before.shape[0]:
-            continue
-        first = before.argmax(axis=0)
-        found = before.any(axis=0)
-        ahead = before.shape[0] - first
-        method, budget = np.nonzero(found)
-        leads[method, node, budget, ahead[method, budget] - 1] += 1
+        method, budget = np.nonzero(before.any(axis=0))
+        if method.size:
+            ahead = len(before) - before.argmax(axis=0)
+            leads[method, node, budget, ahead[method, budget] - 1] += 1
     return leads
 
 
@@ -327,13 +293,7 @@ def count_calibration(stretch: Stretch) -> Array:
 
 
 def calibration_error(bins: Array) -> float:
-    """Return the expected calibration error of `(bins, 3)`; NaN where no probability was given.
-
-    Examples
-    --------
-    >>> round(calibration_error(np.array([[10.0, 1.0, 2.0], [0.0, 0.0, 0.0]])), 3)
-    0.1
-    """
+    """Return the expected calibration error of `(bins, 3)`; NaN where no probability was given."""
     number = bins[..., 0].sum()
     if number <= 0:
         return float("nan")
@@ -399,13 +359,10 @@ def binned_scores(counts: Array) -> tuple[Array, Array]:
 
 
 def drawn_scores(counts: Array, weights: Array) -> tuple[Array, Array]:
-    """Return both scores of histograms `(bins, 2, n, blocks)` for every weighing of blocks, `(n, draws)` each.
-
-    Bin by bin in a few arrays that stay in the processor's cache.
-    """
+    """Return both scores of histograms `(bins, 2, n, blocks)` for every weighing of blocks, `(n, draws)` each."""
     shape = (counts.shape[2], len(weights))
     found, alarms, precise, earlier, here = np.zeros((5, *shape))
-    # Whole numbers: single precision is exact.
+    # Bin by bin, in arrays that stay in the processor's cache. Of whole numbers single precision is exact.
     given, weighing = counts.astype(np.float32), weights.T.astype(np.float32)
     both = np.empty((2, *shape), np.float32)
     for part in given[::-1]:
@@ -426,13 +383,7 @@ def drawn_scores(counts: Array, weights: Array) -> tuple[Array, Array]:
 
 
 def average_precision(scores: Array, labels: Mask) -> float:
-    """Return the exact average precision, ties together; NaN without positives.
-
-    Examples
-    --------
-    >>> round(average_precision(np.array([3.0, 2.0, 1.0]), np.array([True, False, True])), 3)
-    0.833
-    """
+    """Return the exact average precision, ties together; NaN without positives."""
     return Ranks(scores).areas(labels, np.ones(len(scores), bool))[0]
 
 
@@ -482,15 +433,7 @@ def exposure_of_oracle(future: Array, downtime: float) -> float:
 
 
 def worst_hour(raised: Mask, *, steps_per_hour: int) -> Array:
-    """Return the largest share of any one hour in which each signal, `(steps, methods)`, was raised.
-
-    NaN for less than an hour.
-
-    Examples
-    --------
-    >>> worst_hour(np.array([[True], [True], [False], [False], [False]]), steps_per_hour=4)
-    array([0.5])
-    """
+    """Return the largest share of any one hour in which each signal, `(steps, methods)`, was raised; NaN before one."""
     if len(raised) < steps_per_hour:
         return np.full(raised.shape[1], np.nan)
     found: Array = total_within(raised, first=0, last=steps_per_hour - 1).max(axis=0) / steps_per_hour

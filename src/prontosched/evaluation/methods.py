@@ -78,32 +78,18 @@ class MethodContext:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method.
+    """One method."""
 
-    Attributes
-    ----------
-    name, label, about
-        On the command line, in tables, and in one line for a reader.
-    family
-        `learned`, `competitor`, `published`, `subspace`, `plain`, `null` or `reference`.
-    embedding, options
-        The embedding of the paper's preset whose spikes and distances it sees, with other settings; or none.
-    needs_vectors
-        Whether it looks at the metrics without an embedding, or through one of its own.
-    percent_only
-        Its own decisions mean something only where CPU Ready is known in percent of a CPU.
-    """
-
-    name: str
-    label: str
-    family: str
+    name: str  # on the command line
+    label: str  # in tables
+    family: str  # learned, competitor, published, subspace, plain, null or reference
     about: str
     make: Callable[[MethodContext], Scorer]
-    embedding: str = ""
-    options: tuple[tuple[str, Any], ...] = ()
-    needs_vectors: bool = False
+    embedding: str = ""  # of the paper's preset, whose spikes and distances it sees; or none
+    options: tuple[tuple[str, Any], ...] = ()  # other settings of that embedding
+    needs_vectors: bool = False  # it looks at the metrics without an embedding, or through one of its own
     default: bool = True
-    percent_only: bool = False
+    percent_only: bool = False  # its own decisions mean something only where CPU Ready is in percent of a CPU
 
     def subspaces(self, context: MethodContext) -> SubspaceReplay:
         """Return its embedding on every node."""

@@ -55,24 +55,19 @@ class NullTotal:
     nodes: Array
 
     @classmethod
-    def empty(cls, methods: int, shifts: int) -> NullTotal:
-        """Return a total of nothing."""
-        return cls(np.zeros((methods, shifts)), np.zeros(methods), np.zeros(methods))
+    def over(cls, nodes: list[tuple[NDArray[np.float32], Array]], methods: int, shifts: int) -> NullTotal:
+        """Add up nodes, for the methods where each has both; nodes too short to shift are passed over."""
+        total = cls(np.zeros((methods, shifts)), np.zeros(methods), np.zeros(methods))
+        for shifted, seen in nodes:
+            if shifted.shape == total.shifted.shape:
+                used = np.isfinite(shifted).all(axis=1) & np.isfinite(seen)
+                one = np.where(used[:, None], shifted, 0.0), np.where(used, seen, 0.0)
+                total += cls(*one, used.astype(np.float64))
+        return total
 
-    def add(self, shifted: NDArray[np.float32], seen: Array) -> None:
-        """Add one node, for the methods where it has both; nodes too short to shift are passed over."""
-        if shifted.shape != self.shifted.shape:
-            return
-        used = np.isfinite(shifted).all(axis=1) & np.isfinite(seen)
-        self.shifted += np.where(used[:, None], shifted, 0.0)
-        self.seen += np.where(used, seen, 0.0)
-        self.nodes += used
-
-    def merge(self, other: NullTotal) -> None:
+    def __add__(self, other: NullTotal) -> NullTotal:
         """Add the total of other nodes."""
-        self.shifted += other.shifted
-        self.seen += other.seen
-        self.nodes += other.nodes
+        return NullTotal(self.shifted + other.shifted, self.seen + other.seen, self.nodes + other.nodes)
 
 
 def p_value(observed: float, null: Array, distinct: float = math.inf) -> float:
@@ -140,7 +135,7 @@ def mean_interval(values: Array, draws: Array, *, over: bool, generator: np.rand
     """
     used = np.isfinite(values)
     if not used.any():
-        return Interval(float("nan"), float("nan"), float("nan"))
+        return Interval(math.nan, math.nan, math.nan)
     means = _resampled(draws[used], over=over, generator=generator)
     low, high = _limits(means)
     if not high - low > NO_SPREAD:
@@ -192,20 +187,16 @@ def student_interval(
 
     Of what can only be positive it is that of the logarithm. Draws that are few or all the same tell nothing.
     """
-    known = draws[np.isfinite(draws) & (draws > 0)] if positive else draws[np.isfinite(draws)]
-    if (
-        degrees < 1
-        or known.size < max(20, draws.size // 2)
-        or not (value > 0 if positive else value == value)
-    ):
-        return Interval(float(value), math.nan, math.nan, nodes)
-    half = t_quantile(degrees) * float((np.log(known) if positive else known).std())
+    known = draws[np.isfinite(draws) & (draws > 0 if positive else True)]
+    enough = degrees >= 1 and known.size >= max(20, draws.size // 2)
+    half = math.nan
+    if enough and (value > 0 if positive else value == value):
+        half = t_quantile(degrees) * float((np.log(known) if positive else known).std())
     if not half > NO_SPREAD * (1.0 if positive else abs(value)):
-        return Interval(float(value), math.nan, math.nan, nodes)
-    low, high = (
-        (value * math.exp(-half), value * math.exp(half)) if positive else (value - half, value + half)
-    )
-    return Interval(float(value), float(low), float(high), nodes)
+        half = math.nan
+    if positive:
+        return Interval(float(value), float(value * math.exp(-half)), float(value * math.exp(half)), nodes)
+    return Interval(float(value), float(value - half), float(value + half), nodes)
 
 
 def t_tail(t: float, degrees: int) -> float:
@@ -246,10 +237,14 @@ def _resampled(draws: Array, *, over: bool, generator: np.random.Generator) -> A
     if over and nodes > 1:
         chosen = generator.integers(0, nodes, size=(nodes, count))
         draws = np.take_along_axis(draws, chosen, axis=0)
-    known = np.isfinite(draws)
+    return column_means(draws)
+
+
+def column_means(values: Array) -> Array:
+    """Return the mean of what is known of each column, NaN where nothing is."""
+    known = np.isfinite(values)
     number = known.sum(axis=0)
-    total = np.where(known, draws, 0.0).sum(axis=0)
-    return np.where(number > 0, total / np.maximum(number, 1), np.nan)
+    return np.where(number > 0, np.where(known, values, 0.0).sum(axis=0) / np.maximum(number, 1), np.nan)
 
 
 def _limits(draws: Array) -> tuple[float, float]:

@@ -9,8 +9,8 @@ travel from workers as they are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,52 +83,30 @@ class Tape:
     step: NDArray[np.int64]
 
 
-class Shape(NamedTuple):
-    """How a replay is recorded: `chosen` says which of the budgets goes on the tape."""
-
-    methods: int
-    nodes: int
-    budgets: tuple[float, ...]
-    chosen: int
-    horizon: int
-    window: int
-
-
 class ReplayRecord:
-    """Everything counted of one part of nodes, in stretches of eight windows or horizons, at least `SEGMENT` steps.
+    """Everything counted of one part of nodes, in stretches of eight windows or horizons, at least `SEGMENT` steps."""
 
-    Attributes
-    ----------
-    blocks
-        Counts that add up, at most `MOST_BLOCKS` of them in the order of time.
-    segments
-        The tape: every `thinning`-th stretch.
-    leads, calibration
-        As `measures` counts them.
-    spent
-        Processor time by what it was spent on.
-    """
-
-    def __init__(self, shape: Shape, *, segment: int | None = None, tape_bytes: int | None = None) -> None:
-        if segment is None:
-            segment = max(SEGMENT, WINDOWS_PER_SEGMENT * max(shape.window, shape.horizon))
-        self.shape = shape
+    def __init__(self, setting: Setting, methods: int, nodes: int) -> None:
+        self.setting, self.methods, self.nodes = setting, methods, nodes
+        # Which of the budgets goes on the tape.
+        self.chosen = setting.budgets.index(setting.budget)
+        around = max(setting.window, setting.horizon)
+        self.segment = segment = max(SEGMENT, WINDOWS_PER_SEGMENT * around)
+        # Counts that add up, at most `MOST_BLOCKS` of them in the order of time.
         self.blocks: list[dict[str, Array]] = []
         self.per_block = 1
+        # The tape: every `thinning`-th stretch.
         self.segments: list[Tape] = []
         self.thinning = 1
+        # Processor time by what it was spent on.
         self.spent: dict[str, float] = {}
-        self.leads = np.zeros((shape.methods, shape.nodes, 1 + len(shape.budgets), shape.window))
+        self.leads = np.zeros((methods, nodes, 1 + len(setting.budgets), setting.window))
         self.calibration: Array | None = None
-        self._past = max(shape.window, shape.horizon) + 1
-        self._ahead = max(shape.horizon, shape.window)
-        self.segment = segment
-        self._settled = 0
-        self._in_block = 0
-        per_segment = segment * shape.nodes * (9 + 6 * shape.methods)
-        self._most_segments = max(8, (TAPE_BYTES if tape_bytes is None else tape_bytes) // per_segment)
+        self._past, self._ahead = around + 1, around
+        self._settled = self._in_block = 0
+        self._most_segments = max(8, TAPE_BYTES // (segment * nodes * (9 + 6 * methods)))
         self._steps = self._past + segment + self._ahead
-        of_nodes, of_methods = (self._steps, shape.nodes), (self._steps, shape.methods, shape.nodes)
+        of_nodes, of_methods = (self._steps, nodes), (self._steps, methods, nodes)
         self._buffers: dict[str, NDArray[Any]] = {
             "ready": np.full(of_nodes, np.nan),
             "threshold": np.full(of_nodes, np.nan),
@@ -137,7 +115,7 @@ class ReplayRecord:
             "qos": np.full(of_nodes, np.nan),
             "score": np.full(of_methods, np.nan),
             "probability": np.full(of_methods, np.nan),
-            "raised": np.zeros((*of_methods, 1 + len(shape.budgets)), bool),
+            "raised": np.zeros((*of_methods, 1 + len(setting.budgets)), bool),
         }
         self._filled = self._past
 
@@ -169,8 +147,8 @@ class ReplayRecord:
         self._close_block()
 
     def _settle(self, stop: int) -> None:
-        inner, shape = (self._past, stop), self.shape
-        stretch = Stretch(**self._buffers, inner=inner, horizon=shape.horizon, window=shape.window)
+        inner, setting = (self._past, stop), self.setting
+        stretch = Stretch(**self._buffers, inner=inner, horizon=setting.horizon, window=setting.window)
         self._add({**count_honest(stretch), **{f"paper_{k}": v for k, v in count_paper(stretch).items()}})
         self.leads += count_leads(stretch)
         if np.isfinite(stretch.probability).any():
@@ -207,7 +185,7 @@ class ReplayRecord:
                 future=stretch.future[part].astype(np.float32),
                 score=stretch.score[part].astype(np.float32),
                 own=raised[..., 0].copy(),
-                chosen=raised[..., 1 + self.shape.chosen].copy(),
+                chosen=raised[..., 1 + self.chosen].copy(),
                 step=self._settled + np.arange(len(raised)),
             )
         )
@@ -229,27 +207,7 @@ class ReplayRecord:
 
 @dataclass(slots=True)
 class NodeSummary:
-    """Results of one node; arrays have the methods first.
-
-    Attributes
-    ----------
-    statistics, draws
-        `(methods, len(STATISTICS))` and the same on resampled blocks, `(methods, statistics, draws)`.
-    downtime, recall
-        Realised at each budget, `(methods, budgets)`.
-    paper
-        The paper's figures by name, `(methods,)` each.
-    leads
-        Onsets by lead time, own decisions and at the chosen budget, `(methods, 2, w)`.
-    paper_blocks
-        The paper's figures of every block of time, `(blocks, methods)`, where nodes are few.
-    contended
-        Beginning and end of each block of time with a spike in or after it, in seconds, `(blocks, 2)`.
-    refusals
-        How often each method began to refuse, `(methods,)`.
-    nulls, seen
-        Statistics of the circularly shifted signal by name, `(methods, shifts)`, and of the signal as it is.
-    """
+    """Results of one node; arrays have the methods first."""
 
     node: str
     steps: int
@@ -258,31 +216,30 @@ class NodeSummary:
     spikes: int
     onsets: int
     on_tape: int
-    contended: Array
-    refusals: Array
-    statistics: Array
-    draws: NDArray[np.float32]
-    downtime: Array
-    recall: Array
-    paper: dict[str, Array]
-    leads: Array
+    contended: Array  # beginning and end of each block of time with a spike in or after it, in seconds, `(blocks, 2)`
+    refusals: Array  # how often each method began to refuse
+    statistics: Array  # `(methods, len(STATISTICS))`
+    draws: NDArray[np.float32]  # the same on resampled blocks, `(methods, statistics, draws)`
+    downtime: Array  # realised at each budget, `(methods, budgets)`
+    recall: Array  # the same
+    paper: dict[str, Array]  # the paper's figures by name
+    leads: Array  # onsets by lead time, own decisions and at the chosen budget, `(methods, 2, w)`
     calibration: Array | None
-    nulls: dict[str, NDArray[np.float32]]
-    seen: dict[str, Array]
+    nulls: dict[str, NDArray[np.float32]]  # statistics of the shifted signal, `(methods, shifts)`
+    seen: dict[str, Array]  # and of the signal as it is
     cold_average_precision: Array
     worst_hour: Array
-    paper_blocks: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    paper_blocks: dict[str, NDArray[np.float32]]  # of every block, where nodes are few, `(blocks, methods)`
 
 
 def summarise_node(
-    record: ReplayRecord, node: int, name: str, setting: Setting, *, began: float, interval_seconds: float
+    record: ReplayRecord, node: int, name: str, *, began: float, interval_seconds: float
 ) -> NodeSummary:
     """Work out all measures of one node, whose first row is of the time `began`.
 
     Nodes of one length are drawn and shifted alike: what happened on all of them at once happened once.
     """
-    shape = record.shape
-    steps_per_hour = 3600.0 / interval_seconds
+    setting, steps_per_hour = record.setting, 3600.0 / interval_seconds
     blocks = {
         key: np.stack(
             [np.take(block[key], node, axis=0 if value.ndim == 1 else 1) for block in record.blocks]
@@ -307,7 +264,7 @@ def summarise_node(
     ]
     ranks = [Ranks(score.astype(np.float64)) for score in tape.score.T]
     ranked, drawn_ranks = _ranked(tape, ranks, block, weights)
-    nulls, seen = _shifted(tape, ranks, shape, setting.seed)
+    nulls, seen = _shifted(tape, ranks, setting)
     with np.errstate(invalid="ignore", divide="ignore"):
         downtime, recall = total["raised"] / total["valid"], total["hits"] / total["positive"]
     return NodeSummary(
@@ -325,8 +282,10 @@ def summarise_node(
         downtime=downtime[:, 1:],
         recall=recall[:, 1:],
         paper=_paper(total),
-        paper_blocks=_paper_blocks(blocks) if shape.nodes <= FEW else {},
-        leads=record.leads[:, node][:, [0, 1 + shape.chosen]],
+        paper_blocks={k: v.astype(np.float32) for k, v in _paper(blocks).items()}
+        if record.nodes <= FEW
+        else {},
+        leads=record.leads[:, node][:, [0, 1 + record.chosen]],
         calibration=None if record.calibration is None else record.calibration[:, node],
         nulls=nulls,
         seen=seen,
@@ -336,14 +295,9 @@ def summarise_node(
 
 
 def _paper(counts: dict[str, Array]) -> dict[str, Array]:
-    return paper_scores({key[6:]: value for key, value in counts.items() if key.startswith("paper_")})
-
-
-def _paper_blocks(blocks: dict[str, Array]) -> dict[str, NDArray[np.float32]]:
-    """Return the paper's figures of every block, `(blocks, methods)` each."""
-    size = len(blocks["valid"])
-    each = [_paper({key: value[place] for key, value in blocks.items()}) for place in range(size)]
-    return {key: np.stack([found[key] for found in each]).astype(np.float32) for key in each[0]}
+    """Return the paper's figures of counts, `(…, methods)` each."""
+    found = {key[6:]: value for key, value in counts.items() if key.startswith("paper_")}
+    return paper_scores({key: v[..., None] if key in ("spikes", "steps") else v for key, v in found.items()})
 
 
 def _cold(tape: Tape) -> Array:
@@ -402,9 +356,8 @@ def _ranked(
 ) -> tuple[Array, NDArray[np.float32]]:
     """Return average precision and ROC area over all and over quiet moments, and their draws, for each method."""
     pairs = [(rank, used) for rank in ranks for used in (tape.valid, tape.valid & tape.quiet)]
-    counts = np.stack(
-        [histograms(rank.bins(BINS), BINS, tape.label, used, block) for rank, used in pairs], axis=2
-    )
+    each = [histograms(rank.bins(BINS), BINS, tape.label, used, block) for rank, used in pairs]
+    counts = np.stack(each, axis=2)
     exact = np.array([rank.areas(tape.label, used) for rank, used in pairs])
     whole = np.array([binned_scores(one) for one in np.moveaxis(counts.sum(axis=3), 2, 0)])
     drawn = np.stack(drawn_scores(counts, weights[:, : counts.shape[3]]), axis=1)
@@ -414,7 +367,7 @@ def _ranked(
 
 
 def _shifted(
-    tape: Tape, ranks: list[Ranks], shape: Shape, seed: int
+    tape: Tape, ranks: list[Ranks], setting: Setting
 ) -> tuple[dict[str, NDArray[np.float32]], dict[str, Array]]:
     """Return the statistics of shifted signals, and the observed ones, for each method.
 
@@ -431,14 +384,14 @@ def _shifted(
         "success": (
             tape.known,
             mean_over(tape.spike),
-            lambda k: any_within(tape.own[:, k], first=-shape.window, last=0),
+            lambda k: any_within(tape.own[:, k], first=-setting.window, last=0),
         ),
     }
     nulls: dict[str, NDArray[np.float32]] = {}
     seen = {key: np.full(methods, np.nan) for key in NULL_STATISTICS}
-    guard = 5 * max(shape.horizon, shape.window)
+    guard = 5 * max(setting.horizon, setting.window)
     for key, (judged, target, signal) in statistics.items():
-        shifts = draw_shifts(int(judged.sum()), SHIFTS, guard, np.random.default_rng([seed, 103]))
+        shifts = draw_shifts(int(judged.sum()), SHIFTS, guard, np.random.default_rng([setting.seed, 103]))
         nulls[key] = np.full((methods, shifts.size), np.nan, np.float32)
         if np.isfinite(target).all():
             totals = ShiftTotals(target[judged])

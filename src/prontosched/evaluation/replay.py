@@ -28,7 +28,6 @@ from prontosched.evaluation.record import (
     STATISTICS,
     NodeSummary,
     ReplayRecord,
-    Shape,
     summarise_node,
 )
 from prontosched.evaluation.scorers import AlignedRows, MethodScores
@@ -77,43 +76,25 @@ def make_runners(methods: list[Method], context: MethodContext) -> list[Runner]:
 
 @dataclass(slots=True)
 class PartResult:
-    """What a worker hands back: small, whatever the length of the traces.
-
-    Attributes
-    ----------
-    paths
-        Files read; a file of many nodes may be read for several parts.
-    refused
-        Files that could not be evaluated, with the reason.
-    nulls
-        What the shifted signals score, added up over the nodes.
-    ready_levels
-        Median and 95th percentile of CPU Ready over the nodes.
-    repeated
-        How many values of CPU Ready equal the one before, of how many above the lowest.
-    node_steps, seconds
-        Work done, and the processor time it took.
-    spent
-        Processor time by what it was spent on: groups of methods, reading, thresholds, measures.
-    """
+    """What a worker hands back: small, whatever the length of the traces."""
 
     nodes: list[NodeSummary] = field(default_factory=list)
-    paths: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()  # files read; a file of many nodes may be read for several parts
     counts: TraceCounts = field(default_factory=TraceCounts)
-    refused: dict[str, str] = field(default_factory=dict)
-    nulls: dict[str, NullTotal] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)  # files that could not be evaluated, and why
+    nulls: dict[str, NullTotal] = field(default_factory=dict)  # what shifted signals score, over the nodes
     metrics: tuple[str, ...] = ()
     ready_column: str = ""
     ready_unit: str = "percent"
     qos_column: str | None = None
-    ready_levels: tuple[float, float] = (float("nan"), float("nan"))
-    repeated: tuple[int, int] = (0, 0)
-    interval_seconds: float = float("nan")
+    ready_levels: tuple[float, float] = (math.nan, math.nan)  # median and 95th percentile of CPU Ready
+    repeated: tuple[int, int] = (0, 0)  # values of CPU Ready like the one before, of those above the lowest
+    interval_seconds: float = math.nan
     thinning: int = 1
     stretch: int = 0
     node_steps: int = 0
-    seconds: float = 0.0
-    spent: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0  # of processor time
+    spent: dict[str, float] = field(default_factory=dict)  # the same by groups of methods and the rest
 
 
 def evaluate_part(part: Part, setting: Setting, progress: Progress | None = None) -> PartResult:
@@ -187,7 +168,7 @@ def _evaluate(part: Part, setting: Setting, progress: Progress | None) -> PartRe
     if record.blocks:
         seconds = interval if interval > 0 else 1.0
         result.nodes = [
-            summarise_node(record, place, name, setting, began=began_at, interval_seconds=seconds)
+            summarise_node(record, place, name, began=began_at, interval_seconds=seconds)
             for place, (name, began_at) in enumerate(zip(nodes, loop.began, strict=True))
         ]
         _drop_meaningless(result.nodes, methods, unit)
@@ -211,11 +192,12 @@ def _drop_meaningless(nodes: list[NodeSummary], methods: list[Method], unit: str
 
 def _total_nulls(nodes: list[NodeSummary], methods: int) -> dict[str, NullTotal]:
     """Add up the nulls of the nodes that count, and let go of each."""
-    totals: dict[str, NullTotal] = {}
+    counted = [node for node in nodes if node.scored >= FEWEST_SCORED]
+    totals = {
+        name: NullTotal.over([(node.nulls[name], node.seen[name]) for node in counted], methods, SHIFTS)
+        for name in (counted[0].nulls if counted else ())
+    }
     for node in nodes:
-        if node.scored >= FEWEST_SCORED:
-            for name, shifted in node.nulls.items():
-                totals.setdefault(name, NullTotal.empty(methods, SHIFTS)).add(shifted, node.seen[name])
         node.nulls = {}
     return totals
 
@@ -229,9 +211,8 @@ def _open(part: Part) -> tuple[Feed, str, str | None]:
         return feed, unit, part.qos
     if part.columns.qos is not None:
         known = name_some(feed.metrics, most=4)
-        raise TelemetryError(
-            f"{part.paths[0]}: no column '{part.qos}' among {known}: name another with --qos"
-        )
+        what = f"no column '{part.qos}' among {known}"
+        raise TelemetryError(f"{part.paths[0]}: {what}: name another with --qos")
     return feed, unit, None
 
 
@@ -316,16 +297,7 @@ class BudgetThresholds:
 
     Many budgets on many streams at once, so that methods are compared at equal downtime. The rule is the learned
     signal's own (`signals.policy`), without its savings and its limit for an hour. Long memory matters here:
-    thresholds that chase a budget quickly spend it on quiet times.
-
-    Parameters
-    ----------
-    budgets
-        Downtimes to aim at, one threshold each.
-
-    Notes
-    -----
-    Memory: `streams * (2,048 + len(budgets))` floats.
+    thresholds that chase a budget quickly spend it on quiet times. Memory: `streams * (2,048 + len(budgets))` floats.
     """
 
     def __init__(self, streams: int, budgets: tuple[float, ...]) -> None:
@@ -381,22 +353,16 @@ class BudgetThresholds:
 
 
 class PastPercentile:
-    """Raise scores that are high for their own past: the highest tenth of each stream.
+    """Raise scores that are high for their own past: the highest tenth of each stream; 2,048 floats per stream."""
 
-    Notes
-    -----
-    Memory: 2,048 floats per stream.
-    """
-
-    def __init__(self, streams: int, share: float = 0.9) -> None:
+    def __init__(self, streams: int) -> None:
         self._past = ManySamples(Many(streams), longest_stride=WHOLE_PAST)
-        self._share = np.array([share])
 
     def raises(self, scores: Array) -> Mask:
         """Return where each score, `(steps, streams)`, lies above its percentile, and learn them."""
         raised = np.empty(scores.shape, bool)
         for span, seen in self._past.spans(scores):
-            raised[span] = (scores[span] > self._past.quantile(self._share)) & (seen >= FIRST_SCORES)
+            raised[span] = (scores[span] > self._past.quantile(np.array([0.9]))) & (seen >= FIRST_SCORES)
         return raised
 
 
@@ -405,21 +371,18 @@ class _Loop:
 
     def __init__(self, context: MethodContext, methods: list[Method], runners: list[Runner]) -> None:
         setting, nodes = context.setting, len(context.nodes)
-        budgets = setting.budgets
         self._shape = (len(methods), nodes)
-        shape = Shape(*self._shape, budgets, budgets.index(setting.budget), setting.horizon, setting.window)
-        self.record = ReplayRecord(shape)
+        self.record = ReplayRecord(setting, *self._shape)
         self.steps = 0
         # Time of each node's first row, 0 where the trace has none.
         self.began = [math.nan] * nodes
         self._runners = runners
         place = {method.name: k for k, method in enumerate(methods)}
         self._order = [[place[method.name] for method in runner.methods] for runner in runners]
-        self._thresholds = BudgetThresholds(len(methods) * nodes, budgets)
+        self._thresholds = BudgetThresholds(len(methods) * nodes, setting.budgets)
         self._percentiles: PastPercentile | None = None
-        self._generators = [
-            np.random.default_rng([setting.seed, 5, zlib.crc32(name.encode())]) for name in context.nodes
-        ]
+        own = [zlib.crc32(name.encode()) for name in context.nodes]
+        self._generators = [np.random.default_rng([setting.seed, 5, number]) for number in own]
 
     def run(self, rows: AlignedRows, gap: Mask, qos: Array) -> None:
         """Let all methods score the next rows, and record them."""

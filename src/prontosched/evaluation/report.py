@@ -6,7 +6,6 @@ The HTML report needs matplotlib and jinja2 (extra `evaluation`); every figure a
 from __future__ import annotations
 
 import json
-import platform
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -136,27 +135,17 @@ def _method(study: Study, method: Method) -> dict[str, Any]:
     }
     for key in NULL_STATISTICS:
         test = study.null_test(name, key)
-        found["null"][key] = {
-            "seen": plain(test.observed),
-            "shifted": plain(test.null),
-            "p": plain(test.p),
-        }
+        found["null"][key] = {"seen": plain(test.observed), "shifted": plain(test.null), "p": plain(test.p)}
     for other in ("ready", "ewma", "boosting"):
         if other in study and other != name:
-            found[f"against_{other}"] = {
-                statistic: study.ratio(name, other, statistic).as_dict() for statistic in COMPARED
-            }
+            found[f"against_{other}"] = {key: study.ratio(name, other, key).as_dict() for key in COMPARED}
     return found
 
 
 def _nodes(study: Study, name: str) -> list[dict[str, Any]]:
     """Return the figures of every node that are worth comparing node by node."""
-    columns = {
-        statistic.removeprefix("own_") if statistic in OWN else f"{statistic}_at_budget": study.values(
-            name, statistic
-        )
-        for statistic in (*OWN, "recall_low", "recall")
-    }
+    columns = {statistic.removeprefix("own_"): study.values(name, statistic) for statistic in OWN}
+    columns |= {f"{key}_at_budget": study.values(name, key) for key in ("recall_low", "recall")}
     columns["average_precision"] = study.values(name, "average_precision")
     columns["calibration_error"] = study.calibration_errors(name)
     columns["calibration_error_contended"] = study.calibration_errors(name, contended=True)
@@ -174,10 +163,7 @@ def _both(study: Study, name: str, statistic: str) -> dict[str, Any]:
 
 def _paper(values: Array) -> dict[str, Any]:
     known = values[np.isfinite(values)]
-    return {
-        "mean": plain(float(known.mean())) if known.size else None,
-        "nodes": [plain(float(value)) for value in values],
-    }
+    return {"mean": float(known.mean()) if known.size else None, "nodes": [plain(value) for value in values]}
 
 
 def _reliability(bins: Array) -> list[dict[str, float | None]]:
@@ -185,11 +171,6 @@ def _reliability(bins: Array) -> list[dict[str, float | None]]:
         {"moments": number, "said": _ratio(chance, number), "followed": _ratio(spikes, number)}
         for number, chance, spikes in bins.tolist()
     ]
-
-
-def machine() -> dict[str, Any]:
-    """Describe what this ran on."""
-    return {"python": platform.python_version(), "numpy": np.__version__, "machine": platform.machine()}
 
 
 def _ratio(part: float, whole: float) -> float | None:
@@ -226,21 +207,14 @@ def print_outcome(found: dict[str, Any]) -> str:
         ])  # fmt: skip
     lines += table(headings, rows)
     if found["goals"]:
-        lines += [
-            "",
-            "Goals of the default signal and policy"
-            + (" (development results)" if found["development"] else "")
-            + ":",
-        ]
-        lines += table(
-            ["what", "value", "95 %", "goal", "met"],
-            [[row["what"], _short(row["value"], 3), _span(row), row["goal_in_words"], _met(row["met"])]
-             for row in found["goals"]],
-        )  # fmt: skip
-        lines += _each(found)
-    dropped = data["dropped"]
-    if dropped:
-        lines += ["", "Rows dropped: " + ", ".join(f"{n} ({cause})" for cause, n in dropped.items())]
+        results = " (development results)" if found["development"] else ""
+        met = {None: "", True: "yes", False: "no"}
+        goals = [[row["what"], _short(row["value"], 3), _span(row), row["goal_in_words"], met[row["met"]]]
+                 for row in found["goals"]]  # fmt: skip
+        lines += ["", f"Goals of the default signal and policy{results}:"]
+        lines += [*table(["what", "value", "95 %", "goal", "met"], goals), *_each(found)]
+    if data["dropped"]:
+        lines += ["", "Rows dropped: " + ", ".join(f"{n} ({cause})" for cause, n in data["dropped"].items())]
     if "timing" in found["performance"]:
         lines += _timing(found["performance"]["timing"])
     return "\n".join(lines)
@@ -265,14 +239,13 @@ def _own(found: dict[str, Any]) -> list[str]:
 def _qos(found: dict[str, Any]) -> list[str]:
     """Return what jobs suffered after accepted and refused moments, where the traces say."""
     column = found["data"]["qos_column"]
-    rows = [
-        [
-            method["label"],
-            *(_with_span(method["qos"][key]) for key in ("accepted", "refused", "all", "saved")),
-        ]
-        for method in found["methods"]
-        if method["qos"] is not None and method["qos"]["refused"]["value"] is not None
-    ]
+    rows = []
+    for method in found["methods"]:
+        qos = method["qos"]
+        if qos is not None and qos["refused"]["value"] is not None:
+            spans = {key: "" if (span := _span(found)) == "–" else f" ({span})" for key, found in qos.items()}
+            shown = ("accepted", "refused", "all", "saved")
+            rows.append([method["label"], *(_short(qos[key]["value"], 3) + spans[key] for key in shown)])
     if not rows:
         return []
     headings = [f"mean {column} after moments", "accepted", "refused", "all", "saved by refusing"]
@@ -306,11 +279,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[k]) for row in [headings, *rows]) for k in range(len(headings))]
     lines = []
     for row in [headings, ["-" * width for width in widths], *rows]:
-        cells = [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-        ]
-        lines.append("  ".join(cells).rstrip())
+        lines.append("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip())
     return lines
 
 
@@ -326,15 +295,6 @@ def _span(found: dict[str, Any]) -> str:
     if found.get("low") is None or found.get("high") is None:
         return "–"
     return f"{found['low']:.2f}–{found['high']:.2f}"
-
-
-def _with_span(found: dict[str, Any]) -> str:
-    span = _span(found)
-    return _short(found["value"], 3) + ("" if span == "–" else f" ({span})")
-
-
-def _met(met: bool | None) -> str:
-    return "" if met is None else "yes" if met else "no"
 
 
 @dataclass(slots=True)
@@ -374,7 +334,11 @@ def write_report(evaluation: Evaluation, path: Path) -> list[Path]:
         found=found,
         setting=found["setting"],
         data=found["data"],
-        methods=_sorted(found["methods"]),
+        # The one that finds most first, those without a score last.
+        methods=sorted(
+            (method for method in found["methods"] if method["family"] != "sweep"),
+            key=lambda method: -(method["honest"]["recall"]["value"] or -1.0),
+        ),
         embeddings=EMBEDDING_LABELS,
         dark=figures.DARK,
         pictures={picture.name: picture for picture in pictures},
@@ -413,12 +377,6 @@ def draw(study: Study, first: FirstRows) -> list[Picture]:
                 figures.window_steps(example, study.setting.window),
             ]
     return [picture for picture in found if picture is not None]
-
-
-def _sorted(methods: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the methods, the one that finds most first; variants and those without a score last."""
-    plain = [method for method in methods if method["family"] != "sweep"]
-    return sorted(plain, key=lambda method: -(method["honest"]["recall"]["value"] or -1.0))
 
 
 def _brief(value: float | None, digits: int = 2) -> str:

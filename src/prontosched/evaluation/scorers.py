@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from prontosched.decision import Evidence, FleetEvidence
 from prontosched.errors import SettingsError
 from prontosched.evaluation.competitors import Competitor, running_mean
-from prontosched.evaluation.measures import Mask
+from prontosched.evaluation.measures import Mask, any_within
 from prontosched.evaluation.subspaces import SubspaceRows
 from prontosched.extras import missing_extra
 from prontosched.pipeline.fleet import Fleet
@@ -47,48 +47,25 @@ FEW = 8
 
 
 class MethodScores(NamedTuple):
-    """What a method says of some rows, `(steps, nodes)` each.
+    """What a method says of some rows, `(steps, nodes)` each."""
 
-    Attributes
-    ----------
-    score
-        NaN says nothing.
-    raised
-        Its own decisions; None for a score without a threshold of its own, which is then raised in the
-        highest tenth of its own past.
-    probability
-        Chance of a spike; None where the method knows none.
-    """
-
-    score: Array
-    raised: Mask | None
-    probability: Array | None = None
+    score: Array  # NaN says nothing
+    raised: Mask | None  # its own decisions; None raises the highest tenth of the past
+    probability: Array | None = None  # chance of a spike; None where the method knows none
 
 
 @dataclass(slots=True)
 class AlignedRows:
-    """The next rows of all nodes of a part, side by side: `(steps, nodes)`, `scaled` `(steps, nodes, metrics)`.
-
-    Attributes
-    ----------
-    timestep
-        Position in each node's own stream.
-    threshold
-        CPU Ready from which there is contention.
-    scaled
-        Scaled vectors; without metrics where no method looks at them.
-    seen
-        What the embedding shows that a method looks through, if any.
-    """
+    """The next rows of all nodes of a part, side by side: `(steps, nodes)`."""
 
     ready: Array
     utilisation: Array
     time: Array
     present: Mask
-    timestep: NDArray[np.int64]
-    threshold: Array
-    scaled: Array
-    seen: SubspaceRows | None = None
+    timestep: NDArray[np.int64]  # position in each node's own stream
+    threshold: Array  # CPU Ready from which there is contention
+    scaled: Array  # scaled vectors, `(steps, nodes, metrics)`; without metrics where no method looks at them
+    seen: SubspaceRows | None = None  # what the embedding shows that a method looks through, if any
 
 
 Scorer = Callable[[AlignedRows], MethodScores]
@@ -199,9 +176,8 @@ class DistanceMeans:
 
         def score(rows: AlignedRows) -> MethodScores:
             if rows is not self._rows and rows.seen is not None:
-                self._relative = [
-                    self._divide(k, d) for k, d in enumerate((rows.seen.t_squared, rows.seen.spe))
-                ]
+                distances = (rows.seen.t_squared, rows.seen.spe)
+                self._relative = [self._divide(k, distance) for k, distance in enumerate(distances)]
                 self._rows = rows
             return MethodScores(sum((self._relative[k] for k in used), np.zeros(rows.ready.shape)), None)
 
@@ -293,10 +269,8 @@ class SignalScorer:
                 decision = self._fleet.decide(_without_embedding(ready, busy, clock, present, timestep))
             else:
                 decision = self._fleet.step(Y, ready=ready, utilisation=busy, time=clock, present=present)
-            for column, values in zip(
-                found, (decision.score, decision.raised, decision.probability), strict=True
-            ):
-                column[step, present] = values[present]
+            for column, name in zip(found, ("score", "raised", "probability"), strict=True):
+                column[step, present] = getattr(decision, name)[present]
 
 
 def _without_embedding(ready: Array, busy: Array, clock: Array, present: Mask, step: Any) -> FleetEvidence:
@@ -352,12 +326,9 @@ class HalfSpaceTrees:
 class Boosting:
     """Histogram gradient boosting on the inputs of the learned signal's heads, trained again on all the past.
 
-    It sees what the heads see and keeps everything, so that what it gains over them is what
-    linear heads and forgetting cost. Only labels whose horizon has passed are used.
-
-    Notes
-    -----
-    Memory: grows with the trace, by design: it stands for what could be had at any price.
+    It sees what the heads see and keeps everything, so that what it gains over them is what linear heads and forgetting
+    cost. Only labels whose horizon has passed are used. Memory grows with the trace: it stands for what could be had at
+    any price.
     """
 
     def __init__(self, nodes: int, horizon: int, seed: int) -> None:
@@ -379,12 +350,9 @@ class _Boosted:
     """One node's model; until there is one it says the present value, squeezed below every probability."""
 
     def __init__(self, horizon: int, seed: int) -> None:
-        self._horizon = horizon
-        self._seed = seed
+        self._horizon, self._seed = horizon, seed
         ops = One()
-        self._clock = StepClock(ops)
-        self._history = History(ops)
-        self._profiles = Profiles(ops, horizon)
+        self._clock, self._history, self._profiles = StepClock(ops), History(ops), Profiles(ops, horizon)
         self._rows: list[list[float]] = []
         self._spikes: list[bool] = []
         self._model: Any = None
@@ -402,7 +370,8 @@ class _Boosted:
         rows = [self._inputs(*column) for column in columns]
         self._rows += rows
         self._spikes += spikes
-        return values - 20.0 if self._model is None else np.asarray(self._model(np.array(rows)), np.float64)
+        score: Array = values - 20.0
+        return score if self._model is None else np.asarray(self._model.predict_proba(np.array(rows))[:, 1])
 
     def _inputs(self, value: float, spike: bool, busy: float, time: float) -> list[float]:
         self._clock.advance(time)
@@ -411,22 +380,14 @@ class _Boosted:
         return self._history.inputs() + self._profiles.learn(self._clock, apart, spike)
 
     def _train(self) -> None:
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
         spikes = np.array(self._spikes)
-        labels = np.zeros(spikes.size - self._horizon, bool)
-        for ahead in range(1, self._horizon + 1):
-            labels |= spikes[ahead : ahead + labels.size]
+        labels = any_within(spikes, first=1, last=self._horizon)[: spikes.size - self._horizon]
         if labels.min(initial=True) == labels.max(initial=False):
             return
-        self._model = _fit(np.array(self._rows[: labels.size]), labels, self._seed)
-
-
-def _fit(inputs: Array, labels: Any, seed: int) -> Any:
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    # Small trees: neighbouring labels overlap, and larger ones learn them by heart.
-    model = HistGradientBoostingClassifier(
-        max_iter=100, learning_rate=0.05, max_leaf_nodes=4, min_samples_leaf=min(200, labels.size // 20),
-        l2_regularization=10.0, early_stopping=False, random_state=seed,
-    )  # fmt: skip
-    model.fit(inputs, labels)
-    return lambda rows: model.predict_proba(rows)[:, 1]
+        # Small trees: neighbouring labels overlap, and larger ones learn them by heart.
+        self._model = HistGradientBoostingClassifier(
+            max_iter=100, learning_rate=0.05, max_leaf_nodes=4, min_samples_leaf=min(200, labels.size // 20),
+            l2_regularization=10.0, early_stopping=False, random_state=self._seed,
+        ).fit(np.array(self._rows[: labels.size]), labels)  # fmt: skip

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 import tracemalloc
+from collections import Counter
 from typing import Any
 
-from prontosched.errors import ProntoError
 from prontosched.evaluation.inputs import FirstRows
 from prontosched.evaluation.replay import PartResult
 from prontosched.pipeline.presets import make_node
@@ -46,18 +46,14 @@ def paper_scale(node_steps: int, processor_seconds: float, elapsed: float, worke
 
 def timing(results: list[PartResult], first: FirstRows) -> dict[str, Any]:
     """Return what a node-step of this study took, beside a bare step of a default node on the same vectors."""
-    steps = sum(result.node_steps for result in results)
-    each = sum(result.seconds for result in results) / max(1, steps) * 1e6
-    spent: dict[str, float] = {}
-    for result in results:
-        for name, seconds in result.spent.items():
-            spent[name] = spent.get(name, 0.0) + seconds / max(1, steps) * 1e6
-    bare = step_time(first)
+    steps = max(1, sum(result.node_steps for result in results))
+    each, bare = sum(result.seconds for result in results) / steps * 1e6, step_time(first)
+    spent: Counter[str] = sum((Counter(result.spent) for result in results), Counter())
     return {
         "microseconds_per_node_step": each,
         "microseconds_of_a_bare_step": bare,
         "times_a_bare_step": each / bare,
-        "microseconds_by_part": dict(sorted(spent.items(), key=lambda item: -item[1])),
+        "microseconds_by_part": {name: seconds / steps * 1e6 for name, seconds in spent.most_common()},
     }
 
 
@@ -95,16 +91,9 @@ def performance_table(first: FirstRows) -> list[dict[str, Any]]:
                 "embedding": embedding,
                 "microseconds_per_vector": step_time(first, "paper", embedding=embedding),
                 "kilobytes": peak / 1000.0,
-                "state_kilobytes": _state_size(node),
+                "state_kilobytes": len(node.to_bytes()) / 1000.0,
                 "paper_milliseconds": paper_ms,
                 "paper_megabytes": paper_mb,
             }
         )
     return rows
-
-
-def _state_size(node: Any) -> float:
-    try:
-        return len(node.to_bytes()) / 1000.0
-    except ProntoError:
-        return math.nan

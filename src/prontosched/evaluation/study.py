@@ -17,6 +17,7 @@ from prontosched.evaluation.methods import Method
 from prontosched.evaluation.nulls import (
     Interval,
     NullTotal,
+    column_means,
     excess_p,
     holm,
     mean_interval,
@@ -132,7 +133,7 @@ class Study:
         totals: dict[str, NullTotal] = {}
         for result in self.results:
             for name, part in result.nulls.items():
-                totals.setdefault(name, NullTotal.empty(*part.shifted.shape)).merge(part)
+                totals[name] = totals[name] + part if name in totals else part
         return totals
 
     @cached_property
@@ -258,27 +259,20 @@ class Study:
     @cached_property
     def better_than_ready(self) -> set[str]:
         """Methods that find more than current CPU Ready does at the same downtime, surely so."""
-        if "ready" not in self or not self.enough:
-            return set()
         return self._surely(above=True) & self.better_than_null["recall"]
 
     @cached_property
     def worse_than_ready(self) -> set[str]:
         """Methods that find less than current CPU Ready does at the same downtime, surely so."""
-        if "ready" not in self or not self.enough:
-            return set()
         return self._surely(above=False)
 
     def _surely(self, *, above: bool) -> set[str]:
         """Methods of which it is sure at 5 % in all: half of it for Pronto's own, half for all others together."""
-        found = {name: self._ready_p(name, above=above) for name in self._compared}
+        if "ready" not in self or not self.enough:
+            return set()
+        found = {name: self._ready_p(name, above=above) for name in self._tested if name != "ready"}
         own = {name: found.pop(name) for name in (OWN_METHOD,) if name in found}
         return holm(own, level=0.025) | holm(found, level=0.025)
-
-    @property
-    def _compared(self) -> list[str]:
-        """Methods whose comparison with current CPU Ready is a claim of its own."""
-        return [name for name in self._tested if name != "ready"]
 
     def _ready_p(self, name: str, *, above: bool) -> float:
         pair = self._pair(name, "ready", "recall")
@@ -293,7 +287,7 @@ class Study:
         k = self._places[name]
         downtime = np.stack([node.downtime[k] for node in self.nodes])
         recall = np.stack([node.recall[k] for node in self.nodes])
-        return _column_means(downtime), _column_means(recall)
+        return column_means(downtime), column_means(recall)
 
     def paper(self, name: str, figure: str) -> Array:
         """Return one of the paper's figures for every node."""
@@ -318,10 +312,8 @@ class Study:
 
     def calibration(self, name: str, *, contended: bool = False) -> Array | None:
         """Return probabilities against what followed, all nodes together, or of contended moments; None without any."""
-        k = self._places[name]
-        bins = [
-            _moments(node.calibration[k], contended) for node in self.nodes if node.calibration is not None
-        ]
+        k, every = self._places[name], [node.calibration for node in self.nodes]
+        bins = [_moments(one[k], contended) for one in every if one is not None]
         total: Array | None = np.sum(bins, axis=0) if bins else None
         return total if total is not None and total[:, 0].sum() > 0 else None
 
@@ -332,15 +324,9 @@ class Study:
 
     def calibration_errors(self, name: str, *, contended: bool = False) -> Array:
         """Return the expected calibration error of every node."""
-        k = self._places[name]
-        return np.array(
-            [
-                np.nan
-                if node.calibration is None
-                else calibration_error(_moments(node.calibration[k], contended))
-                for node in self.nodes
-            ]
-        )
+        k, every = self._places[name], [node.calibration for node in self.nodes]
+        bins = [None if one is None else _moments(one[k], contended) for one in every]
+        return np.array([math.nan if one is None else calibration_error(one) for one in bins])
 
     def mean_of(self, name: str, figure: str) -> float:
         """Return the mean over nodes of a figure that nodes have for each method.
@@ -351,17 +337,9 @@ class Study:
 
 
 def median_lead(leads: Array) -> float:
-    """Return the median number of steps of warning, NaN without any.
-
-    Examples
-    --------
-    >>> median_lead(np.array([1.0, 1.0, 3.0]))
-    3.0
-    """
+    """Return the median number of steps of warning, NaN without any."""
     total = leads.sum()
-    if total <= 0:
-        return float("nan")
-    return float(np.searchsorted(np.cumsum(leads), total / 2.0) + 1)
+    return float(np.searchsorted(np.cumsum(leads), total / 2.0) + 1) if total > 0 else math.nan
 
 
 def _moments(bins: Array, contended: bool) -> Array:
@@ -371,11 +349,4 @@ def _moments(bins: Array, contended: bool) -> Array:
 
 
 def _mean(values: Array) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else float("nan")
-
-
-def _column_means(values: Array) -> Array:
-    known = np.isfinite(values)
-    number = known.sum(axis=0)
-    return np.where(number > 0, np.where(known, values, 0.0).sum(axis=0) / np.maximum(number, 1), np.nan)
+    return float(column_means(values[:, None])[0])

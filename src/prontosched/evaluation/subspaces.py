@@ -28,35 +28,17 @@ MOST_NUMBERS = 4_000_000
 
 
 class SubspaceRows(NamedTuple):
-    """What an embedding shows of some rows, `(steps, …)` of one node or `(steps, nodes, …)`.
+    """What an embedding shows of some rows, `(steps, …)` of one node or `(steps, nodes, …)`."""
 
-    Attributes
-    ----------
-    spikes, strengths
-        −1, 0 or +1 for each direction, and its singular value: 0 for one that is missing, `(…, r)`.
-    warm
-        Whether a spike could be told.
-    t_squared, spe
-        Hotelling's T² and the squared prediction error, NaN while there is no subspace.
-    """
-
-    spikes: NDArray[np.int8]
-    strengths: Array
-    warm: Mask
-    t_squared: Array
-    spe: Array
+    spikes: NDArray[np.int8]  # −1, 0 or +1 for each direction, `(…, r)`
+    strengths: Array  # their singular values, 0 for a direction that is missing
+    warm: Mask  # whether a spike could be told
+    t_squared: Array  # Hotelling's T², NaN while there is no subspace
+    spe: Array  # the squared prediction error, the same
 
 
 class SubspaceReplay:
-    """An embedding on every node of a part.
-
-    Parameters
-    ----------
-    make
-        Returns a new embedding.
-    lag
-        Vectors that projector and detector look back on.
-    """
+    """An embedding on every node of a part; projector and detector look back on `lag` vectors."""
 
     def __init__(self, make: Callable[[], Embedding], nodes: int, features: int, lag: int) -> None:
         like = make()
@@ -261,10 +243,8 @@ class _NodeEmbedding:
             embedding.learn_one(z)
         self._last = last
         # The first stands for none.
-        rows, strengths = (
-            np.zeros((1 + len(kept), self._width, Z.shape[1])),
-            np.zeros((1 + len(kept), self._width)),
-        )
+        rows = np.zeros((1 + len(kept), self._width, Z.shape[1]))
+        strengths = np.zeros((1 + len(kept), self._width))
         for place, one in enumerate(kept, start=1):
             rank = min(one.rank, self._width)
             rows[place, :rank], strengths[place, :rank] = one.basis.T[:rank], one.singular_values[:rank]

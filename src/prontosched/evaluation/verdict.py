@@ -36,29 +36,15 @@ READY_METHOD = "ready"
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """The answer to "is it worth obeying here?".
+    """The answer to "is it worth obeying here?"."""
 
-    Attributes
-    ----------
-    answer
-        `yes`, `no` or `too early`.
-    subject
-        The method that is judged: the default signal and policy where it ran.
-    lift
-        How many times more contention the refusals met than chance would have.
-    recall, downtime
-        Share of the moments before contention that were refused, and of all moments.
-    more_hours
-        How much longer to record, about, where it is too early and that can be told.
-    """
-
-    answer: str
-    subject: str
+    answer: str  # yes, no or too early
+    subject: str  # the method that is judged: the default signal and policy where it ran
     because: str
-    lift: Interval
-    recall: float
-    downtime: float
-    more_hours: float | None = None
+    lift: Interval  # how many times more contention the refusals met than chance would have
+    recall: float  # share of the moments before contention that were refused
+    downtime: float  # and of all moments
+    more_hours: float | None = None  # how much longer to record, about, where that can be told
 
     @property
     def sentence(self) -> str:
@@ -68,16 +54,10 @@ class Assessment:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers and words."""
-        return {
-            "answer": self.answer,
-            "because": self.because,
-            "sentence": self.sentence,
-            "subject": self.subject,
-            "lift": self.lift.as_dict(),
-            "recall": plain(self.recall),
-            "downtime": plain(self.downtime),
-            "more_hours": self.more_hours,
-        }
+        figures = {"recall": plain(self.recall), "downtime": plain(self.downtime)}
+        said = ("answer", "because", "sentence", "subject", "more_hours")
+        words = {key: getattr(self, key) for key in said}
+        return {**words, "lift": self.lift.as_dict(), **figures}
 
 
 def answer(study: Study) -> Assessment:
@@ -105,15 +85,13 @@ def answer(study: Study) -> Assessment:
         return say("too early", early[0], times=early[1])
     refusals = study.refusals(name)
     if refusals < FEWEST_REFUSALS:
-        few = (
-            f"{method.label} began to refuse {_times(refusals)} while contention came {_times(study.onsets)}"
-        )
+        came = f"while contention came {_times(study.onsets)}"
+        few = f"{method.label} began to refuse {_times(refusals)} {came}"
         if study.onsets >= PLENTY * FEWEST_ONSETS:
             if downtime < 0.5:
                 return say("no", f"{few}: it would change next to nothing.")
-            return say(
-                "no", f"{few}, and refused {downtime:.1%} of the time: it tells next to nothing apart."
-            )
+            few += f", and refused {downtime:.1%} of the time"
+            return say("no", f"{few}: it tells next to nothing apart.")
         return say("too early", f"{few}.", times=2.0 * FEWEST_REFUSALS / max(refusals, 1))
     lift = study.lift(name)
     found = _found(method.label, lift, recall, downtime) + _one_line(study, name, method.label)
@@ -159,9 +137,8 @@ def _too_little(study: Study) -> tuple[str, float] | None:
         return f"contention never began after {calm} {hours}, so that nothing could be foretold.", math.nan
     blocks = study.contended_blocks
     needed = max(FEWEST_ONSETS / study.onsets, FEWEST_BLOCKS / max(blocks, 0.5))
-    came = (
-        f"contention came {_times(study.onsets)} {hours}, in {blocks} stretch{'es' * (blocks != 1)} of time"
-    )
+    stretches = f"{blocks} stretch{'es' * (blocks != 1)} of time"
+    came = f"contention came {_times(study.onsets)} {hours}, in {stretches}"
     least = f"at least {FEWEST_ONSETS} times in {FEWEST_BLOCKS} stretches are needed"
     return f"{came}; {least}.", 1.25 * max(needed, 1.2)
 
@@ -191,10 +168,8 @@ def _one_line(study: Study, name: str, label: str) -> str:
     ratio = study.ratio(name, "ready", "recall")
     if not math.isfinite(ratio.low):
         return line
-    times = f"{ratio.value:.2f} times ({ratio.low:.2f}–{ratio.high:.2f})"
-    return (
-        f"{line} At equal downtime of {study.setting.budget:.0%}, {label} meets {times} what that line does."
-    )
+    times = f"{ratio.value:.2f} times ({ratio.low:.2f}–{ratio.high:.2f}) what that line does."
+    return f"{line} At equal downtime of {study.setting.budget:.0%}, {label} meets {times}"
 
 
 def _times(number: int) -> str:
@@ -262,29 +237,23 @@ def goals(study: Study, data: str = "traces") -> list[dict[str, Any]]:
         return []
     real = data == "traces"
     usual = real and study.setting.truth == "p95" and study.setting.horizon == 5
-    rows = [
-        _row(
-            key,
-            what,
-            study.interval(DEFAULT, key),
-            goal if usual else None,
-            sense,
-            study.values(DEFAULT, key),
-        )
-        for key, what, goal, sense in (
-            ("own_recall", "recall of the default policy", 0.45, "at least"),
-            ("own_precision", "precision of the default policy", 0.70, "at least"),
-            ("own_contended_accepted", "share of contended time that is accepted", 0.30, "at most"),
-            ("own_downtime", "share of time refused", None, ""),
-            ("own_changes_per_hour", "changes an hour", None, ""),
-        )
-    ]
+    rows = []
+    for key, what, goal, sense in (
+        ("own_recall", "recall of the default policy", 0.45, "at least"),
+        ("own_precision", "precision of the default policy", 0.70, "at least"),
+        ("own_contended_accepted", "share of contended time that is accepted", 0.30, "at most"),
+        ("own_downtime", "share of time refused", None, ""),
+        ("own_changes_per_hour", "changes an hour", None, ""),
+    ):
+        found, each = study.interval(DEFAULT, key), study.values(DEFAULT, key)
+        rows.append(_row(key, what, found, goal if usual else None, sense, each))
     calm = [k for k, node in enumerate(study.nodes) if node.spikes == 0]
     if calm:
-        raised = float(study.paper(DEFAULT, "downtime")[calm].mean())
-        rows.append(
-            _row("downtime_when_calm", "downtime on nodes without contention", raised, 0.0, "at most")
+        raised, what = (
+            float(study.paper(DEFAULT, "downtime")[calm].mean()),
+            "downtime on nodes without contention",
         )
+        rows.append(_row("downtime_when_calm", what, raised, 0.0, "at most"))
     low, chosen = (f"recall at {downtime:.0%} downtime against" for downtime in study.setting.targets)
     held = {"traces": 1.10, "shipped": 1.0}.get(data)
     ratios: list[tuple[str, str, str, float | None]] = [
@@ -315,9 +284,8 @@ def goals(study: Study, data: str = "traces") -> list[dict[str, Any]]:
         ("calibration_error_contended", "expected calibration error while contended", True),
     ):
         error = study.calibration_error(DEFAULT, contended=contended)
-        rows.append(
-            _row(key, what, error, 0.02, "at most", study.calibration_errors(DEFAULT, contended=contended))
-        )
+        each = study.calibration_errors(DEFAULT, contended=contended)
+        rows.append(_row(key, what, error, 0.02, "at most", each))
     quiet, least = study.interval(DEFAULT, "quiet_roc"), 0.75 if data == "positive" else None
     return [*rows, _row("quiet_roc", "quiet-state ROC area", quiet, least, "at least")]
 

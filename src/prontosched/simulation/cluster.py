@@ -38,12 +38,7 @@ class Jobs(NamedTuple):
 
 
 def draw_jobs(
-    load: float,
-    steps: int,
-    rng: np.random.Generator,
-    *,
-    length: float | None = None,
-    widths: Array = WIDTHS,
+    load: float, steps: int, rng: np.random.Generator, *, length: float | None = None, widths: Array = WIDTHS
 ) -> Jobs:
     """Draw all jobs of a run, so that `load` CPU seconds of work arrive a second.
 
@@ -93,13 +88,8 @@ class Cluster:
         self.jobs = jobs
         self.capacity = cores * overcommit
         self.time = 0.0
-        self.tenants: Array = np.zeros(self.nodes)
-        self.allocated: Array = np.zeros(self.nodes)
-        self.demand: Array = np.zeros(self.nodes)
-        self.loading: Array = np.zeros(self.nodes)
-        self.started: Array = np.zeros(self.nodes)
-        self.start: Array = np.full(jobs.arrival.size, np.nan)
-        self.end: Array = np.full(jobs.arrival.size, np.nan)
+        self.tenants, self.allocated, self.demand, self.loading, self.started = np.zeros((5, self.nodes))
+        self.start, self.end = np.full((2, jobs.arrival.size), np.nan)
         self.work_done = 0.0
         self._running: Array = np.zeros((0, 5))
         self._new: list[tuple[float, float, float, float, float]] = []
@@ -184,12 +174,10 @@ class Sensors:
         rng: np.random.Generator,
         *,
         delay: int = 1,
-        noise: float = 0.1,
         vectors: bool = True,
         own: tuple[str, ...] = (),
     ) -> None:
         self.metrics = own + tuple(f"{kind}_{i}" for kind in KINDS for i in range(EACH))
-        self.noise = noise
         # CPU Ready is the same whether vectors are read or not.
         self._ready, self._noise = rng.spawn(2)
         size = (nodes, len(KINDS) * EACH)
@@ -225,5 +213,5 @@ class Sensors:
         )
         state = np.repeat(np.stack(causes, axis=1), EACH, axis=1)
         self._drift = 0.98 * self._drift + 0.02 * self._noise.standard_normal(state.shape)
-        noise = self.noise * self._noise.standard_normal(state.shape)
+        noise = 0.1 * self._noise.standard_normal(state.shape)
         return np.asarray(self._gains * (state + self._drift + noise))

@@ -48,47 +48,16 @@ class Choice(NamedTuple):
 Placer = Callable[[View, Choice, np.random.Generator], int]
 
 
-def random(view: View, choice: Choice, rng: np.random.Generator) -> int:
-    """Choose at random; with a score, the better of two."""
-    return _drawn(choice, rng, None)
-
-
-def two_choices(view: View, choice: Choice, rng: np.random.Generator) -> int:
-    """Choose the less loaded of two nodes."""
-    return _drawn(choice, rng, view.load)
-
-
-def two_choices_stale(view: View, choice: Choice, rng: np.random.Generator) -> int:
-    """Choose the less loaded of two nodes, by data ten seconds old."""
-    return _drawn(choice, rng, view.stale)
-
-
-def least_loaded(view: View, choice: Choice, rng: np.random.Generator) -> int:
-    """Choose the least loaded node, by data ten seconds old."""
-    return _lowest(view.stale, choice)
-
-
-def least_allocated(view: View, choice: Choice, rng: np.random.Generator) -> int:
-    """Choose the node with the smallest share of its CPUs given to jobs."""
-    # It counts jobs by itself, at once.
-    return _lowest(view.allocated / view.cores + 1e-6 * rng.random(view.cores.size), choice, counts_jobs=True)
-
-
-def packer(view: View, choice: Choice, rng: np.random.Generator) -> int:
-    """Fill nodes up to a target load, the emptiest of those beyond it last."""
-    after = view.stale + choice.width / view.cores
-    below = after <= PACKER_TARGET
-    wasted = np.where(below, 0.5 * (1.0 - after / PACKER_TARGET), 0.5 + (after - PACKER_TARGET))
-    return _lowest(wasted, choice)
-
-
 PLACERS: dict[str, Placer] = {
-    "random": random,
-    "two-choices": two_choices,
-    "two-choices-stale": two_choices_stale,
-    "least-loaded": least_loaded,
-    "least-allocated": least_allocated,
-    "packer": packer,
+    "random": lambda view, choice, rng: _drawn(choice, rng, None),
+    "two-choices": lambda view, choice, rng: _drawn(choice, rng, view.load),
+    "two-choices-stale": lambda view, choice, rng: _drawn(choice, rng, view.stale),
+    "least-loaded": lambda view, choice, rng: _lowest(view.stale, choice),
+    # The smallest share of CPUs given to jobs: it counts jobs by itself, at once.
+    "least-allocated": lambda view, choice, rng: _lowest(
+        view.allocated / view.cores + 1e-6 * rng.random(view.cores.size), choice, counts_jobs=True
+    ),
+    "packer": lambda view, choice, rng: _lowest(_beyond_target(view, choice), choice),
 }
 
 
@@ -108,6 +77,13 @@ class Loads:
         """Take in the load of this second."""
         self.fresh = load
         self._past.append(load)
+
+
+def _beyond_target(view: View, choice: Choice) -> Array:
+    """Return what a packer goes by: nodes are filled up to a target load, the emptiest of those beyond it last."""
+    after = view.stale + choice.width / view.cores
+    below = after <= PACKER_TARGET
+    return np.where(below, 0.5 * (1.0 - after / PACKER_TARGET), 0.5 + (after - PACKER_TARGET))
 
 
 def _drawn(choice: Choice, rng: np.random.Generator, measure: Array | None) -> int:

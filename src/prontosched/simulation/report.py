@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from prontosched.evaluation.figures import canvas
 from prontosched.simulation.study import SeedInterval, SimulationStudy, goals
 
 COLUMNS = (
@@ -12,6 +13,7 @@ COLUMNS = (
     f"{'closed':>7}{'removed':>20}{'of oracle':>10}"
 )
 PANELS_A_ROW = 4
+COLOURS = {"oracle": "#54a24b", "ready": "#4c78a8", "ready-score": "#4c78a8"}
 
 
 def table(study: SimulationStudy, part: str) -> Iterator[str]:
@@ -48,16 +50,10 @@ def words(study: SimulationStudy) -> list[str]:
             f"the one-line rule {line.mean:.0%}"
         )
         (pays if ours.low > 0.1 and against.high < 1.0 else fails).append(said)
-    lines = []
-    for title, said_of in (
-        (
-            "Where the forecast pays (over a tenth of the excess, and more than the one line, within seeds):",
-            pays,
-        ),
-        ("Where it cannot, or cannot be told from the one line:", fails),
-    ):
-        if said_of:
-            lines += [title, *dict.fromkeys(said_of)]
+    title = "Where the forecast pays (over a tenth of the excess, and more than the one line, within seeds):"
+    lines = [title, *dict.fromkeys(pays)] if pays else []
+    if fails:
+        lines += ["Where it cannot, or cannot be told from the one line:", *dict.fromkeys(fails)]
     return lines
 
 
@@ -91,32 +87,18 @@ def _percent(share: SeedInterval) -> str:
     return f"{share.mean:.0%}{interval}"
 
 
-def colour_of(rule: str) -> str:
-    """Return the colour of a rule: ours, the oracle's, and everyone else's."""
-    if rule.startswith("pronto"):
-        return "#e45756"
-    return {"oracle": "#54a24b", "ready": "#4c78a8", "ready-score": "#4c78a8"}.get(rule, "#9aa0a6")
-
-
 def draw(study: SimulationStudy, path: Path) -> None:
     """Draw what every rule removes of the excess slowdown, one panel a scenario and placer: PNG or SVG.
 
     Every panel must have the rule `nothing` to compare with.
     """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     panels: dict[tuple[str, str], dict[str, None]] = {}
     for part in study.parts:
         for block, rules in study.blocks(part).items():
             panels.setdefault(block, {}).update(dict.fromkeys(rules))
     across = min(PANELS_A_ROW, len(panels))
     down = -(-len(panels) // across)
-    figure, axes = plt.subplots(
-        down, across, figsize=(3.6 * across, 3.4 * down), squeeze=False, layout="constrained"
-    )
+    figure, axes = canvas(3.6 * across, 3.4 * down, down, across)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for axis, ((name, placer), every) in zip(axes.flat, panels.items(), strict=False):
@@ -125,7 +107,8 @@ def draw(study: SimulationStudy, path: Path) -> None:
         for at, (rule, share) in enumerate(zip(compared, shares, strict=True)):
             low, high = share.mean - share.low, share.high - share.mean
             error = None if low != low else [[max(low, 0.0)], [max(high, 0.0)]]
-            axis.barh(at, max(share.mean, -1.0), xerr=error, color=colour_of(rule), height=0.7)
+            colour = COLOURS.get(rule, "#e45756" if rule.startswith("pronto") else "#9aa0a6")
+            axis.barh(at, max(share.mean, -1.0), xerr=error, color=colour, height=0.7)
         axis.set_yticks(range(len(compared)), compared, fontsize=7)
         axis.invert_yaxis()
         axis.axvline(0.0, color="black", linewidth=0.6)
@@ -137,4 +120,3 @@ def draw(study: SimulationStudy, path: Path) -> None:
         fontsize=10,
     )
     figure.savefig(path, dpi=140)
-    plt.close(figure)

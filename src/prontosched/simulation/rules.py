@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from prontosched.decision import FleetDecision
 from prontosched.evaluation.competitors import COMPETITORS, SOURCES, Competitor
 from prontosched.gates.policy import Rules, closable, places
 from prontosched.gates.preference import level_of
+from prontosched.pipeline.fleet import Fleet
 from prontosched.pipeline.presets import make_fleet
 from prontosched.signals.arithmetic import Many
 from prontosched.signals.policy import Budget
@@ -119,6 +121,16 @@ class CompetitorRule(Rule):
         return RuleDecision(np.nan_to_num(score), self._open) if self.as_score else RuleDecision(None, refuse)
 
 
+def _fleet(preset: str, context: RuleContext, **options: Any) -> Fleet:
+    metrics = context.metrics
+    nodes = context.cluster.nodes
+    return make_fleet(preset, nodes=nodes, features=len(metrics), metrics=metrics, **options)
+
+
+def _step(fleet: Fleet, reading: NodeTelemetry, time: float) -> FleetDecision:
+    return fleet.step(reading.vectors, ready=reading.ready, utilisation=reading.utilisation, time=time)
+
+
 class Pronto(Rule):
     """Preference and a bounded veto, as agents and their gates run them where the veto is asked for.
 
@@ -133,9 +145,7 @@ class Pronto(Rule):
     ) -> None:
         super().__init__(context)
         nodes = context.cluster.nodes
-        self.fleet = make_fleet(
-            "default", nodes=nodes, features=len(context.metrics), metrics=context.metrics, enforcing=veto
-        )
+        self.fleet = _fleet("default", context, enforcing=veto)
         self.levels = levels and prefer and context.draws
         self.prefer = prefer
         self.veto = veto
@@ -145,18 +155,16 @@ class Pronto(Rule):
 
     def decide(self, reading: NodeTelemetry, time: float, starved: Mask) -> RuleDecision:
         """Carry the reading through the nodes, and their decisions through the gates."""
-        decision = self.fleet.step(
-            reading.vectors, ready=reading.ready, utilisation=reading.utilisation, time=time
-        )
+        decision = _step(self.fleet, reading, time)
         chance = np.nan_to_num(decision.probability, nan=0.0)
         score, levels, closed = chance if self.prefer else None, None, self._open
         if self.levels:
             parts = zip(self._gates, self._blocks, strict=True)
             levels = np.concatenate([gate.prefer(chance[block]) for gate, block in parts])
         if self.veto:
-            each = zip(self._gates, self._blocks, starved.tolist(), strict=True)
+            raised, each = decision.raised, zip(self._gates, self._blocks, starved.tolist(), strict=True)
             closed = np.concatenate(
-                [gate.close(decision.raised[at], chance[at], starved=hungry) for gate, at, hungry in each]
+                [g.close(raised[at], chance[at], starved=hungry) for g, at, hungry in each]
             )
         return RuleDecision(score, closed, levels)
 
@@ -168,16 +176,11 @@ class Paper(Rule):
 
     def __init__(self, context: RuleContext) -> None:
         super().__init__(context)
-        self.fleet = make_fleet(
-            "paper", nodes=context.cluster.nodes, features=len(context.metrics), metrics=context.metrics
-        )
+        self.fleet = _fleet("paper", context)
 
     def decide(self, reading: NodeTelemetry, time: float, starved: Mask) -> RuleDecision:
         """Close the nodes that raise it."""
-        raised = self.fleet.step(
-            reading.vectors, ready=reading.ready, utilisation=reading.utilisation, time=time
-        ).raised
-        return RuleDecision(None, raised)
+        return RuleDecision(None, _step(self.fleet, reading, time).raised)
 
 
 class Oracle(Rule):
@@ -249,10 +252,8 @@ RULES: dict[str, tuple[MakeRule, str]] = {
 for _name in COMPETITORS:
     if _name != "trimaran":
         RULES[_name] = (partial(CompetitorRule, name=_name, as_score=False), f"{SOURCES[_name]}: veto")
-    RULES[f"{_name}-score"] = (
-        partial(CompetitorRule, name=_name, as_score=True),
-        f"{SOURCES[_name]}: as a score",
-    )
+    _score = partial(CompetitorRule, name=_name, as_score=True)
+    RULES[f"{_name}-score"] = (_score, f"{SOURCES[_name]}: as a score")
 # Scores that can be refused at equal downtime.
 RATIONED: dict[str, MakeRule] = {
     "coin": RandomScore,

@@ -37,15 +37,11 @@ class Scenario:
     nodes: int = 60
     cores: float = 8.0
     steps: int = 2400
-    busy: float = (
-        0.66  # share of all CPUs in use, by jobs and tenants together: jobs come as often as that takes
-    )
+    busy: float = 0.66  # share of all CPUs in use, by jobs and tenants: jobs come as often as that takes
     tenants: str = "bursty"  # one of `TENANTS`, or `trace` for those of `background`
     length: float | None = None  # mean seconds of a job; None for heavy-tailed work
     unequal: bool = False  # nodes have half, once and twice `cores` CPUs, a third of them each
-    overcommit: float = (
-        1.0  # widths of the jobs on a node may add up to its CPUs times this; beyond it jobs wait
-    )
+    overcommit: float = 1.0  # widths of jobs on a node may add up to its CPUs times this; beyond it they wait
     warm_up: float = 0.4  # share of the steps at the start whose jobs are not counted: signals learn in it
     delay: int = 1
     budget: float = 0.1  # share of time that a node refuses under equal downtime
@@ -118,8 +114,7 @@ class _Queue:
         numbers: NDArray[np.int64],
         rng: np.random.Generator,
     ) -> None:
-        self.cluster = cluster
-        self.block = block
+        self.cluster, self.block = cluster, block
         self.waiting: deque[int] = deque()
         self.starved = False
         self._choose = PLACERS[placer]
@@ -167,10 +162,8 @@ def simulate(scenario: Scenario, placer: str, rule: str, seeds: Sequence[int]) -
     streams = [np.random.default_rng(seed).spawn(4) for seed in seeds]
     cores = [_cores(scenario, stream[0]) for stream in streams]
     parts = [_tenants(scenario, stream[1]) for stream in streams]
-    arrivals = [
-        _arrivals(scenario, part, size, stream[2])
-        for part, size, stream in zip(parts, cores, streams, strict=True)
-    ]
+    each = zip(parts, cores, streams, strict=True)
+    arrivals = [_arrivals(scenario, part, size, stream[2]) for part, size, stream in each]
     tenants = join(parts)
     jobs = Jobs(*(np.concatenate(columns) for columns in zip(*arrivals, strict=True)))
     cluster = Cluster(np.concatenate(cores), jobs, overcommit=scenario.overcommit)
@@ -184,9 +177,8 @@ def simulate(scenario: Scenario, placer: str, rule: str, seeds: Sequence[int]) -
     of_all = np.random.default_rng(list(seeds)).spawn(2)
     own = () if scenario.background is None or scenario.tenants != "trace" else scenario.background.metrics
     sensors = Sensors(cluster.nodes, of_all[0], delay=scenario.delay, own=own)
-    context = RuleContext(
-        cluster, tenants, len(seeds), sensors.metrics, scenario.budget, of_all[1], placer in DRAWING
-    )
+    about = (sensors.metrics, scenario.budget, of_all[1], placer in DRAWING)
+    context = RuleContext(cluster, tenants, len(seeds), *about)
     decides = make_rule(rule, context, equal_downtime=scenario.equal_downtime)
     sensors.vectors = decides.vectors
     tally = _loop(scenario, cluster, tenants, queues, sensors, decides)
@@ -269,12 +261,10 @@ def _outcome(
     block: slice,
     tally: _Tally,
 ) -> RunOutcome:
-    begin, steps = _begin(scenario), scenario.steps
-    arrival, ideal = cluster.jobs.arrival[numbers], cluster.jobs.ideal[numbers]
-    counted = (arrival >= begin) & (arrival + 2.0 * ideal <= steps)
-    arrival, ideal = arrival[counted], ideal[counted]
-    work = cluster.jobs.work[numbers][counted]
-    start, end = cluster.start[numbers][counted], cluster.end[numbers][counted]
+    begin, steps, jobs = _begin(scenario), scenario.steps, cluster.jobs
+    late = (jobs.arrival[numbers] >= begin) & (jobs.arrival[numbers] + 2.0 * jobs.ideal[numbers] <= steps)
+    of_jobs = (jobs.arrival, jobs.ideal, jobs.work, cluster.start, cluster.end)
+    arrival, ideal, work, start, end = (values[numbers[late]] for values in of_jobs)
     ended = np.isfinite(end)
     start = np.where(np.isfinite(start), start, steps)
     end = np.where(ended, end, steps)

@@ -143,10 +143,8 @@ class SimulationStudy:
 
     def ratio(self, name: str, placer: str, rule: str, other: str = "nothing") -> SeedInterval:
         """Return the excess slowdown of a rule over that of another, seed by seed."""
-        pairs = zip(
-            self.values(name, placer, rule, "excess"), self.values(name, placer, other, "excess"), strict=True
-        )
-        return over_seeds([one / two if two > 0 else 1.0 for one, two in pairs])
+        ours, others = (self.values(name, placer, each, "excess") for each in (rule, other))
+        return over_seeds([one / two if two > 0 else 1.0 for one, two in zip(ours, others, strict=True)])
 
     def removed(self, name: str, placer: str, rule: str) -> SeedInterval:
         """Return the share of the placer's excess slowdown that a rule removes."""
@@ -155,26 +153,13 @@ class SimulationStudy:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values: every cell with its intervals and outcomes."""
-        return {
-            "seeds": list(self.seeds),
-            "parts": {
-                part: [
-                    {
-                        "name": cell.name,
-                        "scenario": cell.scenario.as_json(),
-                        "placer": cell.placer,
-                        "rule": cell.rule,
-                        **{
-                            measure: self.interval(cell.name, cell.placer, cell.rule, measure).as_json()
-                            for measure in MEASURES
-                        },
-                        "outcomes": [asdict(outcome) for outcome in self.outcomes[cell]],
-                    }
-                    for cell in cells
-                ]
-                for part, cells in self.parts.items()
-            },
-        }
+        parts = {part: [self._cell_as_json(cell) for cell in cells] for part, cells in self.parts.items()}
+        return {"seeds": list(self.seeds), "parts": parts}
+
+    def _cell_as_json(self, cell: Cell) -> dict[str, Any]:
+        found = {key: self.interval(cell.name, cell.placer, cell.rule, key).as_json() for key in MEASURES}
+        outcomes = [asdict(outcome) for outcome in self.outcomes[cell]]
+        return {**cell._asdict(), "scenario": cell.scenario.as_json(), **found, "outcomes": outcomes}
 
 
 def run_cells(
@@ -183,19 +168,16 @@ def run_cells(
     """Yield the outcomes of every cell as they come, on all cores; a cell that occurs twice runs once."""
     cells = list(dict.fromkeys(cells))
     # The long ones first, so that no core waits at the end for one of them.
-    cells.sort(
-        key=lambda cell: ("pronto" in cell.rule or cell.rule == "paper") * cell.scenario.steps, reverse=True
-    )
+    slow = {cell: "pronto" in cell.rule or cell.rule == "paper" for cell in cells}
+    cells.sort(key=lambda cell: slow[cell] * cell.scenario.steps, reverse=True)
     workers = min(workers or len(os.sched_getaffinity(0)), len(cells))
     if workers <= 1:
         for cell in cells:
-            yield cell, simulate(cell.scenario, cell.placer, cell.rule, seeds)
+            yield cell, simulate(*cell[1:], seeds)
         return
     # A fresh interpreter each: forking a process with BLAS threads can hang.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting = {
-            pool.submit(simulate, cell.scenario, cell.placer, cell.rule, seeds): cell for cell in cells
-        }
+        waiting = {pool.submit(simulate, *cell[1:], seeds): cell for cell in cells}
         try:
             for done in as_completed(waiting):
                 yield waiting[done], done.result()
@@ -229,7 +211,7 @@ class Goal(NamedTuple):
 
 def goals(study: SimulationStudy) -> list[Goal]:
     """Return the goals that the study can decide."""
-    parts = (_by_placer, _by_utilisation, _by_length, _by_tenants, _nowhere_worse)
+    parts = (_by_placer, _by_preference, _by_tenants, _nowhere_worse)
     return [goal for part in parts for goal in part(study)]
 
 
@@ -238,25 +220,24 @@ def _by_placer(study: SimulationStudy) -> Iterator[Goal]:
     for placer in PLACERS_COMPARED:
         if study.has(name, placer, "nothing", "ready", *OURS):
             default = f"{placer}: excess of preference and veto over that of"
-            yield Goal(
-                f"{default} the one-line rule", study.ratio(name, placer, "pronto", "ready"), 1.0, True
-            )
+            against = study.ratio(name, placer, "pronto", "ready")
+            yield Goal(f"{default} the one-line rule", against, 1.0, True)
             yield Goal(f"{default} the placer alone", study.ratio(name, placer, "pronto"), 0.6, True)
             ratio = study.ratio(name, placer, "pronto-prefer", "pronto-veto")
             yield Goal(f"{placer}: excess of preference alone over that of the veto alone", ratio, 1.0, True)
 
 
-def _by_utilisation(study: SimulationStudy) -> Iterator[Goal]:
+def _by_preference(study: SimulationStudy) -> Iterator[Goal]:
     for busy, least in LEAST_REMOVED.items():
         name = busy_name(busy)
         yield from _removed_by_preference(study, name, least)
         for other in ("ready-score", "r1m-score", "trimaran-score"):
             if study.has(name, LEAST, "nothing", "pronto-prefer", other):
-                apart = _apart(study, name, "pronto-prefer", other)
+                # By how much more of the excess one removes than the other, seed by seed.
+                rules = ("pronto-prefer", other, "nothing")
+                excess = zip(*(study.values(name, LEAST, rule, "excess") for rule in rules), strict=True)
+                apart = over_seeds([(b - a) / alone for a, b, alone in excess])
                 yield Goal(f"{name}: the same, more than by {other}", apart, 0.0, False)
-
-
-def _by_length(study: SimulationStudy) -> Iterator[Goal]:
     yield from _removed_by_preference(study, "jobs of 10 s", 0.6)
 
 
@@ -270,9 +251,8 @@ def _by_tenants(study: SimulationStudy) -> Iterator[Goal]:
     for name in ("regular tenants", "announced tenants"):
         if study.has(name, LEAST, "ready", "pronto"):
             ratio = study.ratio(name, LEAST, "pronto", "ready")
-            yield Goal(
-                f"{name}: excess of preference and veto over that of the one-line rule", ratio, 0.8, True
-            )
+            claim = f"{name}: excess of preference and veto over that of the one-line rule"
+            yield Goal(claim, ratio, 0.8, True)
 
 
 def _nowhere_worse(study: SimulationStudy) -> Iterator[Goal]:
@@ -285,10 +265,3 @@ def _nowhere_worse(study: SimulationStudy) -> Iterator[Goal]:
     if found:
         where, ratio = max(found, key=lambda pair: pair[1].mean)
         yield Goal(f"nowhere worse than the placer alone; nearest to it: {where}", ratio, 1.0, True)
-
-
-def _apart(study: SimulationStudy, name: str, rule: str, other: str) -> SeedInterval:
-    """Return by how much more of the excess a rule removes than another, seed by seed."""
-    alone = study.values(name, LEAST, "nothing", "excess")
-    one, two = (study.values(name, LEAST, each, "excess") for each in (rule, other))
-    return over_seeds([(b - a) / c for a, b, c in zip(one, two, alone, strict=True)])

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prontosched.errors import SettingsError
 from prontosched.evaluation.datasets import resolve
@@ -36,21 +37,16 @@ class Tenants(NamedTuple):
     wanted: Array  # CPUs wanted, in shares of the node's, `(T, M)`
     announced: Array  # how far a burst is announced by other metrics, 0 to 1, `(T, M)`
     clock: float = 1.0  # seconds of clock time that one step takes
-    traces: tuple[
-        Array, ...
-    ] = ()  # recorded metrics that nodes replay, `(rows, k)` each; none for made-up tenants
-    machine: Array | None = None  # which of them each node replays, `(M,)`
-    offset: Array | None = None  # and from which row
+    traces: tuple[Array, ...] = ()  # recorded metrics that nodes replay, `(rows, k)` each
+    machine: NDArray[np.int64] = np.empty(0, np.int64)  # which of them each node replays, `(M,)`
+    offset: NDArray[np.int64] = np.empty(0, np.int64)  # and from which row
 
     def own(self, step: int) -> Array | None:
         """Return the metrics that the tenants bring with them at a step, `(M, k)`; None for made-up ones."""
-        if self.machine is None or self.offset is None:
+        if not self.traces:
             return None
-        rows = [
-            self.traces[int(which)][int(at + step) % len(self.traces[int(which)])]
-            for which, at in zip(self.machine, self.offset, strict=True)
-        ]
-        return np.array(rows)
+        rows = zip((self.traces[which] for which in self.machine), self.offset, strict=True)
+        return np.array([trace[(at + step) % len(trace)] for trace, at in rows])
 
 
 class RecordedTenants(NamedTuple):
@@ -138,12 +134,8 @@ def replayed(nodes: int, steps: int, rng: np.random.Generator, background: Recor
     rows = np.array([demand.size for demand in background.demand])
     offset = rng.integers(0, rows[machine])
     moments = (offset[None, :] + np.arange(steps)[:, None]) % rows[machine][None, :]
-    wanted = np.empty((steps, nodes))
-    for node in range(nodes):
-        wanted[:, node] = background.demand[int(machine[node])][moments[:, node]]
-    return Tenants(
-        wanted, np.zeros((steps, nodes)), 1.0, background.vectors, machine.astype(float), offset.astype(float)
-    )
+    wanted = np.stack([background.demand[which][moments[:, k]] for k, which in enumerate(machine)], axis=1)
+    return Tenants(wanted, np.zeros((steps, nodes)), 1.0, background.vectors, machine, offset)
 
 
 MakeTenants = Callable[[int, int, np.random.Generator], Tenants]
@@ -165,18 +157,9 @@ TENANTS: dict[str, tuple[MakeTenants, str]] = {
 
 def join(parts: Sequence[Tenants]) -> Tenants:
     """Return the tenants of several clusters as those of one row of nodes."""
-    first = parts[0]
-    with_machines = first.machine is not None
-    return Tenants(
-        np.hstack([part.wanted for part in parts]),
-        np.hstack([part.announced for part in parts]),
-        first.clock,
-        first.traces,
-        np.concatenate([part.machine for part in parts if part.machine is not None])
-        if with_machines
-        else None,
-        np.concatenate([part.offset for part in parts if part.offset is not None]) if with_machines else None,
-    )
+    columns = ("wanted", "announced", "machine", "offset")
+    joined: dict[str, Any] = {name: np.hstack([getattr(part, name) for part in parts]) for name in columns}
+    return parts[0]._replace(**joined)
 
 
 def _base_load(nodes: int, steps: int, rng: np.random.Generator, base: float) -> Array:

@@ -10,13 +10,18 @@ import importlib.resources
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Protocol
 
 from prontosched.errors import TelemetryError
-from prontosched.evaluation.datasets.public import CSV_LAYOUTS, DbsherlockFile, KthFile, RezolusFile, SmdFile
+from prontosched.evaluation.datasets.public import (
+    CSV_LAYOUTS,
+    DatasetFile,
+    DbsherlockFile,
+    KthFile,
+    RezolusFile,
+    SmdFile,
+)
 from prontosched.evaluation.datasets.vsphere import VsphereCsvFile, first_lines
 from prontosched.telemetry.trace import TraceSource, open_files, open_trace
-from prontosched.telemetry.trace.files import TraceFile
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz", ".txt", ".mat")
 READERS = (SmdFile, *CSV_LAYOUTS, KthFile, DbsherlockFile, RezolusFile, VsphereCsvFile)
@@ -26,23 +31,10 @@ READERS = (SmdFile, *CSV_LAYOUTS, KthFile, DbsherlockFile, RezolusFile, VsphereC
 SHIPPED = ("host", "server")
 
 
-class DatasetFile(TraceFile, Protocol):
-    """A file of a published data set: a file of a trace that knows its own columns."""
-
-    kind: str
-    ready: str | None
-    ready_unit: str
-    utilisation: str | None
-    exclude: tuple[str, ...]
-
-
 def recognise(path: Path) -> Callable[[Path], DatasetFile] | None:
     """Return the reader of a file's data set, None for a plain trace."""
     head = first_lines(path, 1)[0]
-    for reader in READERS:
-        if reader.recognises(path, head):
-            return reader
-    return None
+    return next((reader for reader in READERS if reader.recognises(path, head)), None)
 
 
 def shipped_trace(name: str = "host") -> str:

@@ -91,34 +91,18 @@ _REST: dict[str, Mix] = {
 }
 _VM: dict[str, Mix] = _CPU | _MEMORY | _NETWORK | _DISK | _REST
 
-_DEVICES: dict[str, Mix] = (
-    {f"cpu.usage.average.{core}": (1e4, 0.9, 0.0, 0.0, 0.0, 0.0, 0.12) for core in range(16)}
-    | {
-        f"net.{name}.vmnic{card}": (size, 0.2, 0.0, 0.9, 0.0, 0.0, 0.15)
-        for card in range(8)
-        for name, size in (
-            ("received.average", 1e3),
-            ("transmitted.average", 1e3),
-            ("packetsRx.summation", 4e4),
-            ("packetsTx.summation", 4e4),
-        )
-    }
-    | {
-        f"storageAdapter.{name}.vmhba{card}": (size, 0.1, 0.0, 0.0, 0.9, 0.0, 0.20)
-        for card in range(6)
-        for name, size in (
-            ("read.average", 5e2),
-            ("write.average", 5e2),
-            ("commandsAveraged.average", 2e2),
-            ("totalReadLatency.average", 5e0),
-            ("totalWriteLatency.average", 5e0),
-        )
-    }
-    | {
-        f"rescpu.{name}.latest": (3e3, 0.9, 0.0, 0.0, 0.0, 0.0, 0.03)
-        for name in ("actav5", "actav15", "runav5", "runav15")
-    }
-)
+_CARD = (("received.average", 1e3), ("transmitted.average", 1e3), ("packetsRx.summation", 4e4),
+         ("packetsTx.summation", 4e4))  # fmt: skip
+_ADAPTER = (("read.average", 5e2), ("write.average", 5e2), ("commandsAveraged.average", 2e2),
+            ("totalReadLatency.average", 5e0), ("totalWriteLatency.average", 5e0))  # fmt: skip
+_AVERAGES = ("actav5", "actav15", "runav5", "runav15")
+_DEVICES: dict[str, Mix] = {
+    **{f"cpu.usage.average.{core}": (1e4, 0.9, 0.0, 0.0, 0.0, 0.0, 0.12) for core in range(16)},
+    **{f"net.{name}.vmnic{card}": (size, 0.2, 0.0, 0.9, 0.0, 0.0, 0.15) for card in range(8) for name, size in _CARD},
+    **{f"storageAdapter.{name}.vmhba{card}": (size, 0.1, 0.0, 0.0, 0.9, 0.0, 0.20)
+       for card in range(6) for name, size in _ADAPTER},
+    **{f"rescpu.{name}.latest": (3e3, 0.9, 0.0, 0.0, 0.0, 0.0, 0.03) for name in _AVERAGES},
+}  # fmt: skip
 INTERVAL_SECONDS = 20.0
 DAY_STEPS = 4320
 CHUNK_STEPS = 180  # an hour
@@ -253,11 +237,8 @@ class _Cluster:
 
     def run(self, kind: str, metrics_of: tuple[int, ...], steps: int) -> Iterator[ClusterHour]:
         table = TABLES[kind]
-        nodes = tuple(
-            f"{kind}-{self.index:03d}-{node:03d}"
-            for node in range(self.vms if kind == "vm" else self.shape.hosts)
-        )
         cpus = self.cpus if kind == "vm" else np.full(self.shape.hosts, float(CORES_PER_HOST))
+        nodes = tuple(f"{kind}-{self.index:03d}-{node:03d}" for node in range(cpus.size))
         hidden = {node: np.zeros(3) for node in metrics_of}
         for start in range(0, steps, CHUNK_STEPS):
             ready, use = self._hour(start // CHUNK_STEPS)
@@ -268,9 +249,8 @@ class _Cluster:
             if metrics_of:
                 values = np.empty((len(metrics_of), length, len(table.names)))
                 for place, node in enumerate(metrics_of):
-                    rng = np.random.default_rng(
-                        [self.shape.seed, self.index, start // CHUNK_STEPS, node, int(kind == "host"), 1]
-                    )
+                    seeds = (self.shape.seed, self.index, start // CHUNK_STEPS, node, int(kind == "host"), 1)
+                    rng = np.random.default_rng(seeds)
                     courses = _hidden_courses(hidden[node], use[node], ready[node], rng)
                     noise = rng.standard_normal((CHUNK_STEPS, len(table.names)))
                     values[place] = table.mix(courses, noise)[:length]

@@ -24,6 +24,7 @@ from prontosched.telemetry.trace.files import (
     CsvFile,
     ParquetFile,
     TraceCounts,
+    TraceFile,
     Wanted,
     is_number,
     without_infinity,
@@ -49,31 +50,30 @@ IDLE_STATES = ("idle", "io_wait", "iowait")
 NANOSECONDS = 1e9
 
 
-@dataclass(frozen=True)
-class CsvLayout:
-    """How the CSV files of one data set are recognised, and what their columns mean.
-
-    Attributes
-    ----------
-    sign
-        Tells from the cells of the first line whether a file is of this data set.
-    clock, node
-        What the data set calls them; an empty node is told by the file.
-    columns
-        Names of the columns where the file has no header line.
-    percentages
-        Columns whose values outside 0 to 100 are the publisher's marks for wrong ones.
-    """
+class DatasetFile(TraceFile):
+    """A file of a published data set: a file of a trace that knows its own columns."""
 
     kind: str
-    sign: Callable[[list[str]], bool]
-    clock: str = "timestamp"
-    node: str = ""
-    columns: tuple[str, ...] = ()
+    ready_unit = "other"
     ready: str | None = None
     utilisation: str | None = None
     exclude: tuple[str, ...] = ()
-    percentages: tuple[str, ...] = ()
+    text: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class CsvLayout:
+    """How the CSV files of one data set are recognised, and what their columns mean."""
+
+    kind: str
+    sign: Callable[[list[str]], bool]  # tells from the cells of the first line whether this is it
+    clock: str = "timestamp"
+    node: str = ""  # an empty node is told by the file
+    columns: tuple[str, ...] = ()  # of a file without a header line
+    ready: str | None = None
+    utilisation: str | None = None
+    exclude: tuple[str, ...] = ()
+    percentages: tuple[str, ...] = ()  # whose values outside 0 to 100 are marks for wrong ones
 
     def recognises(self, path: Path, head: str) -> bool:
         """Tell from name and first line whether this is a file of the data set."""
@@ -122,10 +122,8 @@ CSV_LAYOUTS = (
 )
 
 
-class PublicCsvFile:
+class PublicCsvFile(DatasetFile):
     """A CSV file of a published data set; its columns of time and node get the names that traces have."""
-
-    ready_unit = "other"
 
     def __init__(self, path: Path, layout: CsvLayout) -> None:
         self.path, self.layout, self.kind = path, layout, layout.kind
@@ -148,20 +146,15 @@ class PublicCsvFile:
             yield batch
 
 
-class SmdFile:
+class SmdFile(DatasetFile):
     """One machine of SMD: 38 metrics a minute, scaled to [0, 1] by the publisher, without clock time."""
 
-    kind = "smd"
-    ready_unit = "other"
-    ready: str | None = "load_1"
-    utilisation: str | None = "cpu_r"
-    # The other load averages are the answer again, a little later.
-    exclude: tuple[str, ...] = ("load_*",)
+    kind, ready, utilisation = "smd", "load_1", "cpu_r"
+    exclude = ("load_*",)  # the other load averages are the answer again, a little later
+    names = ("timestamp", *METRICS)
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.names: tuple[str, ...] = ("timestamp", *METRICS)
-        self.text: frozenset[str] = frozenset()
         self._parquet = ParquetFile(path) if path.name.endswith(".parquet") else None
 
     @staticmethod
@@ -187,44 +180,31 @@ class SmdFile:
             yield Batch(None, times, batch.numbers)
 
     def _text_batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
-        places = [METRICS.index(name) for name in wanted.numbers]
+        # A column may be wanted as a metric and as utilisation.
+        once, back = np.unique([METRICS.index(name) for name in wanted.numbers], return_inverse=True)
         minute = 0
         with self.path.open(encoding="utf-8", errors="replace") as stream:
             while lines := list(itertools.islice(stream, size)):
                 counts.rows += len(lines)
                 times = (minute + np.arange(len(lines))) * MINUTE_SECONDS
                 minute += len(lines)
-                # A broken line still takes its minute.
                 rows = [line.rstrip("\r\n").split(",") for line in lines]
                 whole = np.array([len(row) == len(METRICS) for row in rows], dtype=bool)
-                if not whole.all():
+                if not whole.all():  # a broken line still takes its minute
                     counts.dropped["wrong number of cells"] += int((~whole).sum())
-                kept = [row for row, good in zip(rows, whole, strict=True) if good]
-                numbers = _numbers(kept, places, counts)
-                yield Batch(None, times[whole] if wanted.timestamp else None, numbers)
+                kept = [row for row in rows if len(row) == len(METRICS)]
+                cells = np.array(kept, str).reshape(-1, len(METRICS))[:, once]
+                known = np.vectorize(is_number, otypes=[bool])(cells)
+                if not known.all():
+                    counts.cells["text in a number"] += int((~known).sum())
+                numbers = without_infinity(np.where(known, cells, "nan").astype(float), counts)
+                yield Batch(None, times[whole] if wanted.timestamp else None, numbers[:, back])
 
 
-def _numbers(rows: list[list[str]], places: list[int], counts: TraceCounts) -> Array:
-    once = sorted(set(places))  # a column may be wanted as a metric and as utilisation
-    numbers = np.full((len(rows), len(once)), np.nan)
-    for at, row in enumerate(rows):
-        for column, place in enumerate(once):
-            if is_number(row[place]):
-                numbers[at, column] = float(row[place])
-            else:
-                counts.cells["text in a number"] += 1
-    numbers = without_infinity(numbers, counts)
-    return numbers[:, [once.index(place) for place in places]]
-
-
-class KthFile:
+class KthFile(DatasetFile):
     """One trace of KTH: the servers' metrics (`X_cluster.csv`), and what clients saw in the same second (`Y.csv`)."""
 
     kind = "kth"
-    ready_unit = "other"
-    ready: str | None = None
-    utilisation: str | None = None
-    exclude: tuple[str, ...] = ()
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -265,7 +245,7 @@ class KthFile:
             yield Batch(None, batch.timestamps if wanted.timestamp else None, numbers)
 
 
-class DbsherlockFile:
+class DbsherlockFile(DatasetFile):
     """All cases of one DBSherlock file: a database server, one row a second, disturbed on purpose for a while.
 
     Each case has a matrix whose first column counts seconds and whose second is the average latency of transactions,
@@ -273,9 +253,8 @@ class DbsherlockFile:
     """
 
     kind = "dbsherlock"
-    ready_unit = "other"
-    utilisation: str | None = None
-    exclude: tuple[str, ...] = ("dbmsCum*",)  # totals since the start of the server
+    text = frozenset({"node"})
+    exclude = ("dbmsCum*",)  # totals since the start of the server
 
     def __init__(self, path: Path) -> None:
         try:
@@ -298,9 +277,8 @@ class DbsherlockFile:
             raise TelemetryError(f"{path}: not a file of DBSherlock ({error})") from error
         names = [n if n not in fields[:at] else f"{n} #{at}" for at, n in enumerate(fields)]
         self._cases = [(node, np.asarray(values, dtype=float)) for node, values, _ in cases]
-        self.names: tuple[str, ...] = ("timestamp", "node", *names[1:])
-        self.text: frozenset[str] = frozenset({"node"})
-        self.ready: str | None = names[1]
+        self.names = ("timestamp", "node", *names[1:])
+        self.ready = names[1]
 
     @staticmethod
     def recognises(path: Path, head: str) -> bool:
@@ -330,7 +308,7 @@ class _Counters(ParquetFile):
         return floats
 
 
-class RezolusFile:
+class RezolusFile(DatasetFile):
     """A Parquet recording of rezolus: counters become rates per second, and are summed over CPUs and cgroups.
 
     Every column carries its metric's name and labels as metadata. CPU Ready is the rate of `scheduler_runqueue_wait`
@@ -338,17 +316,15 @@ class RezolusFile:
     are left out.
     """
 
-    kind = "rezolus"
-    ready_unit = "percent"
-    exclude: tuple[str, ...] = ("scheduler_runqueue_wait*",)
+    kind, ready_unit = "rezolus", "percent"
+    exclude = ("scheduler_runqueue_wait*",)
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = _Counters(path)
         self._series: dict[str, list[str]] = {}
         self._counters: set[str] = set()
-        waits: list[str] = []
-        used: list[str] = []
+        waits, used = list[str](), list[str]()
         for column, labels in _rezolus_labels(path).items():
             metric, kind = labels["metric"], labels.get("metric_type", "")
             if ":" in column or kind not in ("counter", "gauge") or column in self._file.text:
@@ -363,10 +339,9 @@ class RezolusFile:
                 used.append(column)
         cores = self._series.get("cpu_cores", [])
         self._shares = {name: on for name, on in (("ready", waits), ("utilisation", used)) if on and cores}
-        self.ready: str | None = "ready" if "ready" in self._shares else None
-        self.utilisation: str | None = "utilisation" if "utilisation" in self._shares else None
-        self.names: tuple[str, ...] = ("timestamp", *self._shares, *self._series)
-        self.text: frozenset[str] = frozenset()
+        own = ("ready", "utilisation")
+        self.ready, self.utilisation = (name if name in self._shares else None for name in own)
+        self.names = ("timestamp", *self._shares, *self._series)
 
     @staticmethod
     def recognises(path: Path, head: str) -> bool:

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prontosched.errors import TelemetryError
-from prontosched.telemetry.trace.files import Batch, TraceCounts, Wanted, without_infinity
+from prontosched.evaluation.datasets.public import DatasetFile
+from prontosched.telemetry.trace.files import Batch, TraceCounts, Wanted, to_seconds, without_infinity
 
 HEADINGS = {
     "metric": ("metricid", "metric", "counter", "countername", "stat"),
@@ -78,16 +79,14 @@ def split_heading(name: str) -> tuple[str, str] | None:
         # `1234:web-1` and `web-1:scsi0:0` both name the VM.
         parts = match["node"].split(":")
         node = parts[1] if len(parts) > 1 and parts[0].isdigit() else parts[0]
-        counter = (
-            match["counter"] if match["group"] == "Group Cpu" else f"{match['group']} {match['counter']}"
-        )
-        return counter, node
+        group = "" if match["group"] == "Group Cpu" else f"{match['group']} "
+        return group + match["counter"], node
     if match := CHART.fullmatch(name):
         counter, unit = match["counter"].strip(), match["unit"].strip().lower()
         if counter.lower() == "ready" and unit in ("ms", "millisecond", "milliseconds"):
-            counter = "cpu.ready.summation"
+            counter = READY_MS
         elif counter.lower() in ("readiness", "ready") and unit in ("%", "percent"):
-            counter = "cpu.readiness.average"
+            counter = READY_PERCENT
         return counter, match["node"].strip()
     return None
 
@@ -102,30 +101,27 @@ def parse_times(cells: Any) -> Any:
     """Return seconds: clock time since 1970, or as given where the column holds small numbers."""
     import pandas as pd
 
-    from prontosched.telemetry.trace.files import to_seconds
-
     text = cells.astype(str).str.strip()
     numbers = pd.to_numeric(text, errors="coerce")
     if numbers.notna().mean() > 0.5:
         return numbers.map(to_seconds, na_action="ignore").astype(float)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # mixed formats are read one by one
-        moments = pd.to_datetime(
-            text, errors="coerce", utc=True, format="mixed", dayfirst=_day_comes_first(text)
-        )
+        first = _day_comes_first(text)
+        moments = pd.to_datetime(text, errors="coerce", utc=True, format="mixed", dayfirst=first)
     seconds = (moments - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
     return seconds.astype(float)
 
 
-class VsphereCsvFile:
+class VsphereCsvFile(DatasetFile):
     """An export of vSphere counters, of one VM or host or of many.
 
     CPU Ready becomes the column `ready` and is not left among the counters under another name. The CPUs of a node are
     told from counter instances; 1 where the export does not say.
     """
 
-    kind = "vsphere"
-    exclude: tuple[str, ...] = ()
+    kind, ready_unit = "vsphere", "percent"
+    text = frozenset({"node"})
 
     def __init__(self, path: Path) -> None:
         import pandas as pd
@@ -155,11 +151,9 @@ class VsphereCsvFile:
         if not len(self._table):
             raise TelemetryError(f"{path}: an export must have at least one row with a time, got none")
         self._make_ready()
-        self.names: tuple[str, ...] = ("timestamp", "node", *self._table.columns)
-        self.text: frozenset[str] = frozenset({"node"})
-        self.ready: str | None = "ready" if "ready" in self._table.columns else None
-        self.ready_unit = "percent"
-        self.utilisation: str | None = UTILISATION if UTILISATION in self._table.columns else None
+        held = self._table.columns
+        self.names = ("timestamp", "node", *held)
+        self.ready, self.utilisation = (name if name in held else None for name in ("ready", UTILISATION))
 
     @staticmethod
     def recognises(path: Path, head: str) -> bool:
@@ -181,15 +175,13 @@ class VsphereCsvFile:
         counts.dropped.update(self._counts.dropped)
         counts.cells.update(self._counts.cells)
         counts.rows += len(self._table) + self._counts.dropped.total()
-        nodes = self._table.index.get_level_values("node").tolist()
+        nodes = self._table.index.get_level_values("node").tolist() if wanted.node else None
         times = self._table.index.get_level_values("time").to_numpy(dtype=float)
         numbers = self._table[list(wanted.numbers)].to_numpy(dtype=float)
         for start in range(0, len(times), size):
             part = slice(start, start + size)
-            cells = without_infinity(numbers[part].copy(), counts)
-            yield Batch(
-                nodes[part] if wanted.node else None, times[part] if wanted.timestamp else None, cells
-            )
+            clock = times[part] if wanted.timestamp else None
+            yield Batch(nodes and nodes[part], clock, without_infinity(numbers[part].copy(), counts))
 
     def _from_long(self, table: Any, columns: LongColumns) -> Any:
         """Turn one row per counter and time into one row per node and time."""

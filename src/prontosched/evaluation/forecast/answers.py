@@ -133,9 +133,8 @@ def _how_many(result: StudyResult) -> QuestionAnswer:
             (f"{METHODS[method]} from {days} days", f"same cluster/{method}", f"same node/{method}")
             for method in ("arima", "svm")
         ]
-        best = (
-            _best({grouping: mean_rmse(errors, f"similar/{grouping}") for grouping in GROUPINGS}) or "ordered"
-        )
+        means = {grouping: mean_rmse(errors, f"similar/{grouping}") for grouping in GROUPINGS}
+        best = _best(means) or "ordered"
         similar = f"SVM from {days} days, similar nodes ({GROUPINGS[best]}) against the cluster"
         for label, first, second in (*pairs, (similar, f"similar/{best}", "same cluster/svm")):
             parts.append((label, compare(node_rmse(errors, first), node_rmse(errors, second))))
@@ -192,10 +191,7 @@ def _how_far(result: StudyResult) -> QuestionAnswer:
         return QuestionAnswer("Not answered: the data set has fewer than two window lengths.")
     errors = {length: found[length][method] for length, method in known.items()}
     longest, shortest = max(known), min(known)
-    apart = compare(
-        node_rmse(result.windows[shortest], known[shortest]),
-        node_rmse(result.windows[longest], known[longest]),
-    )
+    apart = compare(*(node_rmse(result.windows[length], known[length]) for length in (shortest, longest)))
     lines = [
         f"{LENGTHS[length]}: {errors[length]:.4g} ({METHODS[known[length]]})"
         for length in sorted(errors, reverse=True)
@@ -270,9 +266,8 @@ class Grid:
         known = [row[column] for row in self.rows.values() if not math.isnan(row[column])]
         if math.isnan(value) or len(known) < 2:
             return False
-        return round(value, self.digits) == round(
-            min(known) if self.best == "min" else max(known), self.digits
-        )
+        best = min(known) if self.best == "min" else max(known)
+        return round(value, self.digits) == round(best, self.digits)
 
     def show(self, value: float, digits: int | None = None) -> str:
         """Return a number as it is printed."""
@@ -322,17 +317,11 @@ def _value_tables(results: dict[str, StudyResult]) -> list[Table]:
     daily = {m: [("daily", past, f"{scope}/{m}") for scope, past in scoped] for m in METHODS}
     similar = {g: [("daily", past, f"similar/{g}") for past in PAST_DAYS] for g in GROUPINGS}
     windows = {m: [("windows", length, m) for length in LENGTHS] for m in METHODS}
+    titles, lengths = METHODS | {"svm": "SVM cluster"}, tuple(LENGTHS.values())
     return [
         _value_table("daily", results, days * len(SCOPES), METHODS, daily, paper_tables.DAILY, groups),
         _value_table("similar", results, days, GROUPINGS, similar, paper_tables.SIMILAR),
-        _value_table(
-            "windows",
-            results,
-            tuple(LENGTHS.values()),
-            METHODS | {"svm": "SVM cluster"},
-            windows,
-            paper_tables.WINDOWS,
-        ),
+        _value_table("windows", results, lengths, titles, windows, paper_tables.WINDOWS),
     ]
 
 

@@ -232,11 +232,9 @@ def embed(grouping: str, scaled: Array) -> Array:
     if grouping == "correlation":
         centred = scaled - scaled.mean(axis=1, keepdims=True)
         length = np.linalg.norm(centred, axis=1, keepdims=True)
-        unit: Array = centred / np.where(length > 0.0, length, 1.0)
-        return unit
+        return np.asarray(centred / np.where(length > 0.0, length, 1.0))
     if grouping == "sts":
-        slopes: Array = np.diff(scaled, axis=1)
-        return slopes
+        return np.asarray(np.diff(scaled, axis=1))
     if grouping == "acf":
         return _autocorrelations(scaled)
     if grouping == "cort":
@@ -316,24 +314,17 @@ def one_hour(node: str, ready: Array, values: Array, *, interval_seconds: float)
         raise ValueError(f"the example needs a known CPU Ready, got {len(ready)} unknown samples")
     ready = fill_gaps(ready[None, :])[0]
     conditions = np.column_stack([values, np.diff(ready, prepend=ready[0])])
-    forecasts: dict[str, list[float]] = {
-        "ExpSmo": [],
-        "Cond. Diff KNN": [],
-        "Cond. Diff SVR": [],
-        "naive": [],
-    }
+    forecasts = []
     for at in range(len(ready) - hour, len(ready)):
         past = ready[at - hour : at]
         last = float(past[-1])
         # What was known at each step of the past hour, and the difference that came next.
-        neighbours, regression = _next_difference(
-            conditions[at - hour : at - 1], np.diff(past), conditions[at - 1]
-        )
-        forecasts["ExpSmo"].append(float(smooth(past[None, :])[0]))
-        forecasts["naive"].append(last)
-        forecasts["Cond. Diff KNN"].append(max(0.0, last + neighbours))
-        forecasts["Cond. Diff SVR"].append(max(0.0, last + regression))
-    courses = {name: np.array(course) for name, course in forecasts.items()}
+        known = conditions[at - hour : at - 1]
+        neighbours, regression = _next_difference(known, np.diff(past), conditions[at - 1])
+        smoothed = float(smooth(past[None, :])[0])
+        forecasts.append((smoothed, max(0.0, last + neighbours), max(0.0, last + regression), last))
+    names = ("ExpSmo", "Cond. Diff KNN", "Cond. Diff SVR", "naive")
+    courses = dict(zip(names, np.array(forecasts).T, strict=True))
     return HourForecast(node, interval_seconds, ready[-hour:], courses, values.shape[1])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from prontosched.evaluation.figures import Picture, canvas, drawing, panel
 from prontosched.evaluation.forecast import paper_tables
 from prontosched.evaluation.forecast.answers import QUESTIONS, SCOPES, Table, all_tables, answer
 from prontosched.evaluation.forecast.models import METHODS, HourForecast
@@ -36,18 +37,6 @@ COLOURS = {
     "svm cluster": "#2f9e6e",
     "svm full": "#7a4fbf",
 }
-# The same figure from the same numbers is the same file.
-STYLE = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e8eb",
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "svg.hashsalt": "pronto",
-    "svg.fonttype": "none",
-}
 CAPTIONS = {
     "example": "One hour of one node, forecast one sample ahead, each time from the hour before.",
     "daily": "Errors of days. Bars are averages, dots are single nodes.",
@@ -57,18 +46,9 @@ CAPTIONS = {
 }
 
 
-def _figure(columns: int = 1) -> tuple[Any, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.4, 3.7), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots(1, columns)
-
-
 def draw_example(example: HourForecast, unit: str) -> Any:
     """Draw one hour of CPU Ready and three forecasts of it, each from the hour before."""
-    figure, axes = _figure()
+    figure, axes = panel(8.4, 3.7)
     minutes = np.arange(len(example.actual)) * example.interval_seconds / 60.0
     axes.plot(minutes, example.actual, color="#20242a", linewidth=1.6, label="actual")
     errors = example.rmse()
@@ -76,15 +56,14 @@ def draw_example(example: HourForecast, unit: str) -> Any:
     for name, colour in lines.items():
         label = f"{name} (RMSE {errors[name]:.4g})"
         axes.plot(minutes, example.forecasts[name], color=colour, linewidth=1.1, alpha=0.9, label=label)
-    axes.set(xlabel="minutes", ylabel=f"CPU Ready [{unit}]", xlim=(0, minutes[-1]))
-    axes.set_ylim(bottom=0)
+    axes.set(xlabel="minutes", ylabel=f"CPU Ready [{unit}]", xlim=(0, minutes[-1]), ylim=(0, None))
     figure.legend(loc="outside upper left", ncols=4, fontsize=8.5)
     return figure
 
 
 def draw_windows(result: StudyResult, unit: str) -> Any:
     """Draw the error of each method against the length of the forecasting window."""
-    figure, axes = _figure()
+    figure, axes = panel(8.4, 3.7)
     lengths = sorted(result.windows)
     for method, title in METHODS.items():
         errors = [mean_rmse(result.windows[length], method) for length in lengths]
@@ -94,14 +73,14 @@ def draw_windows(result: StudyResult, unit: str) -> Any:
         axes.plot(known, [errors[place] for place in known], label=label, **style)
     axes.set_xticks(range(len(lengths)), [LENGTHS[n] for n in lengths])
     axes.set(xlabel="length of the past and of the forecast window", ylabel=f"average RMSE [{unit}]")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, None)
     axes.legend()
     return figure
 
 
 def draw_daily(result: StudyResult, unit: str) -> Any:
     """Draw the errors of daily levels, by method, scope and past window; dots are nodes."""
-    figure, axes = _figure()
+    figure, axes = panel(8.4, 3.7)
     groups = [(scope, days) for days in sorted(result.daily) for scope in SCOPES]
     width = 0.8 / len(METHODS)
     for place, (method, title) in enumerate(METHODS.items()):
@@ -120,7 +99,7 @@ def draw_daily(result: StudyResult, unit: str) -> Any:
 
 def draw_alarms(result: StudyResult) -> Any:
     """Draw how the paper's accuracy and the balanced one judge the same alarms."""
-    figure, both = _figure(columns=2)
+    figure, (both,) = canvas(8.4, 3.7, 1, 2)
     kinds = list(result.alarms)
     shares = [100.0 * result.alarms[kind]["share of spikes"]["accuracy"] for kind in kinds]
     for axes, measure, title in (
@@ -141,8 +120,8 @@ def draw_alarms(result: StudyResult) -> Any:
     return figure
 
 
-def draw_all(outcome: ForecastOutcome) -> dict[str, Any]:
-    """Draw every figure there are numbers for, by name; those of a second data set end in `-generated`."""
+def draw_all(outcome: ForecastOutcome) -> list[Picture]:
+    """Draw every figure there are numbers for; names of those of a second data set end in `-generated`."""
     figures: dict[str, Any] = {}
     if outcome.example is not None:
         figures["example"] = draw_example(outcome.example, outcome.example_unit)
@@ -155,7 +134,8 @@ def draw_all(outcome: ForecastOutcome) -> dict[str, Any]:
             figures[f"windows{ending}"] = draw_windows(result, unit)
         if result.alarms:
             figures[f"alarms{ending}"] = draw_alarms(result)
-    return figures
+    captions = {name: CAPTIONS[name.removesuffix("-generated")] for name in figures}
+    return [Picture(name, captions[name], figure) for name, figure in figures.items()]
 
 
 def tables_of(outcome: ForecastOutcome) -> list[Table]:
@@ -189,19 +169,16 @@ def as_plain_text(outcome: ForecastOutcome) -> str:
 
 def write_report(outcome: ForecastOutcome, path: Path, *, command: str, seconds: float) -> list[Path]:
     """Write page, figures and numbers; return what was written, the page first."""
-    import matplotlib as mpl
     from jinja2 import Environment, PackageLoader
     from markupsafe import Markup
 
     folder = path.with_name(f"{path.stem}-figures")
     folder.mkdir(parents=True, exist_ok=True)
     inline = {}
-    with mpl.rc_context(STYLE):
-        for name, figure in draw_all(outcome).items():
-            figure.savefig(folder / f"{name}.png", dpi=150)
-            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
-            svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
-            inline[name] = Markup(svg[svg.index("<svg") :])
+    with drawing():
+        for picture in draw_all(outcome):
+            picture.write(folder)
+            inline[picture.name] = Markup(picture.svg())
     environment = Environment(
         loader=PackageLoader("prontosched.evaluation.forecast", "."), autoescape=True, trim_blocks=True
     )

@@ -136,10 +136,8 @@ def run_tasks(
     inner = {} if jobs == 1 else {"inner_max_num_threads": 1}
     backend = "sequential" if jobs == 1 else "loky"
     with parallel_config(backend=backend, n_jobs=jobs, **inner):
-        finished = Parallel(return_as="generator_unordered", batch_size=1)(
-            delayed(_do)(task) for task in missing
-        )
-        for name, answer in finished:
+        parallel = Parallel(return_as="generator_unordered", batch_size=1)
+        for name, answer in parallel(delayed(_do)(task) for task in missing):
             answers[name] = answer
             cache.put(name, answer)
             advance(1)
@@ -167,13 +165,11 @@ def daily_day(daily: Array, targets: list[int], seed: int) -> dict[str, Any]:
     found |= {f"same cluster/{method}": values for method, values in together.items()}
     for grouping in GROUPINGS:
         groups = group_nodes(grouping, past, scaled, seed=seed)
-        models = {
-            group: AutoregressiveSVR(scaled[groups == group], seed=seed) for group in set(groups[place])
-        }
-        found[f"similar/{grouping}"] = np.array(
-            [models[groups[p]].forecast(scaled[[p]])[0, 0] for p in place]
-        )
-    return _errors(found, scale, place, wanted, daily[wanted, -1], skipped=len(targets) - len(wanted))
+        asked = set(groups[place])
+        models = {group: AutoregressiveSVR(scaled[groups == group], seed=seed) for group in asked}
+        ahead = [models[groups[p]].forecast(scaled[[p]])[0, 0] for p in place]
+        found[f"similar/{grouping}"] = np.array(ahead)
+    return _errors(found, scale, place, wanted, daily[wanted, -1], len(targets) - len(wanted))
 
 
 def window_pair(points: Array, levels: Array, targets: list[int], seed: int) -> dict[str, Any]:
@@ -191,17 +187,11 @@ def window_pair(points: Array, levels: Array, targets: list[int], seed: int) -> 
     place = np.searchsorted(rows, wanted)
     found = forecast_from_cluster(scale.scaled, last, place, steps=past.shape[1], seed=seed)
     found |= {"naive": last[place], "expsmo": smooth(scale.scaled[place])}
-    return _errors(found, scale, place, wanted, levels[wanted, 1], skipped=len(targets) - len(wanted))
+    return _errors(found, scale, place, wanted, levels[wanted, 1], len(targets) - len(wanted))
 
 
 def _errors(
-    found: dict[str, Array],
-    scale: WindowScale,
-    place: NDArray[np.intp],
-    wanted: list[int],
-    actual: Array,
-    *,
-    skipped: int,
+    found: dict[str, Array], scale: WindowScale, place: Any, wanted: list[int], actual: Array, skipped: int
 ) -> dict[str, Any]:
     """Scale forecasts back and return forecast minus actual, by method and node."""
     errors = {}
@@ -325,9 +315,7 @@ def _ratio(part: Any, whole: Any) -> Any:
 class StudySettings:
     """How much of the study to do."""
 
-    targets: int | None = (
-        None  # nodes per cluster whose values are forecast; None takes two, at least six in all
-    )
+    targets: int | None = None  # nodes per cluster to forecast; None takes two, at least six in all
     windows: int | None = 12  # per length and cluster; None takes all
     alarm_days: int | None = 7  # last days whose spikes are forecast; None takes all
     seed: int = 7
@@ -492,14 +480,9 @@ def run_forecast(settings: ForecastSettings, progress: ProgressDisplay) -> Forec
 
 def _study_traces(settings: ForecastSettings, progress: ProgressDisplay, found: ForecastOutcome) -> None:
     files = whole_traces(settings.traces)
+    asked = {name: getattr(settings, name) for name in ("ready", "unit", "interval_seconds")}
     with progress("reading traces", len(files)) as advance:
-        traces = read_traces(
-            files,
-            ready=settings.ready,
-            unit=settings.unit,
-            interval_seconds=settings.interval_seconds,
-            advance=advance,
-        )
+        traces = read_traces(files, **asked, advance=advance)
     panel = trace_panel(traces, windows=settings.study.windows, level=settings.study.level)
     if not panel.lengths() and not settings.generated:
         raise TelemetryError(
