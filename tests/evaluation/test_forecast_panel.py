@@ -19,7 +19,7 @@ from prontosched.evaluation.forecast.panel import (
 
 
 def build(ready: np.ndarray, *, interval: float = 60.0, windows: int | None = None) -> ClusterWindows:
-    return cut_windows("c", tuple("ab"[: len(ready)]), ready, interval_seconds=interval, windows=windows)
+    return cut_windows("c", tuple("ab"[: len(ready)]), ready, interval, windows)
 
 
 def test_window_medians_are_those_of_the_samples(rng: np.random.Generator) -> None:
@@ -34,7 +34,7 @@ def test_window_medians_are_those_of_the_samples(rng: np.random.Generator) -> No
 def test_windows_can_be_forecast_by_their_means(rng: np.random.Generator) -> None:
     ready = rng.random((2, 24 * 180)) ** 4
     ready[1, :100] = np.nan
-    cluster = cut_windows("c", ("a", "b"), ready, interval_seconds=20.0, windows=2, level="mean")
+    cluster = cut_windows("c", ("a", "b"), ready, 20.0, 2, "mean")
     hours = cluster.windows[HOUR]
 
     np.testing.assert_allclose(hours.levels[0], ready[0].reshape(24, 180).mean(axis=1))

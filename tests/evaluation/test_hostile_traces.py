@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from prontosched.errors import TelemetryError
-from prontosched.evaluation.evaluate import Evaluation, evaluate
+from prontosched.evaluation.evaluate import Evaluation, evaluate, run_parts
 from prontosched.evaluation.inputs import Columns, Plan, Setting, Truth, plan_traces
+from prontosched.evaluation.measures import any_within
+from prontosched.evaluation.methods import choose
+from prontosched.evaluation.study import Study
 from prontosched.subspace import Array
 from tests.evaluation.made_node import MadeNode
 
@@ -114,6 +118,33 @@ def test_a_node_given_ten_times_is_no_surer_than_once() -> None:
     for one, ten in (lifts, recalls):
         assert ten["value"] == pytest.approx(one["value"])
         assert ten["high"] / ten["low"] > 0.95 * one["high"] / one["low"]
+
+
+def lasting(rng: Rng, steps: int) -> NDArray[np.bool_]:
+    """Return spikes in bursts of 12 steps, during spells of 500 steps on average, two fifths of the time."""
+    spells = 2 * (steps // 500 + 4)
+    lengths = np.ceil(rng.exponential(np.tile([750.0, 500.0], spells))).astype(int)
+    contended = np.repeat(np.tile([False, True], spells), lengths)
+    start = rng.integers(0, contended.size - steps)
+    bursts = np.repeat(rng.random(steps // 12 + 1) < 0.4, 12)[:steps]
+    return contended[start : start + steps] & bursts
+
+
+def test_intervals_hold_the_truth_where_contention_outlasts_blocks_of_time() -> None:
+    whole = lasting(np.random.default_rng(0), 2_000_000)
+    ahead = any_within(whole, first=1, last=5)
+    truth = (whole & ahead).mean() / (whole.mean() * ahead.mean())
+    setting, held = Setting(methods=("ready",), truth="20%"), []
+    for seed in range(30):
+        rng = np.random.default_rng([seed, 9])
+        part: Any = Given(noise(rng, 3000) + np.where(lasting(rng, 3000), 40.0, 0.0))
+        study = Study(run_parts([part], setting, workers=1), setting, choose(setting.methods))
+        lift = study.lift("ready")
+        if np.isfinite(lift.low):
+            held.append(lift.low < truth < lift.high)
+
+    assert len(held) >= 20
+    assert np.mean(held) >= 0.93
 
 
 def test_a_short_record_of_many_nodes_that_suffer_together_is_too_early() -> None:

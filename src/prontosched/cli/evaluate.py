@@ -33,11 +33,10 @@ def _sweeps(
         if name not in SWEPT:
             raise click.BadParameter(f"a sweep must be over {', '.join(SWEPT)}, got '{name}'")
         try:
-            numbers = tuple(float(part) for part in values.split(","))
+            numbers = tuple(map(float, values.split(",")))
         except ValueError as error:
-            raise click.BadParameter(
-                f"a sweep must give numbers, got '{values}': write e.g. rank=2,4,8"
-            ) from error
+            wrong = f"a sweep must give numbers, got '{values}'"
+            raise click.BadParameter(f"{wrong}: write e.g. rank=2,4,8") from error
         most = 1.0 if name == "forgetting" else 4096.0
         for number in numbers:
             if not 0 < number <= most or (name != "forgetting" and not number.is_integer()):
@@ -133,14 +132,7 @@ def _sweeps(
     help="Also say what the study took per node-step, in bare steps of a default node.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(
-    traces: tuple[str, ...],
-    methods: str | None,
-    truth: str | None,
-    control: str | None,
-    claims: bool,
-    **options: Any,
-) -> None:
+def command(traces: tuple[str, ...], control: str | None, claims: bool, **options: Any) -> None:
     """Find out whether a rejection signal is worth obeying.
 
     Streams TRACES through every method at once and scores them: by the paper's measures, and by measures a
@@ -161,7 +153,7 @@ def command(
     if claims:
         _print_claims(as_json=options["as_json"])
         return
-    if methods == "list":
+    if options["methods"] == "list":
         for name, method in all_methods().items():
             extra = "" if method.default else " (name it to run it)"
             click.echo(f"{name:18} {method.label:32} {method.about}{extra}")
@@ -174,7 +166,8 @@ def command(
         require_extra("a report", "evaluation")
     if not traces and not control:
         require_extra("the shipped trace", "evaluation")
-    setting = _setting(methods, truth or ("5%" if control in ("positive", "negative") else "p95"), options)
+    options["truth"] = options["truth"] or ("5%" if control in ("positive", "negative") else "p95")
+    setting = _setting(options)
     plan = _plan(traces, control, options)
     _run(plan, setting, options, data=control or ("shipped" if set(traces) <= {"host"} else "traces"))
 
@@ -191,22 +184,22 @@ def _print_claims(*, as_json: bool) -> None:
         click.echo(print_claims(rows, numbers))
 
 
-def _setting(methods: str | None, truth: str, options: dict[str, Any]) -> Setting:
+def _setting(options: dict[str, Any]) -> Setting:
     """Return what is asked; what is asked wrongly is a usage error."""
     from prontosched.errors import SettingsError
     from prontosched.evaluation.inputs import Setting, Truth
     from prontosched.evaluation.methods import choose, default_methods
 
-    names = default_methods() if methods is None else tuple(filter(None, map(str.strip, methods.split(","))))
+    given = options["methods"]
+    names = default_methods() if given is None else tuple(filter(None, map(str.strip, given.split(","))))
     if not names:
-        raise click.UsageError(
-            "--methods must name at least one method, got none: `--methods list` names them"
-        )
-    keys = ("horizon", "window", "budget", "tolerance", "seed", "with_ready", "sweeps")
+        at_least = "--methods must name at least one method, got none"
+        raise click.UsageError(f"{at_least}: `--methods list` names them")
+    keys = ("truth", "horizon", "window", "budget", "tolerance", "seed", "with_ready", "sweeps")
     try:
         choose(names, options["sweeps"])
-        Truth.parse(truth)
-        return Setting(methods=names, truth=truth, **{key: options[key] for key in keys})
+        Truth.parse(options["truth"])
+        return Setting(methods=names, **{key: options[key] for key in keys})
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
 
@@ -227,25 +220,19 @@ def _plan(traces: tuple[str, ...], control: str | None, options: dict[str, Any])
 
 def _run(plan: Plan, setting: Setting, options: dict[str, Any], *, data: str) -> None:
     from prontosched.evaluation.evaluate import evaluate
-    from prontosched.evaluation.report import print_outcome
+    from prontosched.evaluation.report import print_outcome, write_report
 
     told = {f"left out: {reason}" for reason in plan.refused.values()}
+    spread = {key: options[key] for key in ("engine", "workers", "scheduler")}
+    command, timed = shlex.join(["pronto", *sys.argv[1:]]), options["timing"]
     with _progress(sum(part.rows for part in plan.parts)) as progress:
         evaluation = evaluate(
-            plan,
-            setting,
-            **{key: options[key] for key in ("engine", "workers", "scheduler")},
-            progress=progress,
-            data=data,
-            command=shlex.join(["pronto", *sys.argv[1:]]),
-            timed=options["timing"],
+            plan, setting, **spread, progress=progress, data=data, command=command, timed=timed
         )
     for line in evaluation.warnings:
         if line not in told:
             click.echo(f"warning: {line}", err=True)
     if options["report"]:
-        from prontosched.evaluation.report import write_report
-
         for path in write_report(evaluation, options["report"]):
             click.echo(f"wrote {path}", err=True)
     if options["as_json"]:
@@ -261,12 +248,5 @@ def _progress(rows: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: None
         return
     with click.progressbar(length=rows, label="evaluating", show_eta=True, file=sys.stderr) as bar:
-        left = rows
-
-        def advance(done: int) -> None:
-            nonlocal left
-            bar.update(min(done, left))
-            left -= min(done, left)
-
-        yield advance
-        bar.update(left)
+        yield bar.update
+        bar.update(max(0, rows - bar.pos))

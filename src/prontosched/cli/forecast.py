@@ -101,9 +101,8 @@ def command(report: Path | None, as_json: bool, **options: Any) -> None:
     began = time.monotonic()
     outcome = run_forecast(settings, _bar)
     line = shlex.join(["pronto", *sys.argv[1:]])
-    for one in outcome.studied:
-        for warning in one.panel.warnings:
-            click.echo(f"warning: {warning}", err=True)
+    for warning in (line for one in outcome.studied for line in one.panel.warnings):
+        click.echo(f"warning: {warning}", err=True)
     if report is not None:
         for written in write_report(outcome, report, command=line, seconds=time.monotonic() - began):
             click.echo(f"wrote {written}", err=True)

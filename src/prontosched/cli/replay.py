@@ -106,7 +106,8 @@ def command(trace: tuple[Path, ...], as_json: bool, every: bool, **options: Any)
             click.echo(json.dumps(_row(timestep, sample, decision)))
         elif every or changed:
             click.echo(_line(sample, decision))
-    for warning in _warnings(source):
+    counts = getattr(source, "counts", None)
+    for warning in [] if counts is None else counts.warnings():
         click.echo(f"pronto: {warning}", err=True)
     if not tally.last:
         raise click.ClickException("a trace must have at least one row, got none: check the file")
@@ -143,11 +144,6 @@ def _source(trace: tuple[Path, ...], options: dict[str, Any]) -> Source:
 def _needs_ready(signal: str) -> bool:
     """Tell whether a signal judges by CPU Ready; one with a tolerance does."""
     return "tolerance" in inspect.signature(find_signal(signal).one).parameters
-
-
-def _warnings(source: Source) -> list[str]:
-    counts = getattr(source, "counts", None)
-    return [] if counts is None else list(counts.warnings())
 
 
 def _number(value: float) -> float | None:

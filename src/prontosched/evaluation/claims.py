@@ -31,12 +31,8 @@ CLEAR = 1.5
 MARGIN = 0.02
 
 
-class ClaimFinding(NamedTuple):
-    """What came out, whether that is what the paper says, and why it is or is not."""
-
-    found: str
-    verdict: str
-    why: str
+# What came out, whether that is what the paper says, and why it is or is not.
+ClaimFinding = tuple[str, str, str]
 
 
 class PaperClaim(NamedTuple):
@@ -115,7 +111,7 @@ def _of(numbers: Numbers, name: str, key: str) -> list[float]:
 
 
 def _told(held: bool, found: str, why: str) -> ClaimFinding:
-    return ClaimFinding(found, REPRODUCED if held else NOT, why)
+    return (found, REPRODUCED if held else NOT, why)
 
 
 def _sides(numbers: Numbers) -> ClaimFinding:
@@ -133,7 +129,7 @@ def _sides(numbers: Numbers) -> ClaimFinding:
         (REPRODUCED, "more raises come before on both") if all(before)
         else (OPEN, "the data sets disagree") if any(before) else (NOT, "the sides are alike")
     )  # fmt: skip
-    return ClaimFinding(
+    return (
         "; ".join(parts),
         verdict,
         "left counts the spike's own step and so has 6 slots to the right's 5: a coin is left-sided too. "
@@ -241,7 +237,7 @@ def _window(numbers: Numbers) -> ClaimFinding:
     lags = {"paper[lag=5]": "window 5", "paper": "10", "paper[lag=20]": "20"}
     why = "no other window does better" if held else "10 does not clearly beat chance and the others"
     found = _each(numbers, "recall", ".3f", lags)
-    return ClaimFinding(found, REPRODUCED if held else OPEN, f"recall at 10 % downtime: {why}")
+    return (found, REPRODUCED if held else OPEN, f"recall at 10 % downtime: {why}")
 
 
 def _adaptive(numbers: Numbers) -> ClaimFinding:
@@ -291,7 +287,7 @@ def _shrinking(numbers: Numbers) -> ClaimFinding:
         long, short = ([smallest[length] for length in some if length in smallest] for some in (LONG, SHORT))
         ratios.append((sum(short) / len(short)) / (sum(long) / len(long)))
         parts.append(f"{level}s: " + ", ".join(f"{length} {value:.3f}" for length, value in smallest.items()))
-    return ClaimFinding(
+    return (
         "smallest RMSE, " + "; ".join(parts),
         REPRODUCED if min(ratios) > CLEAR else NOT if max(ratios) < 1.0 / CLEAR else OPEN,
         f"short windows have {ratios[0]:.1f} (medians) and {ratios[1]:.1f} times (means) the error of long ones; "
@@ -318,11 +314,11 @@ def _winners(numbers: Numbers, lengths: tuple[str, ...], wanted: tuple[str, ...]
         parts.append(f"{level}s: " + ", ".join(f"{length} {name}" for length, name in best.items()))
     share = sum(held) / len(held)
     verdict = REPRODUCED if share >= 0.75 else NOT if share <= 0.25 else OPEN
-    return ClaimFinding("best, " + "; ".join(parts), verdict, f"{share * 100:.0f} % of the columns; {why}")
+    return ("best, " + "; ".join(parts), verdict, f"{share * 100:.0f} % of the columns; {why}")
 
 
 def _utilisation(numbers: Numbers) -> ClaimFinding:
-    return ClaimFinding(
+    return (
         "traces were recorded while jobs were accepted",
         OPEN,
         "a refusal would have changed what followed: only a trial can tell. `pronto simulate` has a simulated one",

@@ -8,6 +8,7 @@ game. Counts add up, so that a trace is scored as it streams by and a bootstrap 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,8 @@ from prontosched.subspace import Array
 
 Mask = NDArray[np.bool_]
 CALIBRATION_BINS = 20
+# Numbers of several methods that are handled at once.
+AT_ONCE = 1_000_000
 
 
 def total_within(values: NDArray[Any], *, first: int, last: int) -> Array:
@@ -311,32 +314,39 @@ class Ranks:
 
     def __init__(self, scores: Array) -> None:
         filled = np.where(np.isfinite(scores), scores, -np.inf)
-        _, self._places, self._counts = np.unique(filled, return_inverse=True, return_counts=True)
+        _, self.places, self._counts = np.unique(filled, return_inverse=True, return_counts=True)
         self._size = max(filled.size, 1)
 
     def bins(self, bins: int) -> NDArray[np.int64]:
         """Return the bin of each score, higher for higher scores, about equally filled."""
         below = np.cumsum(self._counts) - self._counts
-        found: NDArray[np.int64] = (below * bins // self._size)[self._places]
+        found: NDArray[np.int64] = (below * bins // self._size)[self.places]
         return found
 
     def middle(self) -> Array:
         """Return the rank of each score between 0 and 1, ties at the middle of theirs."""
-        found: Array = ((np.cumsum(self._counts) - self._counts / 2.0) / self._size)[self._places]
+        found: Array = ((np.cumsum(self._counts) - self._counts / 2.0) / self._size)[self.places]
         return found
 
-    def areas(self, labels: Mask, used: Mask) -> tuple[float, float]:
-        """Return average precision and area under the ROC curve over the scores `used`, exactly.
 
-        NaN without positives; the area also without negatives.
-        """
-        chosen, positive = self._places[used], labels[used]
-        if not positive.any():
-            return float("nan"), float("nan")
-        found = np.bincount(chosen[positive], minlength=self._counts.size)
-        every = np.bincount(chosen, minlength=self._counts.size)
-        precision, area = binned_scores(np.stack([every - found, found], axis=1))
-        return float(precision), float(area)
+def areas(ranks: Sequence[Ranks], labels: Mask, used: Mask) -> Array:
+    """Return average precision and area under the ROC curve of each over the scores `used`, exactly, `(n, 2)`.
+
+    NaN without positives; the area also without negatives.
+    """
+    if not labels[used].any():
+        return np.full((len(ranks), 2), np.nan)
+    size, found = len(labels), []
+    at_once = max(1, AT_ONCE // size)
+    for start in range(0, len(ranks), at_once):
+        some = ranks[start : start + at_once]
+        places = np.stack([rank.places + size * k for k, rank in enumerate(some)])[:, used]
+        every, positive = (
+            np.bincount(chosen.ravel(), minlength=len(some) * size).reshape(-1, size)
+            for chosen in (places, places[:, labels[used]])
+        )
+        found.append(np.stack(binned_scores(np.stack([every - positive, positive], axis=-1)), axis=-1))
+    return np.concatenate(found)
 
 
 def histograms(
@@ -349,13 +359,13 @@ def histograms(
 
 
 def binned_scores(counts: Array) -> tuple[Array, Array]:
-    """Return average precision and ROC area of a histogram `(bins, 2)`; NaN with one class only."""
-    negative, positive = counts[::-1].T
-    alarms, found = np.cumsum(negative), np.cumsum(positive)
+    """Return average precision and ROC area of histograms `(…, bins, 2)`; NaN with one class only."""
+    negative, positive = np.moveaxis(counts[..., ::-1, :], -1, 0)
+    alarms, found = np.cumsum(negative, axis=-1), np.cumsum(positive, axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        precise = np.sum(positive * found / np.maximum(found + alarms, 1.0))
-        earlier = np.sum(positive * (alarms - negative / 2.0))
-        return precise / found[-1], 1.0 - earlier / (found[-1] * alarms[-1])
+        precise = np.sum(positive * found / np.maximum(found + alarms, 1.0), axis=-1)
+        earlier = np.sum(positive * (alarms - negative / 2.0), axis=-1)
+        return precise / found[..., -1], 1.0 - earlier / (found[..., -1] * alarms[..., -1])
 
 
 def drawn_scores(counts: Array, weights: Array) -> tuple[Array, Array]:
@@ -364,9 +374,11 @@ def drawn_scores(counts: Array, weights: Array) -> tuple[Array, Array]:
     found, alarms, precise, earlier, here = np.zeros((5, *shape))
     # Bin by bin, in arrays that stay in the processor's cache. Of whole numbers single precision is exact.
     given, weighing = counts.astype(np.float32), weights.T.astype(np.float32)
-    both = np.empty((2, *shape), np.float32)
+    held, both = np.empty((2, *shape), np.float32), np.empty((2, *shape))
+    negative, positive = both
+    alarms += 1e-300  # where nothing was counted yet, nothing is divided by more than nothing
     for part in given[::-1]:
-        negative, positive = np.matmul(part, weighing, out=both)
+        both[:] = np.matmul(part, weighing, out=held)
         np.multiply(negative, 0.5, out=here)
         here += alarms
         here *= positive
@@ -374,22 +386,21 @@ def drawn_scores(counts: Array, weights: Array) -> tuple[Array, Array]:
         alarms += negative
         found += positive
         np.add(found, alarms, out=here)
-        np.maximum(here, 1.0, out=here)
         np.divide(found, here, out=here)
         here *= positive
         precise += here
     with np.errstate(invalid="ignore", divide="ignore"):
-        return precise / found, 1.0 - earlier / (found * alarms)
+        return precise / found, 1.0 - earlier / (found * np.where(alarms < 1.0, 0.0, alarms))
 
 
 def average_precision(scores: Array, labels: Mask) -> float:
     """Return the exact average precision, ties together; NaN without positives."""
-    return Ranks(scores).areas(labels, np.ones(len(scores), bool))[0]
+    return float(areas([Ranks(scores)], labels, np.ones(len(scores), bool))[0, 0])
 
 
 def roc_area(scores: Array, labels: Mask) -> float:
     """Return the exact area under the ROC curve, ties counting half; NaN with one class only."""
-    return Ranks(scores).areas(labels, np.ones(len(scores), bool))[1]
+    return float(areas([Ranks(scores)], labels, np.ones(len(scores), bool))[0, 1])
 
 
 def at_downtime(downtime: Array, target: float, *curves: Array) -> list[Array]:

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from prontosched.evaluation.inputs import Setting
 from prontosched.evaluation.measures import (
+    AT_ONCE,
     Mask,
     Ranks,
     Stretch,
     any_within,
+    areas,
     at_downtime,
-    average_precision,
-    binned_scores,
     count_calibration,
     count_honest,
     count_leads,
@@ -145,6 +145,10 @@ class ReplayRecord:
         if last > self._past:
             self._settle(last)
         self._close_block()
+        # By kind, `(blocks, nodes)` or `(blocks, methods, nodes, …)`, and block by block the same memory.
+        keys = self.blocks[0] if self.blocks else ()
+        self.counts = {key: np.stack([block[key] for block in self.blocks]) for key in keys}
+        self.blocks = [{key: value[k] for key, value in self.counts.items()} for k in range(len(self.blocks))]
 
     def _settle(self, stop: int) -> None:
         inner, setting = (self._past, stop), self.setting
@@ -216,6 +220,7 @@ class NodeSummary:
     spikes: int
     onsets: int
     on_tape: int
+    blocks: int  # of time in which it has rows
     contended: Array  # beginning and end of each block of time with a spike in or after it, in seconds, `(blocks, 2)`
     refusals: Array  # how often each method began to refuse
     statistics: Array  # `(methods, len(STATISTICS))`
@@ -240,12 +245,7 @@ def summarise_node(
     Nodes of one length are drawn and shifted alike: what happened on all of them at once happened once.
     """
     setting, steps_per_hour = record.setting, 3600.0 / interval_seconds
-    blocks = {
-        key: np.stack(
-            [np.take(block[key], node, axis=0 if value.ndim == 1 else 1) for block in record.blocks]
-        )
-        for key, value in record.blocks[0].items()
-    }
+    blocks = {key: np.take(value, node, min(value.ndim - 1, 2)) for key, value in record.counts.items()}
     total = {key: value.sum(axis=0) for key, value in blocks.items()}
     # The blocks in which this node has rows; others of its part may be longer, or stand before it in their file.
     held = blocks["paper_steps"] > 0
@@ -275,6 +275,7 @@ def summarise_node(
         spikes=int(total["paper_spikes"]),
         onsets=int(total["onsets"]),
         on_tape=int(tape.known.sum()),
+        blocks=int(held.sum()),
         contended=np.stack([contended, contended + long], axis=1),
         refusals=total["refusals"],
         statistics=np.concatenate([counted[0], ranked], axis=1),
@@ -289,7 +290,7 @@ def summarise_node(
         calibration=None if record.calibration is None else record.calibration[:, node],
         nulls=nulls,
         seen=seen,
-        cold_average_precision=_cold(tape),
+        cold_average_precision=_cold(tape, ranks),
         worst_hour=worst_hour(tape.own, steps_per_hour=max(1, round(steps_per_hour))),
     )
 
@@ -300,13 +301,12 @@ def _paper(counts: dict[str, Array]) -> dict[str, Array]:
     return paper_scores({key: v[..., None] if key in ("spikes", "steps") else v for key, v in found.items()})
 
 
-def _cold(tape: Tape) -> Array:
+def _cold(tape: Tape, ranks: list[Ranks]) -> Array:
     """Return each method's average precision over the first steps, where little has been learned."""
     # Nodes that stand later in their file begin later on the tape.
     step = tape.step - tape.step[int(tape.known.argmax())]
     early = tape.valid & (step >= COLD[0]) & (step < COLD[1])
-    scores = tape.score[early].astype(np.float64)
-    return np.array([average_precision(scores[:, k], tape.label[early]) for k in range(scores.shape[1])])
+    return areas(ranks, tape.label, early)[:, 0]
 
 
 def _counted(
@@ -355,14 +355,15 @@ def _ranked(
     tape: Tape, ranks: list[Ranks], block: NDArray[np.int64], weights: Array
 ) -> tuple[Array, NDArray[np.float32]]:
     """Return average precision and ROC area over all and over quiet moments, and their draws, for each method."""
-    pairs = [(rank, used) for rank in ranks for used in (tape.valid, tape.valid & tape.quiet)]
-    each = [histograms(rank.bins(BINS), BINS, tape.label, used, block) for rank, used in pairs]
+    moments = (tape.valid, tape.valid & tape.quiet)
+    bins = [rank.bins(BINS) for rank in ranks]
+    each = [histograms(place, BINS, tape.label, used, block) for place in bins for used in moments]
     counts = np.stack(each, axis=2)
-    exact = np.array([rank.areas(tape.label, used) for rank, used in pairs])
-    whole = np.array([binned_scores(one) for one in np.moveaxis(counts.sum(axis=3), 2, 0)])
-    drawn = np.stack(drawn_scores(counts, weights[:, : counts.shape[3]]), axis=1)
+    exact = np.stack([areas(ranks, tape.label, used) for used in moments], axis=1).reshape(-1, 2)
+    # The first draw takes every block once.
+    drawn = np.stack(drawn_scores(counts, np.insert(weights, 0, 1.0, axis=0)[:, : counts.shape[3]]), axis=1)
     # Bins blur a little: draws are moved so that they scatter around the exact value.
-    drawn += (exact - whole)[..., None]
+    drawn = drawn[..., 1:] + (exact - drawn[..., 0])[..., None]
     return exact.reshape(len(ranks), -1), drawn.reshape(len(ranks), 4, -1).astype(np.float32)
 
 
@@ -377,28 +378,30 @@ def _shifted(
     methods = len(ranks)
     label, valid = tape.label & tape.valid, tape.valid
     ahead = mean_over(label & tape.quiet) - mean_over(~tape.label & valid & tape.quiet)
-    statistics: dict[str, tuple[Mask, Array, Callable[[int], NDArray[Any]]]] = {
-        "own": (valid, mean_over(label), lambda k: tape.own[:, k]),
-        "recall": (valid, mean_over(label), lambda k: tape.chosen[:, k]),
-        "quiet": (valid, ahead, lambda k: ranks[k].middle()),
+    statistics: dict[str, tuple[Mask, Array, Callable[[slice], NDArray[Any]]]] = {
+        "own": (valid, mean_over(label), lambda some: tape.own[:, some]),
+        "recall": (valid, mean_over(label), lambda some: tape.chosen[:, some]),
+        "quiet": (valid, ahead, lambda some: np.stack([rank.middle() for rank in ranks[some]], axis=1)),
         "success": (
             tape.known,
             mean_over(tape.spike),
-            lambda k: any_within(tape.own[:, k], first=-setting.window, last=0),
+            lambda some: any_within(tape.own[:, some], first=-setting.window, last=0),
         ),
     }
     nulls: dict[str, NDArray[np.float32]] = {}
     seen = {key: np.full(methods, np.nan) for key in NULL_STATISTICS}
     guard = 5 * max(setting.horizon, setting.window)
-    for key, (judged, target, signal) in statistics.items():
+    # As many methods at once as a bounded memory holds.
+    size = max(1, AT_ONCE // max(1, len(label)))
+    for key, (judged, target, signals) in statistics.items():
         shifts = draw_shifts(int(judged.sum()), SHIFTS, guard, np.random.default_rng([setting.seed, 103]))
         nulls[key] = np.full((methods, shifts.size), np.nan, np.float32)
         if np.isfinite(target).all():
             totals = ShiftTotals(target[judged])
-            for method in range(methods):
-                given = signal(method)[judged].astype(np.float64)
-                nulls[key][method] = totals.of(given)[shifts]
-                seen[key][method] = given @ target[judged]
+            for some in (slice(start, start + size) for start in range(0, methods, size)):
+                given = signals(some)[judged].T.astype(np.float64)
+                nulls[key][some] = totals.of(given)[:, shifts]
+                seen[key][some] = given @ target[judged]
     return nulls, seen
 
 

@@ -275,12 +275,15 @@ def _timing(found: dict[str, Any]) -> list[str]:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines of aligned columns under their headings."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    return align([headings, ["-" * width for width in widths], *rows])
+
+
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return lines of aligned columns: the first to the left, numbers to the right."""
-    widths = [max(len(row[k]) for row in [headings, *rows]) for k in range(len(headings))]
-    lines = []
-    for row in [headings, ["-" * width for width in widths], *rows]:
-        lines.append("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip())
-    return lines
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return ["  ".join([name.ljust(first), *map(str.rjust, cells, others)]).rstrip() for name, *cells in rows]
 
 
 def _short(value: float | None, digits: int = 2) -> str:

@@ -44,6 +44,8 @@ VARIANTS = ("learned-blind",)
 # Fewer separate onsets of contention, or blocks of time with any, allow no honest interval.
 FEWEST_ONSETS = 20
 FEWEST_BLOCKS = 8
+# So many times fewer runs of blocks with contention than by chance say that it lasts for several blocks.
+LASTING = 1.5
 # With fewer nodes, drawing nodes again says nothing about other machines: the interval is within these.
 FEWEST_NODES = 5
 # Chance of any false claim that a method is better than the same signal shifted in time.
@@ -144,12 +146,22 @@ class Study:
     @cached_property
     def contended_blocks(self) -> int:
         """Blocks of time with contention on any node; what comes over several at once is counted once."""
-        count, free = 0, -math.inf
-        for begin, end in sorted(np.concatenate([node.contended for node in self.nodes]).tolist(), key=max):
-            # Ends are sums of fractions of a second.
-            if begin >= free - 1e-3:
-                count, free = count + 1, end
-        return count
+        return _apart(np.concatenate([node.contended for node in self.nodes]))
+
+    @cached_property
+    def _observations(self) -> int:
+        """Times of contention that tell more than one another: blocks, or runs of neighbours where it outlasts blocks.
+
+        It does where blocks with contention stand in far fewer runs than by chance (the test of Wald and Wolfowitz).
+        """
+        spans, by_chance = [np.empty((0, 2))], 0.0
+        for node in (node for node in self.nodes if len(node.contended)):
+            begin, end = node.contended.T
+            first = np.flatnonzero(np.diff(begin, prepend=-math.inf) > 1.5 * (end - begin))
+            spans.append(np.stack([begin[first], end[np.append(first[1:], begin.size) - 1]], axis=1))
+            by_chance += begin.size * (node.blocks - begin.size + 1) / node.blocks
+        runs = np.concatenate(spans)
+        return _apart(runs) if by_chance >= LASTING * len(runs) else self.contended_blocks
 
     @cached_property
     def hours(self) -> float:
@@ -171,8 +183,7 @@ class Study:
 
     @property
     def _degrees(self) -> int:
-        blocks = self.contended_blocks
-        return (min(len(self.nodes), blocks) if self._over else blocks) - 1
+        return (min(len(self.nodes), self._observations) if self._over else self._observations) - 1
 
     def lift(self, name: str) -> Interval:
         """Return how many times more moments before a spike a method's own refusals met than chance would.
@@ -334,6 +345,16 @@ class Study:
         `cold_average_precision` is that of the first steps, `worst_hour` the most that was refused of one hour.
         """
         return _mean(np.array([getattr(node, figure)[self._places[name]] for node in self.nodes]))
+
+
+def _apart(spans: Array) -> int:
+    """Return how many spans of time, `(n, 2)`, lie apart from one another: of those that overlap one counts."""
+    count, free = 0, -math.inf
+    for begin, end in sorted(spans.tolist(), key=max):
+        # Ends are sums of fractions of a second.
+        if begin >= free - 1e-3:
+            count, free = count + 1, end
+    return count
 
 
 def median_lead(leads: Array) -> float:

@@ -48,6 +48,11 @@ class Scenario:
     equal_downtime: bool = False  # every rule is a veto that refuses the same share of time
     background: RecordedTenants | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def begin(self) -> int:
+        """The first step whose jobs are counted."""
+        return int(self.warm_up * self.steps)
+
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "background"}
@@ -197,18 +202,13 @@ class _Tally(NamedTuple):
 
 
 def _loop(
-    scenario: Scenario,
-    cluster: Cluster,
-    tenants: Tenants,
-    queues: list[_Queue],
-    sensors: Sensors,
-    rule: Rule,
+    scenario: Scenario, cluster: Cluster, tenants: Tenants, queues: list[_Queue], sensors: Sensors, rule: Rule
 ) -> _Tally:
     """Let time go on until the end."""
     tally, loads, recent = _Tally(*np.zeros((3, cluster.nodes))), Loads(cluster.nodes), _Recent(cluster.nodes)
     oracle = rule if isinstance(rule, Oracle) else None
     decision = RuleDecision(None, np.zeros(cluster.nodes, np.bool_))
-    begin = _begin(scenario)
+    begin = scenario.begin
     for step in range(scenario.steps):
         for queue in queues:
             queue.place(decision, loads, recent, oracle)
@@ -224,10 +224,6 @@ def _loop(
             for total, now in zip(tally, counted, strict=True):
                 total += now
     return tally
-
-
-def _begin(scenario: Scenario) -> int:
-    return int(scenario.warm_up * scenario.steps)
 
 
 def _cores(scenario: Scenario, rng: np.random.Generator) -> Array:
@@ -257,11 +253,11 @@ def _outcome(
     scenario: Scenario,
     names: tuple[str, str, int],
     cluster: Cluster,
-    numbers: NDArray[np.int64],
+    numbers: Any,
     block: slice,
     tally: _Tally,
 ) -> RunOutcome:
-    begin, steps, jobs = _begin(scenario), scenario.steps, cluster.jobs
+    begin, steps, jobs = scenario.begin, scenario.steps, cluster.jobs
     late = (jobs.arrival[numbers] >= begin) & (jobs.arrival[numbers] + 2.0 * jobs.ideal[numbers] <= steps)
     of_jobs = (jobs.arrival, jobs.ideal, jobs.work, cluster.start, cluster.end)
     arrival, ideal, work, start, end = (values[numbers[late]] for values in of_jobs)

@@ -58,22 +58,15 @@ class RecordedTenants(NamedTuple):
 
 
 def bursty(
-    nodes: int,
-    steps: int,
-    rng: np.random.Generator,
-    *,
-    base: float = 0.25,
-    every: float = 200.0,
-    length: float = 25.0,
-    announced: float = 0.5,
-    prelude: int = 8,
+    nodes: int, steps: int, rng: np.random.Generator, *, every: float = 200.0, announced: float = 0.5
 ) -> Tenants:
     """Return tenants with a slow base load and bursts, some of them announced by other metrics.
 
-    They take `base` of the CPUs when they do not burst. Bursts come `every` so many seconds on average, with a mean
-    length and a heavy tail; a share of them shows in memory and fork rate `prelude` seconds before.
+    They take a quarter of the CPUs when they do not burst. Bursts come `every` so many seconds on average, with a mean
+    length and a heavy tail; a share of them shows in memory and fork rate some seconds before.
     """
-    wanted = _base_load(nodes, steps, rng, base)
+    length, prelude = 25.0, 8
+    wanted = _base_load(nodes, steps, rng)
     signs = np.zeros((steps, nodes))
     for node, each in enumerate(every * rng.uniform(0.5, 2.0, nodes)):
         at = float(np.ceil(rng.exponential(each)))
@@ -120,7 +113,7 @@ def chronic(nodes: int, steps: int, rng: np.random.Generator) -> Tenants:
 def mixed(nodes: int, steps: int, rng: np.random.Generator) -> Tenants:
     """Return a fleet in which each node's tenants are bursty, regular, chronic or calm."""
     kinds = [bursty(nodes, steps, rng), regular(nodes, steps, rng), chronic(nodes, steps, rng)]
-    calm = _base_load(nodes, steps, rng, 0.25)
+    calm = _base_load(nodes, steps, rng)
     chosen = rng.choice(4, nodes, p=[0.4, 0.3, 0.1, 0.2])
     wanted = np.stack([*(kind.wanted for kind in kinds), calm])
     signs = np.stack([*(kind.announced for kind in kinds), np.zeros_like(calm)])
@@ -162,13 +155,13 @@ def join(parts: Sequence[Tenants]) -> Tenants:
     return parts[0]._replace(**joined)
 
 
-def _base_load(nodes: int, steps: int, rng: np.random.Generator, base: float) -> Array:
+def _base_load(nodes: int, steps: int, rng: np.random.Generator) -> Array:
     level = np.zeros(nodes)
     levels = np.empty((steps, nodes))
     for step, noise in enumerate(rng.standard_normal((steps, nodes))):
         level = 0.95 * level + 0.31 * noise
         levels[step] = level
-    return np.clip(np.clip(rng.normal(base, 0.08, nodes), 0.05, 0.6) + 0.05 * levels, 0.0, 1.0)
+    return np.clip(np.clip(rng.normal(0.25, 0.08, nodes), 0.05, 0.6) + 0.05 * levels, 0.0, 1.0)
 
 
 def read_background(

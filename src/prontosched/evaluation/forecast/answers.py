@@ -25,6 +25,7 @@ from prontosched.evaluation.forecast.study import (
     mean_rmse,
     node_rmse,
 )
+from prontosched.evaluation.report import align
 
 BOOTSTRAP_DRAWS = 2000
 # With fewer, the bootstrap draws the same few nodes again and again and its interval says little.
@@ -182,20 +183,16 @@ def _compared(parts: Parts, lack: str, verdicts: tuple[str, str], title: str) ->
 
 
 def _how_far(result: StudyResult) -> QuestionAnswer:
-    found = {
-        length: {method: mean_rmse(errors, method) for method in METHODS}
-        for length, errors in result.windows.items()
-    }
+    windows = result.windows
+    found = {length: {m: mean_rmse(windows[length], m) for m in METHODS} for length in windows}
     known = {length: best for length, means in found.items() if (best := _best(means))}
     if len(known) < 2:
         return QuestionAnswer("Not answered: the data set has fewer than two window lengths.")
     errors = {length: found[length][method] for length, method in known.items()}
     longest, shortest = max(known), min(known)
-    apart = compare(*(node_rmse(result.windows[length], known[length]) for length in (shortest, longest)))
-    lines = [
-        f"{LENGTHS[length]}: {errors[length]:.4g} ({METHODS[known[length]]})"
-        for length in sorted(errors, reverse=True)
-    ]
+    apart = compare(*(node_rmse(windows[length], known[length]) for length in (shortest, longest)))
+    lengths = sorted(errors, reverse=True)
+    lines = [f"{LENGTHS[n]}: {errors[n]:.4g} ({METHODS[known[n]]})" for n in lengths]
     if apart is not None:
         lines.append(f"{LENGTHS[shortest]} against {LENGTHS[longest]}: {apart.words()}")
     easiest = min(errors, key=lambda length: errors[length])
@@ -282,10 +279,7 @@ class Grid:
             lines.append([label, *(f"{self.show(v)}{mark}" for v, mark in zip(row, marks, strict=True))])
         if self.shares:
             lines.append(["% of spikes", *(f"{self.show(share, 2)} " for share in self.shares)])
-        first, *others = (max(len(cell) for cell in column) for column in zip(*lines, strict=True))
-        return "\n".join(
-            "  ".join([name.ljust(first), *map(str.rjust, cells, others)]).rstrip() for name, *cells in lines
-        )
+        return "\n".join(align(lines))
 
 
 @dataclass(frozen=True, slots=True)

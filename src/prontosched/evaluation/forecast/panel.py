@@ -97,21 +97,15 @@ class Panel:
 
 
 def cut_windows(
-    name: str,
-    nodes: tuple[str, ...],
-    ready: Array,
-    *,
-    interval_seconds: float,
-    windows: int | None,
-    level: Level = "median",
+    name: str, nodes: tuple[str, ...], ready: Array, step: float, windows: int | None, level: Level = "median"
 ) -> ClusterWindows:
-    """Cut the samples of a cluster, `(M, steps)`, into windows of every length it is long and fine enough for.
+    """Cut the samples of a cluster, one a `step`, `(M, steps)`, into windows of every length they suffice for.
 
     So many `windows` of each length are chosen for scoring, spread over the trace; None chooses all.
     """
     found = {}
     for length in LENGTHS:
-        samples = round(length / interval_seconds)
+        samples = round(length / step)
         count = ready.shape[1] // samples if samples else 0
         parts = points_per_window(samples) if count else 0
         if count >= 2 and parts >= FEWEST_POINTS:
@@ -292,7 +286,7 @@ def trace_panel(traces: TraceSet, *, windows: int | None, level: Level = "median
         for row, at, trace in zip(ready, offsets, members, strict=True):
             row[at : at + len(trace.ready)] = trace.ready
         nodes = tuple(trace.node for trace in members)
-        clusters.append(cut_windows(name, nodes, ready, interval_seconds=step, windows=windows, level=level))
+        clusters.append(cut_windows(name, nodes, ready, step, windows, level))
     longest = max(len(trace.ready) for trace in traces.traces) * step
     card = {
         "nodes": f"{len(traces.traces)} in {len(clusters)} clusters",
@@ -322,8 +316,7 @@ def collect_generated(
     """Generate one cluster and keep its windows."""
     hours = list(shape.stream(cluster))
     ready = np.concatenate([hour.ready_ms for hour in hours], axis=1)
-    name, nodes = hours[0].cluster, hours[0].nodes
-    return cut_windows(name, nodes, ready, interval_seconds=INTERVAL_SECONDS, windows=windows, level=level)
+    return cut_windows(hours[0].cluster, hours[0].nodes, ready, INTERVAL_SECONDS, windows, level)
 
 
 def generated_panel(shape: PaperShape, clusters: Sequence[ClusterWindows], level: Level = "median") -> Panel:

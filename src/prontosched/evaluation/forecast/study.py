@@ -66,13 +66,8 @@ THRESHOLDS: dict[str, str] = (
     | {kind: f"{kind[1:]}th" for kind in PERCENTILES}
     | {"3sigma": "μ+3σ", "xbar": "xbar", "median": "median", "mean+xbar": "mean + xbar"}
 )
-ALARM_METHODS = {
-    "naive": "Naive",
-    "expsmo": "ExpSmo",
-    "arima": "ARIMA",
-    "svm cluster": "SVM Cluster",
-    "svm full": "SVM Full",
-}
+ALARM_METHODS = {"naive": "Naive", "expsmo": "ExpSmo", "arima": "ARIMA"}
+ALARM_METHODS |= {"svm cluster": "SVM Cluster", "svm full": "SVM Full"}
 # A forecast in [0, 1] from which the alarm is given.
 ALARM = 0.5
 UNKNOWN = "-"
