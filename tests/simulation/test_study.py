@@ -23,7 +23,7 @@ from prontosched.simulation.study import (
     run_cells,
     whole_grid,
 )
-from tests.processes import called
+from tests.processes import called, wait_for
 
 # The short form of the goals: enough steps for the signal to have learned, few nodes and seeds.
 SHORT = Scenario(nodes=40, steps=2000)
@@ -65,6 +65,33 @@ def test_a_study_is_the_same_whatever_the_number_of_workers() -> None:
     )
 
     assert json.dumps(one.as_json()) == json.dumps(two.as_json())
+
+
+def test_workers_end_with_the_process_that_started_them() -> None:
+    arguments = [
+        "simulate",
+        "--nodes",
+        "60",
+        "--steps",
+        "20000",
+        "--rules",
+        "pronto,paper",
+        "--placers",
+        "random",
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-m", "prontosched", *arguments, "--workers", "2"], stderr=subprocess.DEVNULL
+    ) as parent:
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+
+        def workers() -> list[Path]:
+            started = [Path("/proc", pid) for pid in children.read_text().split()]
+            return [path for path in started if b"spawn_main" in (path / "cmdline").read_bytes()]
+
+        started = wait_for(lambda: len(found := workers()) == 2 and found, what="two workers")
+        parent.kill()
+
+    wait_for(lambda: not any(path.exists() for path in started), what="no worker is left")
 
 
 def test_the_whole_grid_has_every_scenario_that_the_goals_ask_for() -> None:

@@ -122,14 +122,18 @@ def _begin(counter: Any, parent: int) -> None:
     _done = counter
     # Ctrl-C reaches the whole process group: the parent alone acts on it, and tells workers by the counter.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    end_with(parent)
 
 
-def _leave_with(parent: int) -> None:
-    """End this process once its parent has gone: nobody is left to report to, or to end it."""
-    while os.getppid() == parent:
-        time.sleep(WATCH_SECONDS)
-    os._exit(1)
+def end_with(parent: int) -> None:
+    """Let this worker end once its parent has gone: nobody is left to report to, or to end it."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _report(rows: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from prontosched.evaluation.evaluate import end_with
 from prontosched.evaluation.nulls import plain, t_quantile
 from prontosched.simulation.run import RunOutcome, Scenario, simulate
 
@@ -176,7 +177,7 @@ def run_cells(
             yield cell, simulate(*cell[1:], seeds)
         return
     # A fresh interpreter each: forking a process with BLAS threads can hang.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), end_with, (os.getpid(),)) as pool:
         waiting = {pool.submit(simulate, *cell[1:], seeds): cell for cell in cells}
         try:
             for done in as_completed(waiting):
