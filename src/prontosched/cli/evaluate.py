@@ -49,17 +49,8 @@ def _sweeps(
 @click.argument("traces", nargs=-1, type=click.Path(path_type=str))
 @click.option("--ready", metavar="COLUMN", help="Column that holds CPU Ready, or what stands for it.")
 @click.option("--utilisation", metavar="COLUMN", help="Column that holds CPU utilisation.")
-@click.option(
-    "--exclude",
-    metavar="PATTERN",
-    multiple=True,
-    help="Columns to leave out of the metrics; * and ? work. Repeatable.",
-)
-@click.option(
-    "--methods",
-    metavar="NAME,NAME,…",
-    help="Methods to evaluate; all but the slowest by default. `list` names them.",
-)
+@click.option("--exclude", metavar="PATTERN", multiple=True, help="Columns left out; * works. Repeatable.")
+@click.option("--methods", metavar="NAME,…", help="Methods to run, all but the slowest; `list` names them.")
 @click.option(
     "--truth",
     default=None,
@@ -71,17 +62,8 @@ def _sweeps(
 @click.option(
     "--window", type=click.IntRange(2, 240), default=10, help="The paper's window w, for its own measures."
 )
-@click.option(
-    "--budget",
-    type=click.FloatRange(0.02, 0.30),
-    default=0.10,
-    help="Downtime at which methods are compared.",
-)
-@click.option(
-    "--with-ready",
-    is_flag=True,
-    help="Let CPU Ready be one of the metrics too; the answer is then among the questions.",
-)
+@click.option("--budget", type=click.FloatRange(0.02, 0.3), default=0.1, help="Downtime of the comparison.")
+@click.option("--with-ready", is_flag=True, help="Let CPU Ready, which is the answer, be a metric too.")
 @click.option(
     "--qos",
     metavar="COLUMN",
@@ -103,9 +85,7 @@ def _sweeps(
     help="Evaluate a generated fleet: contention announced by other metrics, not announced, or the paper's shape.",
 )
 @click.option("--nodes", type=click.IntRange(1, 100_000), default=12, help="Nodes of the generated fleet.")
-@click.option(
-    "--steps", type=click.IntRange(100, 10_000_000), default=6000, help="Timesteps of the generated fleet."
-)
+@click.option("--steps", type=click.IntRange(100, 10_000_000), default=6000, help="Timesteps of that fleet.")
 @click.option(
     "--engine",
     type=click.Choice(["local", "dask"]),
@@ -126,11 +106,7 @@ def _sweeps(
     is_flag=True,
     help="Print every claim of the paper with its command, what came out and a verdict; nothing is run.",
 )
-@click.option(
-    "--timing",
-    is_flag=True,
-    help="Also say what the study took per node-step, in bare steps of a default node.",
-)
+@click.option("--timing", is_flag=True, help="Also say what a node-step took, in steps of a default node.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(traces: tuple[str, ...], control: str | None, claims: bool, **options: Any) -> None:
     """Find out whether a rejection signal is worth obeying.

@@ -45,12 +45,7 @@ DAY_SECONDS = 86400.0
     type=click.IntRange(min=1),
     help="Nodes per cluster to forecast.  [default: 2, at least 6 in all]",
 )
-@click.option(
-    "--windows",
-    type=click.IntRange(min=3),
-    default=12,
-    help="Windows of each length to forecast, per cluster.",
-)
+@click.option("--windows", type=click.IntRange(min=3), default=12, help="Windows per length and cluster.")
 @click.option(
     "--alarm-length",
     type=Duration(DAY_SECONDS),
@@ -67,12 +62,8 @@ DAY_SECONDS = 86400.0
     metavar="TIME",
     help="Length of the generated data set.",
 )
-@click.option(
-    "--full", is_flag=True, help="As much as the paper: 350 VMs per cluster, every window and day. Hours."
-)
-@click.option(
-    "--no-generated", is_flag=True, help="Never use generated data, even where traces are too short."
-)
+@click.option("--full", is_flag=True, help="As the paper: 350 VMs a cluster, every window and day. Hours.")
+@click.option("--no-generated", is_flag=True, help="Never use generated data, even for short traces.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes; all CPUs without it.")
 @click.option("--seed", type=click.IntRange(min=0), default=7, help="For all that is drawn.")
 @click.option("--cache", type=PATH, metavar="FOLDER", help="Where finished pieces are kept, to go on later.")

@@ -63,9 +63,7 @@ class ReplayTally:
 )
 @policy_options
 @click.option("--ready", metavar="COLUMN", help="Column that holds CPU Ready.  [default: ready]")
-@click.option(
-    "--utilisation", metavar="COLUMN", help="Column that holds CPU utilisation.  [default: utilisation]"
-)
+@click.option("--utilisation", metavar="COLUMN", help="Column of CPU utilisation.  [default: utilisation]")
 @click.option(
     "--exclude",
     metavar="A,B",

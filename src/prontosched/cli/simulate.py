@@ -92,22 +92,14 @@ def _tenants(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     metavar="COLUMN",
     help="Their column that tells the load.  [default: utilisation and CPU Ready]",
 )
-@click.option(
-    "--exclude", multiple=True, metavar="PATTERN", help="Their columns that signals do not see. Repeatable."
-)
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Columns no signal sees. Repeatable.")
 @click.option(
     "--placers", callback=_placers, help="One scenario: placers, by comma, or all.  [default: three of them]"
 )
 @click.option("--rules", callback=_rules, help="One scenario: rules, by comma, or all.")
-@click.option(
-    "--equal-downtime",
-    is_flag=True,
-    help="One scenario: every rule is a veto that refuses the same share of time.",
-)
+@click.option("--equal-downtime", is_flag=True, help="One scenario: all rules refuse the same share of time.")
 @click.option("--budget", type=click.FloatRange(0, 1, min_open=True), default=0.1, help="That share.")
-@click.option(
-    "--figure", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result: a PNG or SVG file."
-)
+@click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: a PNG or SVG file.")
 @click.option("--workers", type=click.IntRange(1), help="Processes.  [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(seeds: int, figure: Path | None, workers: int | None, as_json: bool, **options: Any) -> None:
