@@ -279,7 +279,7 @@ def test_trace_too_short_for_days_is_joined_by_the_generated_data_set(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("timestamp,a\n1,2\n61,3\n", "no column of CPU Ready among 1 columns"),
+        ("timestamp,a\n1,2\n61,3\n", "no column of CPU Ready among 'a'"),
         ("timestamp,ready,a\n1,,2\n61,,3\n", "must be known somewhere, got none"),
         ("timestamp,ready,a\n1,1,2\n2,1,2\n3,1,2\n900000,1,3\n", "mostly without gaps, got 4 rows"),
         ("timestamp,ready,a\n", "at least one row"),

@@ -333,8 +333,7 @@ class _WindowRun:
     def _sums(self, values: Array) -> Array:
         """Return the sum over the window after each timestep."""
         total = np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(values, axis=0)])
-        sums: Array = total[self._ends + self._size] - total[self._ends]
-        return sums
+        return np.asarray(total[self._ends + self._size] - total[self._ends])
 
     def moments(self) -> tuple[Array, Array]:
         """As in `_Window`."""

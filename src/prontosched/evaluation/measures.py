@@ -41,14 +41,12 @@ def total_within(values: NDArray[Any], *, first: int, last: int) -> Array:
     index = np.arange(steps)
     upper = np.clip(index + last + 1, 0, steps)
     lower = np.clip(index + first, 0, steps)
-    found: Array = sums[upper] - sums[lower]
-    return found
+    return np.asarray(sums[upper] - sums[lower])
 
 
 def any_within(happened: Mask, *, first: int, last: int) -> Mask:
     """Return, for each t, whether anything happened in `t + first … t + last`."""
-    found: Mask = total_within(happened, first=first, last=last) > 0
-    return found
+    return np.asarray(total_within(happened, first=first, last=last) > 0)
 
 
 def mean_ahead(values: Array, *, horizon: int) -> Array:
@@ -84,8 +82,7 @@ class Stretch:
     def spike(self) -> Mask:
         """CPU Ready at or over its threshold, `(steps, nodes)`."""
         with np.errstate(invalid="ignore"):
-            found: Mask = self.known & (self.ready >= self.threshold)
-        return found
+            return np.asarray(self.known & (self.ready >= self.threshold))
 
     @cached_property
     def label(self) -> Mask:
@@ -97,8 +94,7 @@ class Stretch:
         """The step can be scored: the truth is known now and for the whole horizon, without a gap."""
         judged = self.known & np.isfinite(self.threshold)
         ahead = total_within(judged, first=1, last=self.horizon) == self.horizon
-        whole: Mask = judged & ahead & ~any_within(self.gap, first=1, last=self.horizon)
-        return whole
+        return np.asarray(judged & ahead & ~any_within(self.gap, first=1, last=self.horizon))
 
     @cached_property
     def quiet(self) -> Mask:
@@ -116,8 +112,7 @@ class Stretch:
         before = {"first": -self.horizon, "last": -1}
         calm = 2 * total_within(self.quiet, **before) >= self.horizon
         broken = any_within(self.spike, **before) | any_within(self.gap, first=-self.horizon, last=0)
-        sudden: Mask = self.spike & calm & ~broken
-        return sudden
+        return np.asarray(self.spike & calm & ~broken)
 
 
 def count_paper(stretch: Stretch) -> dict[str, Array]:
@@ -135,8 +130,7 @@ def count_paper(stretch: Stretch) -> dict[str, Array]:
     part = stretch.part
 
     def at_spikes(values: Array) -> Array:
-        total: Array = np.where(spike[part], values[part], 0).sum(axis=0, dtype=np.float64)
-        return total
+        return np.asarray(np.where(spike[part], values[part], 0).sum(axis=0, dtype=np.float64))
 
     before = total_within(raised, first=-half, last=-1)
     here = before + raised
@@ -320,13 +314,11 @@ class Ranks:
     def bins(self, bins: int) -> NDArray[np.int64]:
         """Return the bin of each score, higher for higher scores, about equally filled."""
         below = np.cumsum(self._counts) - self._counts
-        found: NDArray[np.int64] = (below * bins // self._size)[self.places]
-        return found
+        return np.asarray((below * bins // self._size)[self.places])
 
     def middle(self) -> Array:
         """Return the rank of each score between 0 and 1, ties at the middle of theirs."""
-        found: Array = ((np.cumsum(self._counts) - self._counts / 2.0) / self._size)[self.places]
-        return found
+        return np.asarray(((np.cumsum(self._counts) - self._counts / 2.0) / self._size)[self.places])
 
 
 def areas(ranks: Sequence[Ranks], labels: Mask, used: Mask) -> Array:
@@ -447,5 +439,4 @@ def worst_hour(raised: Mask, *, steps_per_hour: int) -> Array:
     """Return the largest share of any one hour in which each signal, `(steps, methods)`, was raised; NaN before one."""
     if len(raised) < steps_per_hour:
         return np.full(raised.shape[1], np.nan)
-    found: Array = total_within(raised, first=0, last=steps_per_hour - 1).max(axis=0) / steps_per_hour
-    return found
+    return np.asarray(total_within(raised, first=0, last=steps_per_hour - 1).max(axis=0) / steps_per_hour)

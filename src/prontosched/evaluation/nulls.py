@@ -35,8 +35,7 @@ class ShiftTotals:
 
     def of(self, signal: Array) -> Array:
         """Return the sum for every shift."""
-        totals: Array = np.fft.irfft(np.conj(np.fft.rfft(signal)) * self._spectrum, n=self._size)
-        return totals
+        return np.asarray(np.fft.irfft(np.conj(np.fft.rfft(signal)) * self._spectrum, n=self._size))
 
 
 def draw_shifts(steps: int, draws: int, guard: int, generator: np.random.Generator) -> NDArray[np.int64]:

@@ -188,8 +188,7 @@ class DistanceMeans:
         means = running_mean(distance, self._means[k], weight_of(HALF_LIFE), most=MOST_DISTANCE)
         before = np.concatenate([self._means[k][None], means[:-1]])
         self._means[k] = means[-1]
-        relative: Array = distance / np.maximum(before, 1e-12)
-        return relative
+        return np.asarray(distance / np.maximum(before, 1e-12))
 
 
 class RejectJobScorer:

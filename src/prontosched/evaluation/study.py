@@ -95,8 +95,7 @@ class Study:
 
     def values(self, name: str, statistic: str) -> Array:
         """Return one statistic of one method for every node."""
-        found: Array = self._statistics[:, self._places[name], STATISTICS.index(statistic)]
-        return found
+        return np.asarray(self._statistics[:, self._places[name], STATISTICS.index(statistic)])
 
     def interval(self, name: str, statistic: str, *, over: bool = True) -> Interval:
         """Return the mean over nodes, with the interval over nodes or only within them."""
@@ -212,8 +211,7 @@ class Study:
             generator = np.random.default_rng([self.setting.seed, 3])
             chosen = generator.integers(0, len(drawn), size=(len(drawn), 1, drawn.shape[2]))
             drawn = np.take_along_axis(drawn, chosen, axis=0)
-        total: Array = drawn.sum(axis=0)
-        return total
+        return np.asarray(drawn.sum(axis=0))
 
     def qos(self, name: str) -> dict[str, Interval] | None:
         """Return what jobs suffered after all, accepted and refused moments, all nodes together.
@@ -318,8 +316,7 @@ class Study:
     def lead_time(self, name: str, *, at_budget: bool = True) -> Array:
         """Return how many onsets were first raised 1, 2, … w steps before."""
         k = self._places[name]
-        total: Array = np.sum([node.leads[k, int(at_budget)] for node in self.nodes], axis=0)
-        return total
+        return np.asarray(np.sum([node.leads[k, int(at_budget)] for node in self.nodes], axis=0))
 
     def calibration(self, name: str, *, contended: bool = False) -> Array | None:
         """Return probabilities against what followed, all nodes together, or of contended moments; None without any."""
@@ -365,8 +362,7 @@ def median_lead(leads: Array) -> float:
 
 def _moments(bins: Array, contended: bool) -> Array:
     """Return the bins of all moments, or only of those contended already."""
-    chosen: Array = bins[1] if contended else bins.sum(axis=0)
-    return chosen
+    return np.asarray(bins[1] if contended else bins.sum(axis=0))
 
 
 def _mean(values: Array) -> float:

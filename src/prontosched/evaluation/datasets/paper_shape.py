@@ -127,8 +127,7 @@ class MetricTable:
     def mix(self, courses: Array, noise: Array) -> Array:
         """Return the metrics `(n, d)` of hidden courses `(5, n)` and standard normal noise `(n, d)`."""
         values = 1.0 + courses.T @ self.weights.T + noise * self.noise
-        clipped: Array = np.maximum(values, 0.0) * self.size
-        return clipped
+        return np.asarray(np.maximum(values, 0.0) * self.size)
 
 
 def _table(metrics: dict[str, Mix]) -> MetricTable:
@@ -195,8 +194,7 @@ class ClusterHour:
 
     def ready_percent(self) -> Array:
         """CPU Ready in percent per CPU, `(M, n)`."""
-        share: Array = self.ready_ms / (10.0 * INTERVAL_SECONDS * self.cpus[:, None])
-        return share
+        return np.asarray(self.ready_ms / (10.0 * INTERVAL_SECONDS * self.cpus[:, None]))
 
 
 class _Cluster:
@@ -232,8 +230,7 @@ class _Cluster:
             host = 0.8 * host + rng.normal(0.0, 0.12, hosts)
             shared = 0.8 * shared + rng.normal(0.0, 0.10, 1)
             log_level[:, day] = own + host[self.home] + shared
-        factors: Array = np.exp(log_level)
-        return factors
+        return np.asarray(np.exp(log_level))
 
     def run(self, kind: str, metrics_of: tuple[int, ...], steps: int) -> Iterator[ClusterHour]:
         table = TABLES[kind]

@@ -304,8 +304,7 @@ class _Counters(ParquetFile):
     """Parquet whose counters may have more digits than a float: differences of a second stay exact enough."""
 
     def _floats(self, column: Any) -> Array:
-        floats: Array = column.cast(self._pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        return floats
+        return np.asarray(column.cast(self._pa.float64(), safe=False).to_numpy(zero_copy_only=False))
 
 
 class RezolusFile(DatasetFile):

@@ -56,8 +56,7 @@ def fill_gaps(courses: Array) -> Array:
     """Return courses `(M, n)` whose gaps hold the value before them, and the first known one at their start."""
     import pandas as pd
 
-    filled: Array = pd.DataFrame(courses).ffill(axis=1).bfill(axis=1).to_numpy()
-    return filled
+    return np.asarray(pd.DataFrame(courses).ffill(axis=1).bfill(axis=1))
 
 
 def known_pasts(past: Array) -> tuple[NDArray[np.intp], Array]:
@@ -77,13 +76,11 @@ class WindowScale:
 
     def forward(self, values: Array) -> Array:
         """Return one value per node, `(M,)`, in the scale of its window."""
-        scaled: Array = self._scaler.transform(values[None, :])[0]
-        return scaled
+        return np.asarray(self._scaler.transform(values[None, :])[0])
 
     def back(self, forecasts: Array) -> Array:
         """Return one forecast per node, `(M,)`, in the unit of the past windows."""
-        plain: Array = self._scaler.inverse_transform(forecasts[None, :])[0]
-        return plain
+        return np.asarray(self._scaler.inverse_transform(forecasts[None, :])[0])
 
 
 class Arima:
@@ -221,8 +218,7 @@ def group_nodes(grouping: str, past: Array, scaled: Array, *, seed: int, groups:
 
     points = embed(grouping, scaled)
     distinct = len(np.unique(points.round(9), axis=0))
-    found: Array = KMeans(min(count, distinct), n_init=4, random_state=seed).fit_predict(points)
-    return found
+    return np.asarray(KMeans(min(count, distinct), n_init=4, random_state=seed).fit_predict(points))
 
 
 def embed(grouping: str, scaled: Array) -> Array:

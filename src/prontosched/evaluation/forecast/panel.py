@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.errors import ProntoError, TelemetryError
-from prontosched.evaluation.datasets import files_of, open_dataset
+from prontosched.evaluation.datasets import files_of
 from prontosched.evaluation.datasets.paper_shape import CHUNK_STEPS, INTERVAL_SECONDS, PaperShape
 from prontosched.evaluation.forecast.models import HourForecast, memory_and_network, one_hour
+from prontosched.evaluation.inputs import Columns, TracePart
 from prontosched.subspace import Array
-from prontosched.telemetry.trace import ready_wanted
 
 Level = Literal["median", "mean"]
 HOUR = 3600
@@ -225,17 +225,12 @@ def whole_traces(paths: Sequence[Path]) -> list[Path]:
 
 
 def _read_one(path: Path, ready: str | None, unit: str | None, interval: float | None) -> TraceSet:
-    source, own_unit = open_dataset([path], ready=ready)
-    if source.ready_column is None:
-        raise TelemetryError(
-            f"{path}: no column of CPU Ready among {len(source.metrics)} columns such as "
-            f"'{source.metrics[0]}': {ready_wanted(source.metrics)}"
-        )
+    source, own_unit = TracePart((str(path),), Columns(ready=ready)).open()
     step = interval or source.interval_seconds
     chosen = unit or own_unit
     factor = {"percent": MS_PER_PERCENT, "ms": PAPER_INTERVAL_SECONDS / step}.get(chosen, 1.0)
-    label = "ms" if chosen in ("percent", "ms") else source.ready_column
-    result = TraceSet(step, label, source.ready_column)
+    column = source.ready_column or ""
+    result = TraceSet(step, "ms" if chosen in ("percent", "ms") else column, column)
     places = memory_and_network(source.metrics)
     tail = 2 * round(HOUR / step) + 2
     held: dict[str, tuple[list[Array], list[Array], Array]] = {}
@@ -254,7 +249,7 @@ def _read_one(path: Path, ready: str | None, unit: str | None, interval: float |
     result.warnings += [f"{path}: {line}" for line in source.counts.warnings()]
     result.rows, result.dropped = source.counts.rows, source.counts.dropped.total()
     if not result.traces:
-        raise TelemetryError(f"{path}: CPU Ready ('{source.ready_column}') must be known somewhere, got none")
+        raise TelemetryError(f"{path}: CPU Ready ('{column}') must be known somewhere, got none")
     return result
 
 
