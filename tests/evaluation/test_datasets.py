@@ -89,6 +89,16 @@ def test_smd_rows_with_text_or_missing_cells_are_counted(tmp_path: Path) -> None
     assert chunk.timestamps.tolist() == [0.0, 60.0, 180.0]
 
 
+def test_one_huge_cell_of_smd_costs_only_itself(tmp_path: Path) -> None:
+    good = ",".join(["0.5"] * len(METRICS))
+    huge = ",".join(["0.5"] * (len(METRICS) - 1) + ["x" * 1_000_000])
+    source, _ = open_dataset([write(tmp_path / "machine-9-9.txt", *[good] * 400, huge)])
+    (chunk,) = source.chunks()
+
+    assert len(chunk) == 401
+    assert source.counts.cells == {"text in a number": 1}
+
+
 def test_bitbrains_seconds_under_a_heading_of_milliseconds_are_seconds(tmp_path: Path) -> None:
     rows = [bitbrains_row(1376314846 + 300 * at) for at in range(4)]
     source, unit = open_dataset([write(tmp_path / "1.csv", BITBRAINS_HEADER, *rows)], ready="CPU usage [%]")

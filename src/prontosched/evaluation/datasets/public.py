@@ -181,7 +181,8 @@ class SmdFile(DatasetFile):
 
     def _text_batches(self, wanted: Wanted, size: int, counts: TraceCounts) -> Iterator[Batch]:
         # A column may be wanted as a metric and as utilisation.
-        once, back = np.unique([METRICS.index(name) for name in wanted.numbers], return_inverse=True)
+        places = np.array([METRICS.index(name) for name in wanted.numbers], np.intp)
+        once, back = np.unique(places, return_inverse=True)
         minute = 0
         with self.path.open(encoding="utf-8", errors="replace") as stream:
             while lines := list(itertools.islice(stream, size)):
@@ -193,7 +194,7 @@ class SmdFile(DatasetFile):
                 if not whole.all():  # a broken line still takes its minute
                     counts.dropped["wrong number of cells"] += int((~whole).sum())
                 kept = [row for row in rows if len(row) == len(METRICS)]
-                cells = np.array(kept, str).reshape(-1, len(METRICS))[:, once]
+                cells = np.array(kept, object).reshape(-1, len(METRICS))[:, once]
                 known = np.vectorize(is_number, otypes=[bool])(cells)
                 if not known.all():
                     counts.cells["text in a number"] += int((~known).sum())
