@@ -15,12 +15,8 @@ import numpy as np
 
 from prontosched.errors import FederationError
 from prontosched.federation.message import MAX_CLASHES, Summary
-from prontosched.federation.pooling import (
-    pooled_scale,
-    pooled_statistics,
-    pooled_subspace,
-    shared_metrics,
-)
+from prontosched.federation.pooling import pooled_scale, pooled_statistics, pooled_subspace, shared_metrics
+from prontosched.federation.tree import MAX_NODES
 
 # New summaries of an older incarnation that make a conflict: the first may have been on its way.
 CONFLICT_SUMMARIES = 2
@@ -197,7 +193,8 @@ class Aggregator:
         return self._merged
 
     def _merge(self, summaries: list[Summary]) -> Summary:
-        metrics = shared_metrics(summaries)
+        rank = self.rank + self.spare
+        metrics = shared_metrics(summaries, rank=rank)
         scale = pooled_scale(summaries, metrics, largest_weight=self.largest_weight)
         below = {name for summary in summaries if summary.merged for name in summary.clashes}
         return Summary(
@@ -207,11 +204,11 @@ class Aggregator:
                 summaries,
                 metrics,
                 scale.deviation,
-                rank=self.rank + self.spare,
+                rank=rank,
                 largest_weight=self.largest_weight,
             ),
             samples=float(np.sum([min(s.samples, self.largest_weight * s.nodes) for s in summaries])),
-            nodes=sum(s.nodes for s in summaries),
+            nodes=min(sum(s.nodes for s in summaries), MAX_NODES),
             statistics=pooled_statistics(summaries),
             merged=True,
             clashes=tuple(sorted(below.union(self.conflicts.names))[:MAX_CLASHES]),

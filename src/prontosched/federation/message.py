@@ -30,10 +30,11 @@ LIMITS = {"summary": MESSAGE_LIMIT, "view": MESSAGE_LIMIT, "decision": 4096, "ce
 MAX_REASON = 400
 MAX_RANK = 64
 MAX_STATISTICS = 64
-MAX_STATISTIC_NUMBERS = 65_536
-# Numbers travel in single precision, which ends at 3e38. Below this bound sums over a fleet and
-# spreads between its nodes stay within it too.
-LARGEST = 1e30
+MAX_STATISTIC_NUMBERS = 32_768
+MAX_STATISTIC_NAME = 100
+# The largest number that is sent or accepted, as single precision rounds it. Sums and spreads beyond it
+# are clipped when they are sent, so that what an aggregator merged is never refused above it.
+LARGEST = float(np.float32(1e30))
 # A scaled value is clipped at 8, so no second moment can exceed 64 per metric and
 # sample; the rest is room for estimates of a young scale.
 MAX_MOMENT = 256.0
@@ -302,7 +303,7 @@ def _packed(estimate: Estimate) -> dict[str, Any]:
 
 
 def _single(values: Array) -> NDArray[np.float32]:
-    return np.asarray(values, np.float32)
+    return np.clip(values, -LARGEST, LARGEST).astype(np.float32)
 
 
 def _unpacked(found: dict[str, Any], schemas: Schemas, what: str) -> dict[str, Any]:
@@ -319,6 +320,8 @@ def _unpacked(found: dict[str, Any], schemas: Schemas, what: str) -> dict[str, A
     counts = _vector(found, "counts", features) if "counts" in found else np.full(features, samples)
     if min(deviation.min(), spread.min(), counts.min()) < 0.0:
         raise _wrong(what, "have deviations and counts from 0", "negative ones")
+    # No metric was measured more often than there are samples; single precision may round up.
+    counts = np.minimum(counts, samples)
     checked = {
         "subspace": _subspace(found, features, samples, what) if "basis" in found else None,
         "statistics": _statistics(found, what),
@@ -358,8 +361,9 @@ def _statistics(found: dict[str, Any], what: str) -> dict[str, Array]:
             numbers = np.asarray(value, np.float64)
             statistics[name] = _matrix(numbers, what) if kind == "symmetric" else numbers
     size = sum(value.size for value in statistics.values())
-    if len(statistics) > MAX_STATISTICS or size > MAX_STATISTIC_NUMBERS:
-        most = f"have at most {MAX_STATISTICS} statistics of {MAX_STATISTIC_NUMBERS} numbers"
+    longest = max(map(len, statistics), default=0)
+    if len(statistics) > MAX_STATISTICS or size > MAX_STATISTIC_NUMBERS or longest > MAX_STATISTIC_NAME:
+        most = f"have at most {MAX_STATISTICS} statistics of {MAX_STATISTIC_NUMBERS} numbers with short names"
         raise _wrong(what, most, f"{len(statistics)} of {size}")
     if not all(map(_plausible, statistics.values())):
         raise _wrong(what, f"have finite statistics up to {LARGEST:g}", "others")

@@ -13,12 +13,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from prontosched.federation.message import GlobalView, Statistics, Summary
-from prontosched.federation.schema import MAX_METRICS, Metrics, carry, rows, union
+from prontosched.federation.link import MESSAGE_LIMIT
+from prontosched.federation.message import (
+    MAX_MOMENT,
+    MAX_STATISTIC_NUMBERS,
+    MAX_STATISTICS,
+    GlobalView,
+    Statistics,
+    Summary,
+)
+from prontosched.federation.schema import MAX_METRICS, Metrics, carry, name_bytes, rows, union
 from prontosched.subspace import Array, Subspace, summarise
 
 # A node that is quiet in a metric must not see the whole view through that one.
 MAX_STRETCH = 8.0
+# Bytes of a message for names and plain fields. The rest is for 4-byte numbers: statistics, and those of metrics.
+HEADER_BYTES = 64 * 1024
+METRIC_NUMBERS = (MESSAGE_LIMIT - HEADER_BYTES) // 4 - MAX_STATISTIC_NUMBERS
 
 
 class PooledScale(NamedTuple):
@@ -72,6 +83,7 @@ def pooled_subspace(
     Equal to the truncated SVD of all weighted bases side by side, each row divided by
     `deviation` instead of the node's own. A metric that a node does not have counts as
     0 there. The directions are orthonormal again, which rescaling alone would not keep.
+    Nobody's movement along a metric counts for more than so many samples of that metric can have.
     """
     parts = []
     for schema, group in _by_schema(s for s in summaries if s.subspace is not None).items():
@@ -80,9 +92,13 @@ def pooled_subspace(
         for summary, stretched in zip(group, stretch.T, strict=True):
             subspace = summary.subspace
             assert subspace is not None
-            weight = min(1.0, np.sqrt(largest_weight * summary.nodes / max(summary.samples, 1e-300)))
-            basis = carry(subspace.basis, schema, metrics)
-            parts.append(basis * stretched[:, None] * (weight * subspace.singular_values))
+            most = largest_weight * summary.nodes
+            strengths = min(1.0, np.sqrt(most / max(summary.samples, 1e-300))) * subspace.singular_values
+            moment = subspace.basis**2 @ strengths**2
+            possible = MAX_MOMENT / 2.0 * np.minimum(summary.counts, most)
+            share = np.divide(possible, moment, out=np.ones_like(moment), where=moment > possible)
+            basis, limit = carry(subspace.basis, schema, metrics), carry(np.sqrt(share), schema, metrics)
+            parts.append(basis * (stretched * limit)[:, None] * strengths)
     return summarise(np.hstack(parts), rank=rank) if parts else None
 
 
@@ -90,7 +106,7 @@ def pooled_statistics(summaries: Iterable[Summary]) -> Statistics:
     """Return the sum over nodes of each named statistic.
 
     Where two releases share different shapes under one name, the shape that more nodes
-    send is summed and the other left out.
+    send is summed and the other left out. So are those that fewest send, beyond what a message holds.
     """
     sums: dict[tuple[str, tuple[int, ...]], tuple[int, Array]] = {}
     for summary in summaries:
@@ -99,22 +115,34 @@ def pooled_statistics(summaries: Iterable[Summary]) -> Statistics:
             held += value
             sums[name, value.shape] = (nodes + summary.nodes, held)
     chosen: dict[str, Array] = {}
-    for (name, _shape), (_nodes, value) in sorted(sums.items(), key=lambda item: (item[1][0], item[0])):
-        chosen[name] = value
+    room = MAX_STATISTIC_NUMBERS
+    most_first = sorted(sums.items(), key=lambda item: (item[1][0], item[0]), reverse=True)
+    for (name, _shape), (_nodes, value) in most_first:
+        if name not in chosen and len(chosen) < MAX_STATISTICS and value.size <= room:
+            chosen[name] = value
+            room -= value.size
     return chosen
 
 
-def shared_metrics(summaries: Sequence[Summary]) -> Metrics:
-    """Return all metrics of all summaries; beyond the limit those that most samples have."""
-    schemas = {s.metrics for s in summaries}
-    metrics = union(schemas)
-    if len(metrics) <= MAX_METRICS:
+def shared_metrics(summaries: Sequence[Summary], *, rank: int) -> Metrics:
+    """Return all metrics of all summaries; those that most nodes have, where a message cannot hold all.
+
+    A message holds mean, deviation, spread, count and `rank` directions of each metric, and their
+    names must fit into a schema. Between metrics of as many nodes the number of samples decides.
+    """
+    metrics = union({s.metrics for s in summaries})
+    most = min(MAX_METRICS, METRIC_NUMBERS // (rank + 4))
+    sizes = np.array([name_bytes(name) for name in metrics])
+    if len(metrics) <= most and sizes.sum() <= MESSAGE_LIMIT - HEADER_BYTES:
         return metrics
-    counts = np.zeros(len(metrics))
+    nodes, samples = np.zeros(len(metrics)), np.zeros(len(metrics))
     for summary in summaries:
-        counts[rows(summary.metrics, metrics)] += summary.counts
-    most = np.argsort(-counts, kind="stable")[:MAX_METRICS]
-    return tuple(metrics[i] for i in np.sort(most))
+        own = rows(summary.metrics, metrics)
+        nodes[own] += summary.nodes * (summary.counts > 0)
+        samples[own] += summary.counts
+    order = np.lexsort((-samples, -nodes))[:most]
+    chosen = order[np.cumsum(sizes[order]) <= MESSAGE_LIMIT - HEADER_BYTES]
+    return tuple(metrics[row] for row in np.sort(chosen))
 
 
 def view_in_units(

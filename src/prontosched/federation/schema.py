@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
+import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -17,12 +19,11 @@ from numpy.typing import NDArray
 
 from prontosched.codec import decode, encode
 from prontosched.errors import FederationError, StateError
-from prontosched.federation.link import SCHEMAS, Link, Subscription
+from prontosched.federation.link import MESSAGE_LIMIT, SCHEMAS, Link, Subscription
 from prontosched.subspace import Array
 
 MAX_METRICS = 8192
 MAX_METRIC_NAME = 200
-SCHEMA_LIMIT = 2 * 1024 * 1024
 MAX_SCHEMAS = 256
 MAX_PENDING = 64
 PATIENCE_SECONDS = 5.0
@@ -36,6 +37,11 @@ def fingerprint(metrics: Sequence[str]) -> str:
     return hashlib.blake2b("\n".join(metrics).encode(), digest_size=16).hexdigest()
 
 
+def name_bytes(name: str) -> int:
+    """Return how long a name is in the message that lists it."""
+    return len(json.dumps(name)) + 1
+
+
 def schema_to_bytes(metrics: Sequence[str]) -> bytes:
     """Return the message that lists the names behind a fingerprint."""
     return encode("schema", 1, {"metrics": list(checked_metrics(metrics))})
@@ -44,7 +50,7 @@ def schema_to_bytes(metrics: Sequence[str]) -> bytes:
 def schema_from_bytes(data: bytes, *, expected: str) -> Metrics:
     """Read a schema and check that its fingerprint is `expected`."""
     try:
-        fields = decode(data, kind="schema", version=1, limit=SCHEMA_LIMIT)
+        fields = decode(data, kind="schema", version=1, limit=MESSAGE_LIMIT)
     except StateError as error:
         raise FederationError(f"schema {expected}: {error}") from error
     metrics = checked_metrics(fields.get("metrics"))
@@ -67,7 +73,7 @@ def checked_metrics(metrics: object) -> Metrics:
                 f"a metric must have a name of 1 to {MAX_METRIC_NAME} printable characters, got {name!r:.80}"
             )
     if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        [(twice, _)] = Counter(names).most_common(1)
         raise FederationError(f"metrics must have names of their own, got {twice!r} twice: rename one")
     return names
 
