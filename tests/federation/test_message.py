@@ -215,11 +215,9 @@ def test_hashed_names_agree_among_holders_of_the_key_and_hide_the_names() -> Non
 @given(score=st.floats(), reason=st.text(max_size=600), accept=st.booleans())
 def test_a_decision_survives_the_way(score: float, reason: str, accept: bool) -> None:
     sent = DecisionMessage("n1", accept, score, reason, issued=10.0, valid_until=20.0)
-    if len(reason.encode()) > 1500:
-        return
     read = DecisionMessage.from_bytes(sent.to_bytes())
 
-    assert read.reason == reason[:400]
+    assert read.reason == "".join(one if one.isprintable() else " " for one in reason[:400])
     assert read.accept == accept
     assert read.score == score or np.isnan(score)
     assert not read.expired(19.9)

@@ -10,7 +10,9 @@ from prontosched.errors import FederationError
 from prontosched.federation.link import matches
 from prontosched.federation.tree import MAX_LEVELS, ROOT, Tree, child_pattern, level, name_of, place
 
-parts = st.text(st.characters(codec="utf-8", exclude_characters="/~%"), min_size=1, max_size=8)
+parts = st.text(
+    st.characters(codec="utf-8", exclude_characters="/~%").filter(str.isprintable), min_size=1, max_size=8
+)
 names = st.lists(parts, min_size=1, max_size=5).map("/".join)
 trees = st.builds(Tree, depth=st.none() | st.integers(1, 4), shards=st.integers(1, 5))
 

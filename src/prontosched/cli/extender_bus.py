@@ -35,6 +35,7 @@ class BusDecisions:
         self._feed = link.subscribe(DECISIONS, ">")
         self._senders: dict[str, dict[str, Verdict]] = {}
         self._newest: dict[str, Verdict] = {}
+        self._dropped_at = 0.0
 
     def verdicts(self) -> Mapping[str, Verdict]:
         """Return the newest verdict of each node on the bus."""
@@ -55,6 +56,9 @@ class BusDecisions:
         """Take the newest decision of a sender; None where it has left."""
         name, now = sender.rpartition("/")[2], self._clock()
         before = self._senders.get(name, {})
+        if not before and len(self._senders) >= MOST_NODES and abs(now - self._dropped_at) >= 1.0:
+            self._dropped_at = now
+            self._drop_expired(now)
         known = {other: one for other, one in before.items() if other != sender and not one.expired(now)}
         if found is not None and (before or len(self._senders) < MOST_NODES) and len(known) < MOST_SENDERS:
             score = chance(found.probability, refuse=not found.accept)
@@ -66,3 +70,10 @@ class BusDecisions:
             self._senders[name] = known
         if len(known) == 1:
             (self._newest[name],) = known.values()
+
+    def _drop_expired(self, now: float) -> None:
+        """Make room: nodes that ended without a word must not keep new ones out."""
+        for name, known in list(self._senders.items()):
+            if all(one.expired(now) for one in known.values()):
+                del self._senders[name]
+                self._newest.pop(name, None)

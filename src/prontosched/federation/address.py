@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from prontosched.errors import FederationError
 from prontosched.extras import missing_extra
@@ -73,20 +73,20 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Read an address, or say what is wrong with it; a password is never repeated."""
-        written = [one if "://" in one else f"nats://{one}" for one in text.strip().split(",")]
-        first, last = urlsplit(written[0]), urlsplit(written[-1])
-        if first.scheme not in ("nats", "tls", "ws", "wss") or not first.hostname:
-            shown = f"{first.scheme}://{first.hostname}"
+        try:
+            parts = [urlsplit(one if "://" in one else f"nats://{one}") for one in text.strip().split(",")]
+            servers = [_server(part) for part in parts]
+        except ValueError as error:
             raise FederationError(
-                f"a bus must be given as nats://host:port or tls://host:port, got {shown!r}"
-            )
+                f"a bus must be given as nats://host:port or tls://host:port, got {error}"
+            ) from error
+        first, last = parts[0], parts[-1]
         options = dict(parse_qsl(last.query))
         unknown = sorted(set(options) - set(KEYS))
         if unknown:
             raise FederationError(f"an address may have {', '.join(KEYS)} after '?', got {unknown[0]!r}")
         group = checked_group(last.path.strip("/") or "default")
         try:
-            servers = [f"{p.scheme}://{p.hostname}:{p.port or 4222}" for p in map(urlsplit, written)]
             tree = Tree(
                 **{name: _value(options, name, kind) for name, kind in TREE.items() if name in options}
             )
@@ -153,6 +153,13 @@ def checked_group(group: str) -> str:
     if not _GROUP.match(group):
         raise FederationError(f"group must be 1 to 32 letters, digits, '-' or '_', got {group!r}")
     return group
+
+
+def _server(part: SplitResult) -> str:
+    if part.scheme not in ("nats", "tls", "ws", "wss") or not part.hostname:
+        raise ValueError(repr(f"{part.scheme}://{part.hostname}"))
+    host = f"[{part.hostname}]" if ":" in part.hostname else part.hostname
+    return f"{part.scheme}://{host}:{part.port or 4222}"
 
 
 def _value(options: Mapping[str, str], name: str, kind: Callable[[str], Any]) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import random
+import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -21,16 +22,21 @@ import numpy as np
 
 from prontosched.codec import decode, encode
 from prontosched.errors import StateError
-from prontosched.federation.link import CENSUS_KEY, LEASES, VIEWS, Link, LinkDownError
+from prontosched.federation.link import CENSUS_KEY, LEASES, MESSAGE_LIMIT, VIEWS, Link, LinkDownError
 from prontosched.federation.message import peek_count
+from prontosched.federation.schema import name_bytes
 from prontosched.federation.tree import MAX_NODES, ROOT, place
 
 ATTEMPTS = 12
 LONGEST_SECONDS = 3600.0
 # Clocks of members agree as well as their way to the bus is short.
 SLACK_SECONDS = 60.0
-TABLE_LIMIT = 1024 * 1024
+# Of the names and claims of a table: it must fit a message, signed.
+TABLE_BYTES = MESSAGE_LIMIT - 4096
+MAX_CLAIM_NAME = 256
 SAME_CHANCE = 0.05
+# The root renews its census every minute; one this old is no longer true.
+CENSUS_KEPT_SECONDS = 900.0
 
 # From names to (refuse, chance, held), and the number of nodes in all, to who may be closed.
 Rule = Callable[[Mapping[str, tuple[bool, float, bool]], int], Collection[str]]
@@ -61,7 +67,8 @@ def grant(
     """Return the table with the claim of `node`: the rule decides anew for all; ended claims are dropped.
 
     Beyond `most` those written longest ago are dropped too: who writes claims of names that do not
-    exist must not make the fleet look larger than it can be.
+    exist must not make the fleet look larger than it can be. So are those that may not be closed,
+    where a message cannot hold all.
 
     Examples
     --------
@@ -84,7 +91,14 @@ def grant(
         del valid[name]
     told = {name: (one.refuse, one.score, one.granted) for name, one in valid.items()}
     closed = set(rule(told, max(nodes, len(told))))
-    return {name: replace(one, granted=name in closed) for name, one in valid.items()}
+    decided = {name: replace(one, granted=name in closed) for name, one in valid.items()}
+    size = sum(map(_row_bytes, decided))
+    for name in sorted(decided, key=lambda other: (other == node, decided[other].granted)):
+        if size <= TABLE_BYTES:
+            break
+        size -= _row_bytes(name)
+        del decided[name]
+    return decided
 
 
 class RefusalLeases:
@@ -122,7 +136,7 @@ class RefusalLeases:
         """
         asked = self.link.now()
         seconds = min(valid_until - (asked if now is None else now), LONGEST_SECONDS)
-        if not seconds > 0.0:
+        if not seconds > 0.0 or len(node) > MAX_CLAIM_NAME:
             return False
         claim = Claim(score if math.isfinite(score) else 0.0, asked + seconds, refuse)
         nodes = self.nodes() if callable(self.nodes) else self.nodes
@@ -175,21 +189,24 @@ class RefusalLeases:
 
 
 def _write(table: Table) -> bytes:
-    names = sorted(table)
-    rows = np.array([astuple(table[name]) for name in names], np.float64)
-    return encode("claims", 1, {"nodes": names, "rows": rows.reshape(-1, 4)})
+    # In the order in which they were written.
+    rows = np.array([astuple(claim) for claim in table.values()], np.float64)
+    return encode("claims", 1, {"nodes": list(table), "rows": rows.reshape(-1, 4)})
+
+
+def _row_bytes(name: str) -> int:
+    return name_bytes(name) + 4 * 8
 
 
 def _read(value: bytes) -> Table:
     try:
-        fields = decode(value, kind="claims", version=1, limit=TABLE_LIMIT)
+        fields = decode(value, kind="claims", version=1, limit=MESSAGE_LIMIT)
         return {
-            str(name): Claim(
-                float(score) if math.isfinite(score) else 0.0, float(until), refuse > 0, granted > 0
-            )
+            name: Claim(float(score) if math.isfinite(score) else 0.0, float(until), refuse > 0, granted > 0)
             for name, (score, until, refuse, granted) in zip(
                 fields["nodes"], fields["rows"].tolist(), strict=True
             )
+            if isinstance(name, str) and len(name) <= MAX_CLAIM_NAME
         }
     except (StateError, KeyError, AttributeError, ValueError, TypeError):
         # A table that cannot be read protects no one: begin a new one.
@@ -200,8 +217,8 @@ class LeaderLease:
     """The right to publish for one aggregator, held by one process at a time.
 
     The holder renews its lease. A standby that saw no renewal for `seconds`, by its own monotonic
-    clock, takes it by compare-and-set. No clocks are compared, so none can be wrong. `holder` names
-    this process, unlike any other.
+    clock, takes it by compare-and-set. No clocks are compared, so none can be wrong. `holder` is
+    shown on the bus; a random number tells apart two containers that both are process 1 of one host.
     """
 
     def __init__(
@@ -215,7 +232,7 @@ class LeaderLease:
     ) -> None:
         self.link = link
         self.key = f"seats.{place(aggregator)}"
-        self.holder = holder
+        self.holder = f"{holder} {secrets.token_hex(4)}"
         self.seconds = seconds
         self.clock = clock
         self.held = False
@@ -261,7 +278,7 @@ class LeaderLease:
 
 
 class NodeCount:
-    """How many nodes the federation has, as the root last told; `fallback` until then.
+    """How many nodes the federation has, as the root last told; `fallback` until then and 15 minutes after.
 
     Examples
     --------
@@ -275,7 +292,8 @@ class NodeCount:
     """
 
     def __init__(self, link: Link, *, fallback: int = 1) -> None:
-        self.nodes = fallback
+        self.nodes = self.fallback = fallback
+        self._told_at = -math.inf
         self._link = link
         self._subscription = link.subscribe(VIEWS, CENSUS_KEY)
 
@@ -285,4 +303,6 @@ class NodeCount:
             if (told := peek_count(entry.value, "census", "nodes")) is not None:
                 # Not even the root may count more nodes than have a key.
                 self.nodes = max(1, min(told, self._link.most_nodes(ROOT)))
-        return self.nodes
+                self._told_at = entry.time
+        fresh = self._link.now() - self._told_at < CENSUS_KEPT_SECONDS
+        return self.nodes if fresh else self.fallback

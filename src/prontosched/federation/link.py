@@ -91,21 +91,28 @@ class Subscription:
         with self._lock:
             self.received += live
             self.received_bytes += size if live else 0
-            if checked is None or size > MESSAGE_LIMIT or self._size + size > MAX_UNREAD_BYTES:
+            if checked is None or size > MESSAGE_LIMIT:
                 return
             before = self._unread.get(entry.key)
-            held = self._replaced if checked.outdated else self._unread
-            if entry.key not in held and len(held) >= MAX_KEYS:
-                return
             if checked.outdated:
-                if self.keep_replaced:
-                    self._replaced[entry.key] = checked
-                    self._size += size
-            elif live or before is None or not before[1]:
-                if self.keep_replaced and before is not None:
-                    self._replaced[entry.key] = before[0]
+                self._replace(checked)
+            elif (live or before is None or not before[1]) and self._fits(checked, self._unread):
+                if before is not None:
+                    self._size -= len(before[0].value)
+                    self._replace(before[0])
                 self._unread[entry.key] = (checked, live)
                 self._size += size
+
+    def _replace(self, entry: Entry) -> None:
+        """Keep a value that was replaced, where that is asked for."""
+        if self.keep_replaced and self._fits(entry, self._replaced):
+            before = self._replaced.get(entry.key)
+            self._size += len(entry.value) - (len(before.value) if before else 0)
+            self._replaced[entry.key] = entry
+
+    def _fits(self, entry: Entry, held: Mapping[str, object]) -> bool:
+        known = entry.key in held or len(held) < MAX_KEYS
+        return known and self._size + len(entry.value) <= MAX_UNREAD_BYTES
 
     def age(self) -> None:
         """Let what the store holds replace what came live before a break."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from prontosched.decision import Decision
 from prontosched.errors import StateError
-from prontosched.federation.link import VIEW_KEY, VIEWS, Link
+from prontosched.federation.link import VIEW_KEY, VIEWS, Entry, Link
 from prontosched.federation.message import GlobalView, Statistics, Summary, UnknownSchemaError, clash_note
 from prontosched.federation.pooling import trust, view_in_units
 from prontosched.federation.publisher import DecisionPublisher, Propagation, SummaryPublisher
@@ -54,33 +54,27 @@ class ViewSubscriber:
         self._is_member = is_member
         self._warned: set[str] = set()
         self._subscription = link.subscribe(VIEWS, VIEW_KEY)
-        self._unread: bytes | None = None
 
     def poll(self) -> GlobalView | None:
         """Read what arrived, without waiting for the bus; return the newest view."""
-        for entry in self._subscription.drain():
-            self._unread = entry.value
-        if self._unread is not None:
-            self._read(self._unread)
+        for entry in self.schemas.take({entry.key: entry for entry in self._subscription.drain()}).values():
+            self._read(entry)
         return self.view
 
     def close(self) -> None:
         """End the subscription."""
         self.link.unsubscribe(self._subscription)
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, entry: Entry) -> None:
         try:
-            view = GlobalView.from_bytes(data, self.schemas)
-        except UnknownSchemaError:
-            # Its schema is still on the way.
+            view = GlobalView.from_bytes(entry.value, self.schemas)
+        except UnknownSchemaError as error:
+            self.schemas.hold(entry.key, entry, error.schema)
             return
         except Exception as error:
-            # Whatever it is, it is not read again.
-            self._unread = None
             self.errors += 1
             self.last_error = str(error) or type(error).__name__
             return
-        self._unread = None
         if self.view is not None and view.revision == self.view.revision:
             return
         self.view = view

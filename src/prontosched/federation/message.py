@@ -10,6 +10,7 @@ subspace. Names of metrics travel once, as a schema.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import wraps
@@ -26,7 +27,7 @@ from prontosched.federation.tree import MAX_NAME, MAX_NODES, ROOT, split
 from prontosched.subspace import Array, Subspace
 
 VERSIONS = {"summary": 1, "view": 1, "decision": 1, "census": 1}
-LIMITS = {"summary": MESSAGE_LIMIT, "view": MESSAGE_LIMIT, "decision": 4096, "census": 1024}
+LIMITS = {"summary": MESSAGE_LIMIT, "view": MESSAGE_LIMIT, "decision": 8192, "census": 1024}
 MAX_REASON = 400
 MAX_RANK = 64
 MAX_STATISTICS = 64
@@ -41,6 +42,8 @@ MAX_MOMENT = 256.0
 # Duplicate names that are told at most; when they have been dealt with, others follow.
 MAX_CLASHES = 32
 SHOWN_CLASHES = 5
+MAX_COUNT = 2**62
+_FINGERPRINT = re.compile("[0-9a-f]{32}")
 
 Statistics = Mapping[str, Array]
 Schemas = Callable[[str], Metrics | None]
@@ -186,7 +189,8 @@ class DecisionMessage:
     def to_bytes(self) -> bytes:
         """Return the message, about 300 bytes."""
         own = {one.name: getattr(self, one.name) for one in fields(self)}
-        return encode("decision", VERSIONS["decision"], {**own, "reason": self.reason[:MAX_REASON]})
+        own["reason"] = "".join(c if c.isprintable() else " " for c in self.reason[:MAX_REASON])
+        return encode("decision", VERSIONS["decision"], own)
 
     @classmethod
     @boundary
@@ -198,13 +202,11 @@ class DecisionMessage:
         accept = found.get("accept")
         if not isinstance(accept, bool):
             raise _wrong("accept", "be true or false", f"{accept!r:.40}")
-        numbers = ("score", "issued", "valid_until", "threshold", "probability")
-        return cls(
-            node=node,
-            accept=accept,
-            reason=read_text(found, "reason", MAX_REASON),
-            **{name: _number(found, name) for name in numbers},
-        )
+        names = ("score", "issued", "valid_until", "threshold", "probability")
+        numbers = {name: _number(found, name) for name in names}
+        if not (math.isnan(numbers["probability"]) or 0.0 <= numbers["probability"] <= 1.0):
+            raise _wrong("probability", "be from 0 to 1", numbers["probability"])
+        return cls(node=node, accept=accept, reason=read_text(found, "reason", MAX_REASON), **numbers)
 
 
 def check_roles(summary: Summary, roles: frozenset[str]) -> None:
@@ -248,21 +250,19 @@ def read_text(found: dict[str, Any], name: str, longest: int) -> str:
     """Return a text field of at most `longest` characters."""
     value = found.get(name)
     if not _is_text(value, longest):
-        raise _wrong(name, f"be a text of at most {longest} characters", f"{value!a:.40}")
+        raise _wrong(name, f"be a text of at most {longest} printable characters", f"{value!a:.40}")
     return str(value)
 
 
 def _is_text(value: Any, longest: int) -> bool:
-    # JSON can carry halves of characters.
-    return (
-        isinstance(value, str) and len(value) <= longest and value.encode(errors="ignore").decode() == value
-    )
+    # What is shown on a terminal or logged must not control it; JSON can even carry halves of characters.
+    return isinstance(value, str) and len(value) <= longest and value.isprintable()
 
 
 def read_count(found: dict[str, Any], name: str) -> int:
     """Return a whole number from 0."""
     value = found.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MAX_COUNT:
         raise _wrong(name, "be a whole number from 0", f"{value!r:.40}")
     return value
 
@@ -309,6 +309,8 @@ def _single(values: Array) -> NDArray[np.float32]:
 def _unpacked(found: dict[str, Any], schemas: Schemas, what: str) -> dict[str, Any]:
     """Return the checked fields of an `Estimate`."""
     schema = read_text(found, "schema", 32)
+    if not _FINGERPRINT.fullmatch(schema):
+        raise _wrong(what, "name its schema by 32 digits", f"{schema!a:.40}")
     samples = _number(found, "samples")
     nodes = read_count(found, "nodes")
     if not 0.0 <= samples <= 1e15 or nodes > MAX_NODES:

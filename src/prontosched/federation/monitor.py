@@ -16,15 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.errors import FederationError
-from prontosched.federation.link import (
-    DECISIONS,
-    MAX_UNREAD_BYTES,
-    SUMMARIES,
-    VIEW_KEY,
-    VIEWS,
-    Entry,
-    Link,
-)
+from prontosched.federation.link import DECISIONS, SUMMARIES, VIEW_KEY, VIEWS, Entry, Link
 from prontosched.federation.message import (
     DecisionMessage,
     GlobalView,
@@ -202,14 +194,13 @@ class FederationMonitor:
         self.link = link
         self.tree = tree or Tree()
         self.max_senders = max_senders
-        self._schemas = SchemaCache(link)
+        self._schemas = SchemaCache(link, max_held=max_senders)
         # The view first: distances are measured to it.
         patterns = ((VIEWS, VIEW_KEY), (SUMMARIES, ">"), (DECISIONS, ">"))
         self._subscriptions = [link.subscribe(*pattern) for pattern in patterns]
         self._senders: dict[str, _Sender] = {}
         self._misplaced: dict[str, float] = {}
         self._decisions: dict[str, DecisionMessage] = {}
-        self._pending: dict[tuple[str, str], Entry] = {}
         self._unreadable: set[tuple[str, str]] = set()
         self._view: GlobalView | None = None
         self._view_time = NAN
@@ -222,25 +213,20 @@ class FederationMonitor:
     @property
     def pending(self) -> int:
         """Messages that wait for their schema."""
-        return len(self._pending)
+        return len(self._schemas.held)
 
     def poll(self, pause: Callable[[], None] | None = None) -> None:
         """Take in what arrived since the last call, never waiting for the bus.
 
         `pause` is called after every few messages, so that other threads may run in between.
         """
-        arrived, waiting = list(self._pending.items()), 0
-        self._pending = {}
-        for subscription in self._subscriptions:
-            arrived += [((subscription.topic, entry.key), entry) for entry in subscription.drain()]
-        for number, (where, entry) in enumerate(arrived, 1):
+        arrived = {(one.topic, entry.key): entry for one in self._subscriptions for entry in one.drain()}
+        for number, (where, entry) in enumerate(self._schemas.take(arrived).items(), 1):
             self._unreadable.discard(where)
             try:
                 self._read(where[0], entry)
-            except UnknownSchemaError:
-                waiting += len(entry.value)
-                if len(self._pending) < self.max_senders and waiting <= MAX_UNREAD_BYTES:
-                    self._pending[where] = entry
+            except UnknownSchemaError as error:
+                self._schemas.hold(where, entry, error.schema)
             except Exception:
                 # Whatever one message does, the others are shown.
                 if len(self._unreadable) < self.max_senders:
@@ -254,7 +240,11 @@ class FederationMonitor:
         now, view = self.link.now(), self._view
         for key in [key for key, sender in self._senders.items() if now - sender.time > KEPT_SECONDS]:
             del self._senders[key]
-        decisions = {m.node: m for m in self._decisions.values() if not m.expired(now)}
+        self._decisions = {key: one for key, one in self._decisions.items() if not one.expired(now)}
+        decisions = {one.node: one for one in self._decisions.values()}
+        self._misplaced = {
+            key: when for key, when in self._misplaced.items() if now - when <= MISPLACED_SECONDS
+        }
         parents = {self.tree.parent(sender.summary.node) for sender in self._senders.values()}
         rows = []
         for number, sender in enumerate(self._senders.values(), 1):
@@ -269,8 +259,9 @@ class FederationMonitor:
             view.revision if view else None,
             view.nodes if view else 0,
             now - self._view_time if view else NAN,
-            len(self._unreadable) + sum(now - e.time > SCHEMA_SECONDS for e in self._pending.values()),
-            sum(now - when <= MISPLACED_SECONDS for when in self._misplaced.values()),
+            len(self._unreadable)
+            + sum(now - e.time > SCHEMA_SECONDS for e, _ in self._schemas.held.values()),
+            len(self._misplaced),
             "; ".join(dict.fromkeys(s.denied for s in self._subscriptions if s.denied)),
             view.clashes if view else (),
             self.link.signed,
@@ -360,7 +351,9 @@ class _Sender:
         stretched: NDArray[np.float32] | None = None
         if summary.subspace is not None:
             own = summary.subspace.cut(RANK)
-            stretched = (own.basis * own.singular_values * summary.deviation[:, None]).astype(np.float32)
+            wide = own.basis * own.singular_values * summary.deviation[:, None]
+            # Only ratios count, and single precision ends at 3e38.
+            stretched = (wide / max(np.abs(wide).max(), 1e-300)).astype(np.float32)
         unused: dict[str, Any] = dict.fromkeys(("mean", "deviation", "spread", "counts"), np.zeros(0))
         return cls(
             replace(summary, subspace=None, statistics={}, **unused),

@@ -32,6 +32,8 @@ Result = TypeVar("Result")
 FIRST_WAIT_SECONDS = 0.1
 LONGEST_WAIT_SECONDS = 5.0
 RESYNC_SECONDS = 30.0
+# Clocks that differ by less are taken for the same: a network is not faster.
+CLOCK_SECONDS = 1.0
 
 
 class NatsLink:
@@ -280,6 +282,10 @@ class NatsLink:
                 resync = time.monotonic() + RESYNC_SECONDS
                 for subscription in list(session.subscriptions):
                     await session.read_store(subscription)
+                # Either clock may have been set, or this machine may have slept.
+                await session.compare_clocks()
+                if abs(session.offset - self._offset) > CLOCK_SECONDS:
+                    self._offset = session.offset
             try:
                 await asyncio.wait_for(self._wake.wait(), 0.5)
             except TimeoutError:

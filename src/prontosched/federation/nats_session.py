@@ -154,7 +154,7 @@ class NatsSession:
             self._js = self._client.jetstream(timeout=self.timeout, prefix=self._api)
             for topic in TOPICS:
                 await self._make_bucket(topic)
-            await self._compare_clocks()
+            await self.compare_clocks()
         except BaseException:
             await self.close()
             raise
@@ -172,6 +172,12 @@ class NatsSession:
 
     async def _put(self, topic: str, key: str, value: bytes) -> bool:
         subject = self._subjects.key(topic, key)
+        if len(value) > MESSAGE_LIMIT:
+            # The client library would raise, as for a connection that is lost.
+            log.warning(
+                "a message must have at most %d bytes, got %d on %s", MESSAGE_LIMIT, len(value), subject
+            )
+            return False
         for attempt in range(PUT_ATTEMPTS):
             try:
                 await self._js.publish(subject, value, timeout=self.timeout)
@@ -281,7 +287,10 @@ class NatsSession:
         )
         watcher: Any = await values.watch(pattern, inactive_threshold=30)
         try:
-            while (held := await watcher.updates(timeout=self.timeout)) is not None:
+            # No more than there can be: who writes without end must not keep this from ending.
+            for _ in range(MAX_KEYS):
+                if (held := await watcher.updates(timeout=self.timeout)) is None:
+                    break
                 when = held.created.timestamp() if hasattr(held.created, "timestamp") else 0.0
                 entry = Entry(held.key, held.value or b"", held.revision or 0, when)
                 subscription.deliver(entry, live=False)
@@ -342,7 +351,7 @@ class NatsSession:
             f"the bus must hold a federation {self.group!r}, got {why}: start `pronto aggregate`, or check the group"
         )
 
-    async def _compare_clocks(self) -> None:
+    async def compare_clocks(self) -> None:
         """Find the offset of the bus's clock by a round trip; by the shortest, where a busy machine makes them long."""
         key, shortest = f"clock.{self.name}", math.inf
         for _ in range(CLOCK_ATTEMPTS):

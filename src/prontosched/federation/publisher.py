@@ -7,6 +7,7 @@ published comes from `prontosched.federation.member` or `prontosched.federation.
 from __future__ import annotations
 
 import dataclasses
+import math
 import secrets
 from collections.abc import Callable
 from typing import Literal
@@ -15,7 +16,7 @@ import numpy as np
 
 from prontosched.decision import Decision
 from prontosched.federation.link import DECISIONS, SUMMARIES, Link
-from prontosched.federation.message import DecisionMessage, Statistics, Summary, peek_count
+from prontosched.federation.message import MAX_COUNT, DecisionMessage, Statistics, Summary, peek_count
 from prontosched.federation.schema import SchemaCache
 from prontosched.federation.tree import Tree, place
 from prontosched.subspace import distance
@@ -44,9 +45,9 @@ class Propagation:
         kind: Literal["projector", "elementwise"] = "projector",
         rank: int = 4,
     ) -> None:
-        if epsilon < 0 or epsilon_strength < 0:
+        if not (epsilon >= 0 and epsilon_strength >= 0):
             raise ValueError(f"epsilon must be at least 0, got {epsilon} and {epsilon_strength}")
-        if not max_age_seconds > 0:
+        if not 0 < max_age_seconds < math.inf:
             raise ValueError(f"max_age_seconds must be positive, got {max_age_seconds}")
         if kind not in ("projector", "elementwise"):
             raise ValueError(f"trigger must be projector or elementwise, got {kind!r}")
@@ -134,6 +135,8 @@ class SummaryPublisher:
         found = [peek_count(entry.value, "summary", "incarnation") or 0 for entry in self._former.drain()]
         last = max(found, default=0)
         self.link.unsubscribe(self._former)
+        # A number near the end of all numbers is nobody's: one more could not be read.
+        last = last if last < MAX_COUNT // 2 else 0
         self._incarnation = max(last + 1, int(1000.0 * self.link.now())) + secrets.randbelow(1000)
         return True
 

@@ -12,14 +12,15 @@ import hashlib
 import hmac
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prontosched.codec import decode, encode
 from prontosched.errors import FederationError, StateError
-from prontosched.federation.link import MESSAGE_LIMIT, SCHEMAS, Link, Subscription
+from prontosched.federation.link import MAX_UNREAD_BYTES, MESSAGE_LIMIT, SCHEMAS, Entry, Link, Subscription
 from prontosched.subspace import Array
 
 MAX_METRICS = 8192
@@ -30,6 +31,7 @@ PATIENCE_SECONDS = 5.0
 RENEW_SECONDS = 3600.0
 
 Metrics = tuple[str, ...]
+Where = TypeVar("Where", bound=Hashable)
 
 
 def fingerprint(metrics: Sequence[str]) -> str:
@@ -127,12 +129,16 @@ def hashed(metrics: Metrics, key: bytes) -> Metrics:
 class SchemaCache:
     """Names of metrics by fingerprint, read from the bus when a message needs them.
 
-    Nothing here waits: a schema that has not arrived is unknown until it has. Memory: at most 256
-    schemas and 64 that are waited for; the least recently used is dropped first.
+    Nothing here waits: a schema that has not arrived is unknown until it has. `held` has the messages
+    that wait for theirs. Memory: at most 256 schemas and 64 that are asked for, of which the least
+    recently used is dropped first, and `max_held` messages of 256 MB.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, *, max_held: int = 1) -> None:
         self.link = link
+        self.max_held = max_held
+        self.held: dict[Hashable, tuple[Entry, str]] = {}
+        self._held_bytes = 0
         self._known: dict[str, Metrics] = {}
         self._pending: dict[str, tuple[Subscription, float]] = {}
         self._published: dict[Metrics, float] = {}
@@ -161,6 +167,25 @@ class SchemaCache:
             self._keep(schema, metrics)
         return metrics
 
+    def hold(self, where: Hashable, entry: Entry, schema: str) -> None:
+        """Keep a message until its schema arrives; where there is no room its sender renews it."""
+        if len(self.held) < self.max_held and self._held_bytes + len(entry.value) <= MAX_UNREAD_BYTES:
+            self.held[where] = (entry, schema)
+            self._held_bytes += len(entry.value)
+
+    def take(self, arrived: Mapping[Where, Entry]) -> dict[Where, Entry]:
+        """Return the held messages whose schema is known by now, and what arrived, which replaces older ones."""
+        taken = [where for where, (_, schema) in self.held.items() if where in arrived or self(schema)]
+        ready: dict[Any, Entry] = {where: self.held.pop(where)[0] for where in taken}
+        self._held_bytes -= sum(len(entry.value) for entry in ready.values())
+        return {**ready, **arrived}
+
+    def close(self) -> None:
+        """End the subscriptions to schemas that have not arrived."""
+        for subscription, _ in self._pending.values():
+            self.link.unsubscribe(subscription)
+        self._pending.clear()
+
     def _ask(self, schema: str) -> bool:
         """Subscribe to a schema; False while too many others are waited for."""
         now = self.link.now()
@@ -172,8 +197,6 @@ class SchemaCache:
                 return False
             del self._pending[oldest]
             self.link.unsubscribe(subscription)
-        if not schema.isalnum():
-            return False
         self._pending[schema] = (self.link.subscribe(SCHEMAS, schema), now)
         return True
 

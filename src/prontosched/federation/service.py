@@ -19,6 +19,7 @@ from prontosched.federation.aggregator import Aggregator
 from prontosched.federation.leases import LeaderLease
 from prontosched.federation.link import CENSUS_KEY, SUMMARIES, VIEW_KEY, VIEWS, Entry, Link, LinkDownError
 from prontosched.federation.message import (
+    MAX_COUNT,
     GlobalView,
     Summary,
     UnknownSchemaError,
@@ -38,8 +39,9 @@ log = logging.getLogger(__name__)
 MAX_AGGREGATORS = 1024
 MAX_QUARANTINED = 1024
 TURN_SECONDS = 0.25
+CENSUS_SECONDS = 60.0
 # The number of nodes that was published last, and when.
-UNTOLD = (-1, 0.0)
+UNTOLD = (0, 0.0)
 
 
 class AggregatorService:
@@ -64,7 +66,7 @@ class AggregatorService:
         self.tree = tree or Tree()
         self.rule = rule or Propagation(rank=aggregator.rank)
         self.lease = lease
-        self.schemas = SchemaCache(link)
+        self.schemas = SchemaCache(link, max_held=aggregator.fan_out)
         self.received = 0
         self.rejected = 0
         self.last_rejection = ""
@@ -76,7 +78,6 @@ class AggregatorService:
         self.subscription = link.subscribe(SUMMARIES, child_pattern(aggregator.name))
         # Two agents under one name may send at one moment: the earlier one must be seen as well.
         self.subscription.keep_replaced = True
-        self._pending: dict[str, Entry] = {}
         self._publisher: SummaryPublisher | None = None
         self._census = UNTOLD
         self.speaking = False
@@ -104,9 +105,11 @@ class AggregatorService:
         if not led:
             self._take_over()
         merged = self._merged()
+        if self._publisher is None:
+            self._publish_census(merged.nodes if merged else 0, now)
         if merged is None:
             if self._offered is not None:
-                self._withdraw(now)
+                self._withdraw()
             return False
         if merged is self._offered and not self.rule.aged(now):
             return False
@@ -116,6 +119,18 @@ class AggregatorService:
             return False
         self._offered = merged
         return self._publisher.publish(merged)
+
+    @property
+    def unused(self) -> bool:
+        """True when all that lies on the bus was read, and no child is among it."""
+        return self.subscription.ready and not (self.aggregator.children or self.schemas.held)
+
+    def close(self) -> None:
+        """Release the lease and end the subscriptions."""
+        if self.lease is not None:
+            self.lease.release()
+        self.link.unsubscribe(self.subscription)
+        self.schemas.close()
 
     def status(self) -> dict[str, Any]:
         """Return what an operator wants to know, as plain values."""
@@ -138,17 +153,15 @@ class AggregatorService:
         }
 
     def _read(self) -> None:
-        replaced = [(entry.key, entry) for entry in self.subscription.replaced()]
-        newest = self._pending | {entry.key: entry for entry in self.subscription.drain()}
-        for key, entry in [*replaced, *newest.items()]:
-            self._pending.pop(key, None)
+        replaced = self.subscription.replaced()
+        newest = self.schemas.take({entry.key: entry for entry in self.subscription.drain()})
+        for entry in [*replaced, *newest.values()]:
             try:
                 self._receive(entry)
-            except UnknownSchemaError:
-                if len(self._pending) < self.aggregator.fan_out:
-                    self._pending[key] = entry
+            except UnknownSchemaError as error:
+                self.schemas.hold(entry.key, entry, error.schema)
             except Exception as error:
-                self._quarantine(key, error)
+                self._quarantine(entry.key, error)
 
     def _quarantine(self, key: str, error: Exception) -> None:
         """Count what a sender's message did, and name the sender once; its next message is read again."""
@@ -174,7 +187,8 @@ class AggregatorService:
 
     def _receive(self, entry: Entry) -> None:
         if not entry.value:
-            self.aggregator.forget(without_shard(name_of(entry.key)))
+            if not entry.outdated:
+                self.aggregator.forget(without_shard(name_of(entry.key)))
             return
         summary = Summary.from_bytes(entry.value, self.schemas)
         if self.tree.key(summary.node) != entry.key:
@@ -232,30 +246,29 @@ class AggregatorService:
         else:
             self.link.forget(VIEWS, CENSUS_KEY)
 
-    def _withdraw(self, now: float) -> None:
+    def _withdraw(self) -> None:
         """Withdraw what was published for children that are all gone; the global view stays."""
         self._offered = None
         self.rule.forget()
         if self._publisher is not None:
             self._publisher.withdraw()
-        else:
-            self._publish_census(0, now)
 
     def _publish_census(self, nodes: int, now: float) -> None:
-        self._census = (nodes, now)
-        self.link.put(VIEWS, CENSUS_KEY, census_to_bytes(nodes))
+        """Tell the number of nodes when it changed, and every minute while there are any."""
+        last, told_at = self._census
+        if nodes != last or (nodes and not 0.0 <= now - told_at < CENSUS_SECONDS):
+            self._census = (nodes, now)
+            self.link.put(VIEWS, CENSUS_KEY, census_to_bytes(nodes))
 
     def _publish_view(self, merged: Summary, now: float) -> bool:
-        nodes, told_at = self._census
-        if merged.nodes != nodes or now - told_at > self.rule.max_age_seconds:
-            self._publish_census(merged.nodes, now)
         if self.rule.due(merged, now=now) is None:
             self._offered = merged
             return False
         self.schemas.publish(merged.metrics)
         entry = self.link.get(VIEWS, VIEW_KEY)
         last = (peek_count(entry.value, "view", "revision") if entry else None) or 0
-        view = GlobalView.of(merged, max(last, self.view.revision if self.view else 0) + 1)
+        revision = max(last, self.view.revision if self.view else 0) + 1
+        view = GlobalView.of(merged, revision % MAX_COUNT)
         data = view.to_bytes()
         stored = self.link.compare_and_set(VIEWS, VIEW_KEY, data, revision=entry.revision if entry else 0)
         if stored is None:
@@ -272,8 +285,8 @@ class AggregatorDiscovery:
     """Make an aggregator for every place that some node on the bus reports to.
 
     So one command serves a whole fleet, whatever its names are. Where another process runs an
-    aggregator, that one holds the lease and the one made here stands by. At most 1,024 are made;
-    a flood of invented names makes no more.
+    aggregator, that one holds the lease and the one made here stands by. At most 1,024 are made; those
+    without children then make room, so that neither renamed racks nor a flood of invented names add up.
     """
 
     def __init__(self, link: Link, tree: Tree, make: Callable[[str], AggregatorService]) -> None:
@@ -295,6 +308,9 @@ class AggregatorDiscovery:
     def _add(self, name: str) -> None:
         if name in self._services:
             return
+        if len(self._services) >= MAX_AGGREGATORS:
+            for unused in [other for other, one in self._services.items() if other != ROOT and one.unused]:
+                self._services.pop(unused).close()
         if len(self._services) < MAX_AGGREGATORS:
             self._services[name] = self.make(name)
         elif not self._full:
@@ -340,5 +356,4 @@ def run_services(
                 speaking[name] = service.speaking
                 report(f"{name}: {'speaking' if service.speaking else 'standby'}")
     for service in services():
-        if service.lease is not None:
-            service.lease.release()
+        service.close()

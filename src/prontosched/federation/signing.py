@@ -89,18 +89,11 @@ class Identity:
 
         The next key (`next_path`) takes the place of the present one once it is `registered`.
         """
-        following = next_path(path)
+        found, following = _locked(path), next_path(path)
         if registered is not None and following.exists() and registered(read_identity(following).public):
             following.replace(path)
-        found = read_identity(path)
-        found._lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(found._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
             found.close()
-            raise FederationError(
-                f"{path} must belong to one process, got a second: give it sign=FILE in its address"
-            ) from error
+            found = _locked(path)
         found.incarnation = _next_incarnation(path.with_suffix(".count"))
         return found
 
@@ -130,12 +123,27 @@ def read_identity(path: Path) -> Identity:
         raise FederationError(f"{path} must hold a private key, got {error}: mend or remove it") from error
 
 
+def _locked(path: Path) -> Identity:
+    found = read_identity(path)
+    found._lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(found._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        found.close()
+        raise FederationError(
+            f"{path} must belong to one process, got a second: give it sign=FILE in its address"
+        ) from error
+    return found
+
+
 def _make_key(path: Path) -> None:
     """Write a new key; it is there whole or not at all, and never takes another's place."""
     handle, scrap = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(base64.b64encode(bytes(SigningKey.generate())) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
         with suppress(FileExistsError):
             os.link(scrap, path)
     finally:
@@ -214,6 +222,7 @@ class KeyRing:
         self._nodes: Counter[str] = Counter()
         self._stamp: tuple[int, int] | None = None
         self._looked = -RELOAD_SECONDS
+        self._complaint = ""
         self._reload()
 
     def grants(self, key: bytes) -> tuple[bytes, list[Grant]] | None:
@@ -237,8 +246,11 @@ class KeyRing:
         self._looked = now
         try:
             self._reload()
+            self._complaint = ""
         except FederationError as error:
-            log.warning("the keys stay as they were: %s", error)
+            if str(error) != self._complaint:
+                log.warning("the keys stay as they were: %s", error)
+            self._complaint = str(error)
 
     def _reload(self) -> None:
         try:

@@ -108,9 +108,9 @@ class Tree:
 def split(name: str) -> list[str]:
     """Return the parts of a name, or say what is wrong with it."""
     parts = name.split("/")
-    if len(name) > MAX_NAME or len(parts) > MAX_LEVELS or not all(parts):
+    if len(name) > MAX_NAME or len(parts) > MAX_LEVELS or not all(parts) or not name.isprintable():
         raise FederationError(
-            f"a name must be 1 to {MAX_LEVELS} parts joined by '/' and at most {MAX_NAME} characters, "
+            f"a name must be 1 to {MAX_LEVELS} parts joined by '/' and at most {MAX_NAME} printable characters, "
             f"got {name[:80]!r}"
         )
     return parts
@@ -138,7 +138,7 @@ def child_pattern(name: str) -> str:
 
 
 def name_of(key: str) -> str:
-    """Return the name behind a key of `Tree.key` or `place`.
+    """Return the name behind a key of `Tree.key` or `place`; the key itself where that is no printable name.
 
     Examples
     --------
@@ -147,7 +147,8 @@ def name_of(key: str) -> str:
     """
     if key == "=root":
         return ROOT
-    return unquote(_ESCAPED.sub(r"%\1", key.replace(".", "/")))
+    name = unquote(_ESCAPED.sub(r"%\1", key.replace(".", "/")))
+    return name if name.isprintable() else key
 
 
 def without_shard(name: str) -> str:
