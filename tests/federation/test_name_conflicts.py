@@ -212,7 +212,7 @@ def test_on_a_real_bus_a_restart_is_none_and_a_twin_is_shown_by_the_command(tmp_
         assert second.member.view.clashes == ()
 
         twin = Agent(links[3])
-        spoken(second, twin, until=lambda: second.member.clashes and twin.member.clashes)
+        spoken(second, twin, until=lambda: second.member.view.clashes and twin.member.view.clashes)
         address = f"{bus.url}/clash"
         text = CliRunner().invoke(command, ["--nats", address]).output
         assert clash_note(["rack/n1"]) in text

@@ -20,8 +20,8 @@ from prontosched.federation.link import Link, LocalBus, LocalLink
 from prontosched.federation.member import Member, ViewSubscriber
 from prontosched.federation.monitor import NAN, FederationMonitor, FederationSnapshot
 from prontosched.federation.schema import SchemaCache
-from prontosched.federation.service import AggregatorService
-from prontosched.federation.tree import ROOT, Tree, level
+from prontosched.federation.service import AggregatorDiscovery, AggregatorService
+from prontosched.federation.tree import Tree
 
 LOG = logging.getLogger("prontosched.agent")
 SILENT_SECONDS = 60.0
@@ -96,7 +96,6 @@ class FederationFollower:
             self._leave([name for name in self._members if name not in agent.nodes])
             self._unnamed = {name: why for name, why in self._unnamed.items() if name in agent.nodes}
         if self._embedded is not None:
-            self._embedded.grow([member.name for member in self._members.values()])
             await self._turn_aggregators(agent)
 
     async def _turn_aggregators(self, agent: Agent) -> None:
@@ -209,36 +208,23 @@ class EmbeddedTree:
     """The aggregators above the nodes of one process, which meet them on `board`."""
 
     def __init__(self, board: LocalBus, tree: Tree) -> None:
-        self.tree = tree
-        self._board = board
-        self._known: Sequence[str] = ()
-        self._services: dict[str, AggregatorService] = {}
-        self._order: list[str] = []
-        self._next = 0
+        def make(name: str) -> AggregatorService:
+            return AggregatorService(LocalLink(board), Aggregator(name, fan_out=MAX_CHILDREN), tree=tree)
 
-    def grow(self, names: Sequence[str]) -> None:
-        """Make the aggregators that these nodes need; nothing where they are the same as before."""
-        if names == self._known:
-            return
-        self._known = list(names)
-        for name in self.tree.aggregators(names):
-            if name not in self._services:
-                self._services[name] = AggregatorService(
-                    LocalLink(self._board), Aggregator(name, fan_out=MAX_CHILDREN), tree=self.tree
-                )
-        self._order = sorted(self._services, key=lambda name: (-level(name), name))
+        self._discovery = AggregatorDiscovery(LocalLink(board), tree, make, most=MAX_CHILDREN)
+        self._next = 0
 
     def turns(self) -> Iterator[Callable[[], object]]:
         """Yield the work of each aggregator in turn, the deepest first, from where the last call stopped."""
-        for _ in range(len(self._order)):
-            service = self._services[self._order[self._next % len(self._order)]]
-            self._next = (self._next + 1) % len(self._order)
-            yield service.turn
+        services = self._discovery.services()
+        for _ in services:
+            self._next = self._next % len(services) + 1
+            yield services[self._next - 1].turn
 
     def status(self) -> dict[str, Any]:
         """Return how the root stands, and how many aggregators there are."""
-        root = self._services.get(ROOT)
-        return {"aggregators": len(self._order), "root": root.status() if root is not None else {}}
+        services = self._discovery.services()
+        return {"aggregators": len(services), "root": services[-1].status()}
 
 
 MAX_GROUPS = 256

@@ -26,19 +26,11 @@ from prontosched.cli.options import Duration, stopped_by_signals
 @click.option("--spare", type=click.IntRange(0, 32), default=4, help="Directions kept beyond those.")
 @click.option("--fan-out", type=click.IntRange(1, 65536), default=1024, help="Children at most.")
 @click.option(
-    "--expiry",
-    type=Duration(1.0),
-    default="3m",
-    metavar="TIME",
-    help="Silence after which a child is gone.",
+    "--expiry", type=Duration(1.0), default="3m", metavar="TIME", help="Silence after which a child is gone."
 )
 @click.option("--epsilon", type=click.FloatRange(0, 1), default=0.05, help="Change worth propagating.")
 @click.option(
-    "--max-age",
-    type=Duration(0.1),
-    default="1m",
-    metavar="TIME",
-    help="Longest time between two messages.",
+    "--max-age", type=Duration(0.1), default="1m", metavar="TIME", help="Longest time between two messages."
 )
 @click.option(
     "--trigger",

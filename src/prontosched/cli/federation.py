@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,7 @@ from prontosched.cli.options import Duration, asking_options, find
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def command(
-    ctx: click.Context,
-    /,
-    nats: str | None,
-    top: int,
-    wait: float,
-    as_json: bool,
-    **asked: Any,
+    ctx: click.Context, /, nats: str | None, top: int, wait: float, as_json: bool, **asked: Any
 ) -> None:
     """Show the federation: who is there, how old, how far from the global view.
 
@@ -123,7 +116,7 @@ def users(path: Path, group: str, depth: int | None, shards: int) -> None:
 
 def _ask_bus(address: str, top: int, wait: float, as_json: bool) -> None:
     from prontosched.federation.address import Address
-    from prontosched.federation.monitor import plain, take_snapshot
+    from prontosched.federation.monitor import plain_fields, take_snapshot
     from prontosched.federation.nats import NatsLink
 
     place = Address.parse(address)
@@ -140,7 +133,7 @@ def _ask_bus(address: str, top: int, wait: float, as_json: bool) -> None:
     if not as_json:
         click.echo("\n".join(_lines(found, top)))
         return
-    rows = [{name: plain(value) for name, value in asdict(row).items()} for row in seen.rows]
+    rows = [plain_fields(row) for row in seen.rows]
     click.echo(json.dumps({**found, "misplaced": seen.misplaced, "denied": seen.denied, "rows": rows}))
 
 

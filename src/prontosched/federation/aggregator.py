@@ -201,11 +201,7 @@ class Aggregator:
             node=self.name,
             metrics=metrics,
             subspace=pooled_subspace(
-                summaries,
-                metrics,
-                scale.deviation,
-                rank=rank,
-                largest_weight=self.largest_weight,
+                summaries, metrics, scale.deviation, rank=rank, largest_weight=self.largest_weight
             ),
             samples=float(np.sum([min(s.samples, self.largest_weight * s.nodes) for s in summaries])),
             nodes=min(sum(s.nodes for s in summaries), MAX_NODES),

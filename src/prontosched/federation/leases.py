@@ -69,13 +69,6 @@ def grant(
     Beyond `most` those written longest ago are dropped too: who writes claims of names that do not
     exist must not make the fleet look larger than it can be. So are those that may not be closed,
     where a message cannot hold all.
-
-    Examples
-    --------
-    >>> worst = lambda claims, nodes: [max(claims, key=lambda name: claims[name][1])]
-    >>> table = grant({"a": Claim(0.9, 60.0)}, "b", Claim(0.5, 60.0), worst, nodes=4, now=0.0)
-    >>> [name for name in table if table[name].granted]
-    ['a']
     """
     # No lease is longer: one that says so would keep its place for ever.
     valid = {
@@ -278,18 +271,7 @@ class LeaderLease:
 
 
 class NodeCount:
-    """How many nodes the federation has, as the root last told; `fallback` until then and 15 minutes after.
-
-    Examples
-    --------
-    >>> from prontosched.federation.link import LocalBus, LocalLink
-    >>> from prontosched.federation.message import census_to_bytes
-    >>> link = LocalLink(LocalBus())
-    >>> nodes = NodeCount(link)
-    >>> link.put("views", "census", census_to_bytes(40))
-    >>> nodes()
-    40
-    """
+    """How many nodes the federation has, as the root last told; `fallback` until then and 15 minutes after."""
 
     def __init__(self, link: Link, *, fallback: int = 1) -> None:
         self.nodes = self.fallback = fallback

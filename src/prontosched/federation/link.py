@@ -137,73 +137,49 @@ class Link(Protocol):
 
     Only `get` and `compare_and_set` may wait, and not longer than the link's timeout; they
     raise `LinkDownError` when the bus does not answer.
-
-    Attributes
-    ----------
-    signed, dropped
-        Whether only what is rightly signed counts, and how many messages were dropped for it.
-    last_error
-        Why the bus does not answer; empty while it does.
-    faults, last_fault
-        Connections lost and faults that the bus reported, and the last of these.
-    name_key
-        Key under which members hash the names of metrics; None sends them as they are.
-    rule
-        What members pass to `Propagation` where they were given no rule of their own.
     """
 
-    signed: bool
-    last_error: str
-    faults: int
+    signed: bool  # whether only what is rightly signed counts
+    last_error: str  # why the bus does not answer; empty while it does
+    faults: int  # connections lost and faults that the bus reported
     last_fault: str
-    name_key: bytes | None
-    rule: Mapping[str, Any]
+    name_key: bytes | None  # under which members hash the names of metrics; None sends them as they are
+    rule: Mapping[str, Any]  # what members pass to `Propagation` where they were given no rule
 
     @property
     def connected(self) -> bool:
         """True while the bus answers."""
-        ...
 
     @property
     def dropped(self) -> int:
         """Messages that were not rightly signed."""
-        ...
 
     def most_nodes(self, place: str) -> int:
         """Return how many nodes there can be under an aggregator: as many as have a key."""
-        ...
 
     def now(self) -> float:
         """Return seconds since 1970 by the clock of the bus: one machine's wrong clock harms no other."""
-        ...
 
     def put(self, topic: str, key: str, value: bytes) -> None:
         """Hand over a value without waiting; only the newest per key is sure to arrive."""
-        ...
 
     def forget(self, topic: str, key: str) -> None:
         """Do not send the value of a key again when the bus comes back: it is no longer ours to say."""
-        ...
 
     def get(self, topic: str, key: str) -> Entry | None:
         """Return the newest value of `key`, or None."""
-        ...
 
     def compare_and_set(self, topic: str, key: str, value: bytes, *, revision: int) -> int | None:
         """Replace the value of `revision`, 0 for none; None if it is no longer the newest."""
-        ...
 
     def subscribe(self, topic: str, pattern: str) -> Subscription:
         """Subscribe to what lies there and to all that comes; `*` is one dotted part, a final `>` the rest."""
-        ...
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """End a subscription; one that is unknown or already ended is left alone."""
-        ...
 
     def close(self) -> None:
         """Release everything; later calls do nothing or raise `LinkDownError`."""
-        ...
 
 
 class LocalBus:
@@ -334,13 +310,7 @@ class LocalLink:
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Tell whether a dotted key fits a pattern with `*` and a final `>`.
-
-    Examples
-    --------
-    >>> matches("paris.*", "paris.n1"), matches("paris.*", "paris.rack7.n1"), matches(">", "paris.n1")
-    (True, False, True)
-    """
+    """Tell whether a dotted key fits a pattern with `*` and a final `>`."""
     wanted, parts = pattern.split("."), key.split(".")
     if wanted[-1] == ">":
         wanted, parts = wanted[:-1], parts[: len(wanted) - 1] if len(parts) >= len(wanted) else []

@@ -133,11 +133,6 @@ class Member:
         return self._views.view
 
     @property
-    def clashes(self) -> tuple[str, ...]:
-        """The node's own name, if another agent publishes under it."""
-        return tuple(name for name in self._views.clashes if name == self.name)
-
-    @property
     def errors(self) -> int:
         """Faults that were survived; those of a shared view are not counted here."""
         return self._errors + (0 if self._shared else self._views.errors)

@@ -1,8 +1,8 @@
 """The messages of the federation: summaries up, the global view down, decisions to anyone.
 
 Covers: the messages as values and as bytes: versioned, bounded, and checked on arrival.
-Anyone on the bus can send anything. What passes the checks cannot break a merge, and no
-sender's directions outweigh the others'. Statistics are added as they are. Numbers travel as
+Anyone on the bus can send anything. What passes the checks cannot break a merge, and what was
+merged of it passes the checks too. Statistics are added as they are. Numbers travel as
 float32: they describe standardised data, where that is far finer than the truncation of a
 subspace. Names of metrics travel once, as a schema.
 """
@@ -224,13 +224,7 @@ def census_to_bytes(nodes: int) -> bytes:
 
 
 def clash_note(names: Sequence[str]) -> str:
-    """Say that some names are used by more than one agent, and what to do.
-
-    Examples
-    --------
-    >>> clash_note(["rack/n1"])
-    'more than one agent runs as rack/n1 and each hides the other: give every agent a --name of its own'
-    """
+    """Say that some names are used by more than one agent, and what to do."""
     more = f" and {len(names) - SHOWN_CLASHES} more" if len(names) > SHOWN_CLASHES else ""
     return (
         f"more than one agent runs as {', '.join(names[:SHOWN_CLASHES])}{more} and each hides the other: "

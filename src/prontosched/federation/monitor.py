@@ -51,37 +51,28 @@ class MemberStatus:
     name: str
     parent: str
     aggregator: bool
-    age_seconds: float  # since its last summary, by the clock of the bus
     samples: float
     nodes: int
-    distance: float
-    accept: bool | None  # its present decision; None when there is none or it has expired
-    reason: str
     sent: int
     skipped: int  # summaries that epsilon saved
     message_bytes: int
+    age_seconds: float = NAN  # since its last summary, by the clock of the bus
+    distance: float = NAN
+    accept: bool | None = None  # its present decision; None when there is none or it has expired
+    reason: str = ""
 
 
 @dataclass(slots=True)
 class AggregatorStatus:
-    """An aggregator and what lies under it."""
+    """An aggregator and what lies under it; `age_seconds` is that of the global view at the root."""
 
     name: str
     parent: str | None  # None for the root
-    age_seconds: float = (
-        NAN  # of its last summary, or of the global view at the root; NaN if it has sent none
-    )
+    age_seconds: float = NAN  # of its last summary; NaN if it has sent none
     children: int = 0
     nodes: int = 0  # at any depth
     samples: float = 0.0
     refusing: int | None = None  # nodes that refuse jobs now; None where no decision is known
-
-    def add(self, row: MemberStatus) -> None:
-        """Count one node."""
-        self.nodes += 1
-        self.samples += row.samples
-        if row.accept is not None:
-            self.refusing = (self.refusing or 0) + (not row.accept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +130,8 @@ class FederationSnapshot:
             "dropped": self.dropped,
             "clashes": list(self.clashes),
             "saved": self.saved,
-            "groups": [_chosen(group, _GROUP_FIELDS) for group in groups[:max_groups]],
-            "members": [_chosen(row, _MEMBER_FIELDS) for row in nodes[:max_members]],
+            "groups": [plain_fields(group) for group in groups[:max_groups]],
+            "members": [plain_fields(row, *_MEMBER_FIELDS) for row in nodes[:max_members]],
             "more": max(0, len(nodes) - max_members),
         }
 
@@ -159,16 +150,18 @@ class FederationSnapshot:
             if row.aggregator:
                 group(row.name).age_seconds = row.age_seconds
                 continue
-            name = row.parent
-            group(name).children += 1
-            group(name).add(row)
-            while name != ROOT:
-                name = tree.parent(name)
-                group(name).add(row)
+            group(row.parent).children += 1
+            name: str | None = row.parent
+            while name is not None:
+                above = group(name)
+                above.nodes += 1
+                above.samples += row.samples
+                if row.accept is not None:
+                    above.refusing = (above.refusing or 0) + (not row.accept)
+                name = above.parent
         return sorted(found.values(), key=lambda one: (level(one.name), one.name))
 
 
-_GROUP_FIELDS = ("name", "parent", "children", "nodes", "samples", "age_seconds", "refusing")
 _MEMBER_FIELDS = ("name", "parent", "samples", "age_seconds", "distance", "accept", "reason")
 
 
@@ -179,8 +172,9 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _chosen(row: MemberStatus | AggregatorStatus, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: plain(getattr(row, name)) for name in names}
+def plain_fields(row: MemberStatus | AggregatorStatus, *names: str) -> dict[str, Any]:
+    """Return these fields of a row as JSON can carry them; all without names."""
+    return {name: plain(getattr(row, name)) for name in names or row.__slots__}
 
 
 class FederationMonitor:
@@ -245,13 +239,12 @@ class FederationMonitor:
         self._misplaced = {
             key: when for key, when in self._misplaced.items() if now - when <= MISPLACED_SECONDS
         }
-        parents = {self.tree.parent(sender.summary.node) for sender in self._senders.values()}
         rows = []
         for number, sender in enumerate(self._senders.values(), 1):
-            name = sender.summary.node
-            # A release that does not say so itself is known by its children.
-            sender.aggregator = sender.aggregator or name in parents
-            rows.append(self._row(sender, now, decisions.get(name)))
+            row = replace(sender.row, age_seconds=max(0.0, now - sender.time), distance=sender.distance(view))
+            if (decision := decisions.get(row.name)) is not None:
+                row = replace(row, accept=decision.accept, reason=decision.reason)
+            rows.append(row)
             if pause is not None and number % (4 * PAUSE_MESSAGES) == 0:
                 pause()
         return FederationSnapshot(
@@ -281,9 +274,7 @@ class FederationMonitor:
         elif topic == DECISIONS:
             message = DecisionMessage.from_bytes(entry.value)
             if place(message.node) != entry.key:
-                raise FederationError(
-                    f"a decision must be under its node's key, got {message.node!r} on another"
-                )
+                raise FederationError(f"a decision must be on its node's key, got that of {message.node!r}")
             if entry.key in self._decisions or len(self._decisions) < self.max_senders:
                 self._decisions[entry.key] = message
         else:
@@ -300,7 +291,7 @@ class FederationMonitor:
             if len(self._misplaced) < self.max_senders:
                 self._misplaced[entry.key] = entry.time
         elif entry.key in self._senders or len(self._senders) < self.max_senders:
-            self._senders[entry.key] = _Sender.of(summary, entry)
+            self._senders[entry.key] = _Sender(summary, entry, self.tree)
 
     def _drop(self, topic: str, key: str) -> None:
         if topic == SUMMARIES:
@@ -308,23 +299,6 @@ class FederationMonitor:
             self._misplaced.pop(key, None)
         elif topic == DECISIONS:
             self._decisions.pop(key, None)
-
-    def _row(self, sender: _Sender, now: float, decision: DecisionMessage | None) -> MemberStatus:
-        summary = sender.summary
-        return MemberStatus(
-            summary.node,
-            self.tree.parent(summary.node),
-            sender.aggregator,
-            max(0.0, now - sender.time),
-            summary.samples,
-            summary.nodes,
-            sender.distance(self._view),
-            decision.accept if decision else None,
-            decision.reason if decision else "",
-            summary.sent,
-            summary.skipped,
-            sender.message_bytes,
-        )
 
 
 def _rank(row: MemberStatus) -> tuple[bool, float, str]:
@@ -334,41 +308,37 @@ def _rank(row: MemberStatus) -> tuple[bool, float, str]:
     return True, 0.0 if math.isnan(row.distance) else -row.distance, row.name
 
 
-@dataclass(slots=True)
 class _Sender:
-    """What is held of a sender: no more of its summary than a row and the distance to the view need."""
+    """What is held of a sender: its row, and what the distance to the view needs of its summary."""
 
-    summary: Summary
-    stretched: NDArray[np.float32] | None
-    time: float
-    message_bytes: int
-    aggregator: bool
-    measured: float = NAN
-    against: GlobalView | None = None
-
-    @classmethod
-    def of(cls, summary: Summary, entry: Entry) -> _Sender:
-        stretched: NDArray[np.float32] | None = None
+    def __init__(self, summary: Summary, entry: Entry, tree: Tree) -> None:
+        self.time = entry.time
+        self.row = MemberStatus(
+            name=summary.node,
+            parent=tree.parent(summary.node),
+            aggregator=summary.merged,
+            samples=summary.samples,
+            nodes=summary.nodes,
+            sent=summary.sent,
+            skipped=summary.skipped,
+            message_bytes=len(entry.value),
+        )
+        self.metrics = summary.metrics
+        self.stretched: NDArray[np.float32] | None = None
         if summary.subspace is not None:
             own = summary.subspace.cut(RANK)
             wide = own.basis * own.singular_values * summary.deviation[:, None]
             # Only ratios count, and single precision ends at 3e38.
-            stretched = (wide / max(np.abs(wide).max(), 1e-300)).astype(np.float32)
-        unused: dict[str, Any] = dict.fromkeys(("mean", "deviation", "spread", "counts"), np.zeros(0))
-        return cls(
-            replace(summary, subspace=None, statistics={}, **unused),
-            stretched,
-            entry.time,
-            len(entry.value),
-            summary.merged,
-        )
+            self.stretched = (wide / max(np.abs(wide).max(), 1e-300)).astype(np.float32)
+        self.measured = NAN
+        self.against: GlobalView | None = None
 
     def distance(self, view: GlobalView | None) -> float:
         """Return the distance from the view on the fleet's scale, measured once per view."""
         if view is not self.against:
             self.against, self.measured = view, NAN
             if view is not None and view.subspace is not None and self.stretched is not None:
-                own = carry(self.stretched.astype(np.float64), self.summary.metrics, view.metrics)
+                own = carry(self.stretched.astype(np.float64), self.metrics, view.metrics)
                 deviation = view.deviation[:, None]
                 own = np.divide(own, deviation, out=np.zeros_like(own), where=deviation > 0)
                 total = float(np.sum(own**2))

@@ -171,12 +171,6 @@ def trust(view: Subspace, own: Subspace | None) -> float:
     1 when the view holds all of the node's own directions, 0 when it holds no more of
     them than any view of that rank would. The fourth power: a machine half unlike the
     others is better served by its own few vectors than by half a view.
-
-    Examples
-    --------
-    >>> east, north = (Subspace(np.eye(8)[:, [axis]], np.ones(1)) for axis in (0, 1))
-    >>> trust(east, east), trust(east, north), trust(east, None)
-    (1.0, 0.0, 1.0)
     """
     if own is None:
         return 1.0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -27,12 +28,10 @@ from prontosched.federation.message import (
     check_roles,
     clash_note,
     peek_count,
-    read_fields,
-    read_text,
 )
 from prontosched.federation.publisher import Propagation, SummaryPublisher
 from prontosched.federation.schema import SchemaCache
-from prontosched.federation.tree import MAX_NAME, ROOT, Tree, child_pattern, level, name_of, without_shard
+from prontosched.federation.tree import ROOT, Tree, child_pattern, level, name_of, without_shard
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +44,7 @@ UNTOLD = (0, 0.0)
 
 
 class AggregatorService:
-    """Run one aggregator on a link; without a lease it has no standby.
-
-    `speaking` tells whether it publishes, `rejected` counts messages refused on arrival, `quarantined` has the
-    keys that they came under, and `overstated` the children that claimed more nodes than have a key under them.
-    At the root `view` is the one published last.
-    """
+    """Run one aggregator on a link; without a lease it has no standby."""
 
     def __init__(
         self,
@@ -67,20 +61,19 @@ class AggregatorService:
         self.rule = rule or Propagation(rank=aggregator.rank)
         self.lease = lease
         self.schemas = SchemaCache(link, max_held=aggregator.fan_out)
-        self.received = 0
-        self.rejected = 0
+        self.received = self.bytes_published = 0
+        self.rejected = 0  # messages refused on arrival
         self.last_rejection = ""
-        self.overstated: set[str] = set()
-        self.quarantined: set[str] = set()
+        self.quarantined: set[str] = set()  # the keys that they came under
+        self.overstated: set[str] = set()  # children that claimed more nodes than have a key under them
+        self.view: GlobalView | None = None  # the one published last, at the root
         self._unmerged: set[str] = set()
-        self.view: GlobalView | None = None
-        self.bytes_published = 0
         self.subscription = link.subscribe(SUMMARIES, child_pattern(aggregator.name))
         # Two agents under one name may send at one moment: the earlier one must be seen as well.
         self.subscription.keep_replaced = True
         self._publisher: SummaryPublisher | None = None
         self._census = UNTOLD
-        self.speaking = False
+        self.speaking = False  # whether it publishes
         self._offered: Summary | None = None
         self._warned: tuple[str, ...] = ()
         if aggregator.name != ROOT:
@@ -167,8 +160,7 @@ class AggregatorService:
         """Count what a sender's message did, and name the sender once; its next message is read again."""
         self.rejected += 1
         self.last_rejection = str(error) or type(error).__name__
-        if key not in self.quarantined and len(self.quarantined) < MAX_QUARANTINED:
-            self.quarantined.add(key)
+        if _first(self.quarantined, key):
             # What no check foresaw is shown whole.
             unforeseen = None if isinstance(error, FederationError) else error
             log.warning("refused from %s: %s", name_of(key), self.last_rejection, exc_info=unforeseen)
@@ -214,11 +206,9 @@ class AggregatorService:
             )
         if summary.nodes <= most:
             return summary
-        if summary.node not in self.overstated and len(self.overstated) < MAX_QUARANTINED:
-            self.overstated.add(summary.node)
-            log.warning(
-                "%s claims %d nodes: counted as the %d that have a key", summary.node, summary.nodes, most
-            )
+        if _first(self.overstated, summary.node):
+            claim = "%s claims %d nodes: counted as the %d that have a key"
+            log.warning(claim, summary.node, summary.nodes, most)
         return replace(summary, nodes=most)
 
     def _warn(self) -> None:
@@ -231,8 +221,6 @@ class AggregatorService:
 
     def _take_over(self) -> None:
         """Publish from now on, as newer than whoever held the lease before."""
-        if self.lease is not None:
-            log.debug("publishing for %s", self.aggregator.name or "the root")
         self._offered = None
         self._census = UNTOLD
         self.rule.forget()
@@ -281,17 +269,28 @@ class AggregatorService:
         return True
 
 
+def _first(named: set[str], name: str) -> bool:
+    """Take note of a name; True the first time, while there is room."""
+    new = name not in named and len(named) < MAX_QUARANTINED
+    if new:
+        named.add(name)
+    return new
+
+
 class AggregatorDiscovery:
     """Make an aggregator for every place that some node on the bus reports to.
 
     So one command serves a whole fleet, whatever its names are. Where another process runs an
-    aggregator, that one holds the lease and the one made here stands by. At most 1,024 are made; those
+    aggregator, that one holds the lease and the one made here stands by. At most `most` are made; those
     without children then make room, so that neither renamed racks nor a flood of invented names add up.
     """
 
-    def __init__(self, link: Link, tree: Tree, make: Callable[[str], AggregatorService]) -> None:
+    def __init__(
+        self, link: Link, tree: Tree, make: Callable[[str], AggregatorService], *, most: int = MAX_AGGREGATORS
+    ) -> None:
         self.tree = tree
         self.make = make
+        self.most = most
         self._services: dict[str, AggregatorService] = {ROOT: make(ROOT)}
         self._subscription = link.subscribe(SUMMARIES, ">")
         self._full = False
@@ -299,7 +298,7 @@ class AggregatorDiscovery:
     def services(self) -> list[AggregatorService]:
         """Return all services that are needed now, the deepest first and the root last."""
         for entry in self._subscription.drain():
-            name = self._sender(entry)
+            name = self._sender(entry.key) if entry.value else ROOT
             while name != ROOT:
                 name = self.tree.parent(name)
                 self._add(name)
@@ -308,25 +307,21 @@ class AggregatorDiscovery:
     def _add(self, name: str) -> None:
         if name in self._services:
             return
-        if len(self._services) >= MAX_AGGREGATORS:
+        if len(self._services) >= self.most:
             for unused in [other for other, one in self._services.items() if other != ROOT and one.unused]:
                 self._services.pop(unused).close()
-        if len(self._services) < MAX_AGGREGATORS:
+        if len(self._services) < self.most:
             self._services[name] = self.make(name)
         elif not self._full:
             self._full = True
-            log.warning(
-                "aggregators must be at most %d in one process, got %s as one more", MAX_AGGREGATORS, name
-            )
+            log.warning("aggregators must be at most %d in one process, got %s as one more", self.most, name)
 
-    def _sender(self, entry: Entry) -> str:
-        """Return who sent a summary; the root's name where it is not one."""
-        try:
-            name = read_text(read_fields(entry.value, "summary"), "node", MAX_NAME)
-            return name if self.tree.key(name) == entry.key else ROOT
-        except Exception:
-            # Whatever it is: the aggregator that reads it names its sender.
-            return ROOT
+    def _sender(self, key: str) -> str:
+        """Return whose summary belongs under a key; the root where no member's does."""
+        name = without_shard(name_of(key))
+        with suppress(FederationError):
+            return name if self.tree.key(name) == key else ROOT
+        return ROOT
 
 
 def run_services(
@@ -340,6 +335,7 @@ def run_services(
     speaking: dict[str, bool] = {}
     troubled: set[str] = set()
     while not stop.wait(TURN_SECONDS):
+        spoke, speaking = speaking, {}
         for service in services():
             name = service.aggregator.name or "root"
             try:
@@ -352,8 +348,9 @@ def run_services(
                 if name not in troubled:
                     troubled.add(name)
                     log.exception("%s: a turn failed; trying again each turn", name)
-            if speaking.get(name) != service.speaking:
-                speaking[name] = service.speaking
+            speaking[name] = service.speaking
+            if spoke.get(name) != service.speaking:
                 report(f"{name}: {'speaking' if service.speaking else 'standby'}")
+        troubled &= speaking.keys()
     for service in services():
         service.close()

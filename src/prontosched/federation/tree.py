@@ -56,13 +56,7 @@ class Tree:
 
     @classmethod
     def balanced(cls, nodes: int, *, fan_out: int) -> Tree:
-        """Return a tree for `nodes` flat names with about `fan_out` children per aggregator.
-
-        Examples
-        --------
-        >>> Tree.balanced(10_000, fan_out=100).shards
-        100
-        """
+        """Return a tree for `nodes` flat names with about `fan_out` children per aggregator."""
         if fan_out < 2:
             raise ValueError(f"fan_out must be at least 2, got {fan_out}")
         return cls(shards=max(1, math.ceil(nodes / fan_out)) if nodes > fan_out else 1)
@@ -89,16 +83,9 @@ class Tree:
         return sorted(found, key=lambda name: (-level(name), name))
 
     def key(self, name: str) -> str:
-        """Return the key of the summary of `name`: the parent's place, a dot, its own name.
+        """Return the key of the summary of `name`: `paris.rack7.n3=2Eexample` of `paris/rack7/n3.example`.
 
-        An aggregator subscribes to `child_pattern(itself)`, which matches its children only.
-
-        Examples
-        --------
-        >>> Tree().key("paris/rack7/n3.example")
-        'paris.rack7.n3=2Eexample'
-        >>> Tree(depth=1).key("paris/n3")
-        'paris/n3'
+        It is the parent's place and the own name. So `child_pattern(parent)` matches the children only.
         """
         above = self.parent(name)
         rest = name[len(above) + 1 :] if above and name.startswith(above + "/") else name
@@ -117,13 +104,7 @@ def split(name: str) -> list[str]:
 
 
 def level(name: str) -> int:
-    """Return how far `name` lies under the root.
-
-    Examples
-    --------
-    >>> level(""), level("paris/rack7")
-    (0, 2)
-    """
+    """Return how far `name` lies under the root: 2 for `paris/rack7`."""
     return len(name.split("/")) if name else 0
 
 
@@ -138,13 +119,7 @@ def child_pattern(name: str) -> str:
 
 
 def name_of(key: str) -> str:
-    """Return the name behind a key of `Tree.key` or `place`; the key itself where that is no printable name.
-
-    Examples
-    --------
-    >>> name_of("paris.rack7.n3=2Eexample")
-    'paris/rack7/n3.example'
-    """
+    """Return the name behind a key of `Tree.key` or `place`; the key itself where that is no printable name."""
     if key == "=root":
         return ROOT
     name = unquote(_ESCAPED.sub(r"%\1", key.replace(".", "/")))
@@ -152,13 +127,7 @@ def name_of(key: str) -> str:
 
 
 def without_shard(name: str) -> str:
-    """Return the name of a node without the shard that its key is under.
-
-    Examples
-    --------
-    >>> without_shard("~0003/n5"), without_shard("~0003"), without_shard("paris/n5")
-    ('n5', '~0003', 'paris/n5')
-    """
+    """Return the name of a node without the shard that its key is under: `n5` of `~0003/n5`."""
     first, _, rest = name.partition("/")
     return rest if rest and first.startswith(_SHARD) else name
 
