@@ -14,7 +14,7 @@ import pytest
 from prontosched.cli import extender_bus
 from prontosched.errors import FederationError
 from prontosched.federation import link as links
-from prontosched.federation import nats, service, signing
+from prontosched.federation import nats, signing
 from prontosched.federation.address import Address
 from prontosched.federation.aggregator import Aggregator
 from prontosched.federation.leases import (
@@ -190,13 +190,10 @@ def test_the_largest_numbers_there_are_stop_neither_the_view_nor_a_sender(
     assert Summary.from_bytes(board.values[SUMMARIES]["n2"].value, lambda _: summary("n2").metrics)
 
 
-def test_racks_that_were_renamed_make_room_for_new_ones(
-    board: LocalBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "MAX_AGGREGATORS", 4)
+def test_racks_that_were_renamed_make_room_for_new_ones(board: LocalBus, clock: Clock) -> None:
     link = LocalLink(board)
     discovery = AggregatorDiscovery(
-        LocalLink(board), Tree(), lambda name: AggregatorService(LocalLink(board), Aggregator(name))
+        LocalLink(board), Tree(), lambda name: AggregatorService(LocalLink(board), Aggregator(name)), most=4
     )
     for number in range(20):
         clock.time += 200.0

@@ -225,6 +225,11 @@ def test_aggregators_are_found_from_the_names_of_the_nodes() -> None:
     for _ in range(60):
         fleet.services = found.services()
         fleet.step(1)
+    # Nobody speaks under the other names.
+    fleet.time += 150.0
+    for _ in range(60):
+        fleet.services = found.services()
+        fleet.step(1)
 
     needed = fleet.tree.aggregators(TREE_NAMES)
     assert [service.aggregator.name for service in fleet.services] == needed

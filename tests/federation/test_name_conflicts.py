@@ -162,7 +162,7 @@ def test_both_agents_say_once_that_they_share_a_name(caplog: pytest.LogCaptureFi
 
     assert fleet.view.clashes == ("paris/r1/n1",)
     assert fleet.view.nodes == 2
-    assert twin.clashes == fleet.nodes["paris/r1/n1"][1].clashes == ("paris/r1/n1",)
+    assert twin.view.clashes == fleet.nodes["paris/r1/n1"][1].view.clashes == ("paris/r1/n1",)
     assert fleet.nodes["paris/r1/n2"][1].clashes == ()
     # The two agents and the aggregator above them, once each.
     assert [record.getMessage() for record in caplog.records] == [clash_note(["paris/r1/n1"])] * 3

@@ -68,6 +68,7 @@ class AggregatorService:
         self.overstated: set[str] = set()  # children that claimed more nodes than have a key under them
         self.view: GlobalView | None = None  # the one published last, at the root
         self._unmerged: set[str] = set()
+        self._used_at = link.now()
         self.subscription = link.subscribe(SUMMARIES, child_pattern(aggregator.name))
         # Two agents under one name may send at one moment: the earlier one must be seen as well.
         self.subscription.keep_replaced = True
@@ -88,6 +89,8 @@ class AggregatorService:
         self._read()
         for node in self.aggregator.expire(now):
             log.info("%s fell silent", node)
+        if not ready or self.aggregator.children or self.schemas.held:
+            self._used_at = now
         self._warn()
         self.speaking = ready and (self.lease is None or self.lease.acquire())
         if not self.speaking:
@@ -115,8 +118,8 @@ class AggregatorService:
 
     @property
     def unused(self) -> bool:
-        """True when all that lies on the bus was read, and no child is among it."""
-        return self.subscription.ready and not (self.aggregator.children or self.schemas.held)
+        """True when it has had no child for as long as a child may be silent."""
+        return self.link.now() - self._used_at > self.aggregator.expiry_seconds
 
     def close(self) -> None:
         """Release the lease and end the subscriptions."""
@@ -281,8 +284,8 @@ class AggregatorDiscovery:
     """Make an aggregator for every place that some node on the bus reports to.
 
     So one command serves a whole fleet, whatever its names are. Where another process runs an
-    aggregator, that one holds the lease and the one made here stands by. At most `most` are made; those
-    without children then make room, so that neither renamed racks nor a flood of invented names add up.
+    aggregator, that one holds the lease and the one made here stands by. At most `most` are made. Those
+    that stay without children are closed, so that neither renamed racks nor invented names add up.
     """
 
     def __init__(
@@ -297,6 +300,8 @@ class AggregatorDiscovery:
 
     def services(self) -> list[AggregatorService]:
         """Return all services that are needed now, the deepest first and the root last."""
+        for unused in [name for name, one in self._services.items() if name != ROOT and one.unused]:
+            self._services.pop(unused).close()
         for entry in self._subscription.drain():
             name = self._sender(entry.key) if entry.value else ROOT
             while name != ROOT:
@@ -307,9 +312,6 @@ class AggregatorDiscovery:
     def _add(self, name: str) -> None:
         if name in self._services:
             return
-        if len(self._services) >= self.most:
-            for unused in [other for other, one in self._services.items() if other != ROOT and one.unused]:
-                self._services.pop(unused).close()
         if len(self._services) < self.most:
             self._services[name] = self.make(name)
         elif not self._full:
