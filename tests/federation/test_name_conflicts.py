@@ -163,7 +163,7 @@ def test_both_agents_say_once_that_they_share_a_name(caplog: pytest.LogCaptureFi
     assert fleet.view.clashes == ("paris/r1/n1",)
     assert fleet.view.nodes == 2
     assert twin.view.clashes == fleet.nodes["paris/r1/n1"][1].view.clashes == ("paris/r1/n1",)
-    assert fleet.nodes["paris/r1/n2"][1].clashes == ()
+    assert fleet.nodes["paris/r1/n2"][1]._views.clashes == ()
     # The two agents and the aggregator above them, once each.
     assert [record.getMessage() for record in caplog.records] == [clash_note(["paris/r1/n1"])] * 3
     seen = take_snapshot(LocalLink(fleet.board), tree=fleet.tree)
@@ -172,7 +172,7 @@ def test_both_agents_say_once_that_they_share_a_name(caplog: pytest.LogCaptureFi
     twin.leave()
     fleet.step(200)
     assert fleet.view.clashes == ()
-    assert fleet.nodes["paris/r1/n1"][1].clashes == ()
+    assert fleet.nodes["paris/r1/n1"][1]._views.clashes == ()
 
 
 def test_on_a_real_bus_a_restart_is_none_and_a_twin_is_shown_by_the_command(tmp_path) -> None:

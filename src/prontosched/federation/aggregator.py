@@ -171,6 +171,11 @@ class Aggregator:
             self._merged = None
         return gone
 
+    def shift(self, seconds: float) -> None:
+        """Follow a clock that was set: nobody was silent for that long."""
+        for node, child in self.children.items():
+            self.children[node] = child._replace(arrived_at=child.arrived_at + seconds)
+
     def expire(self, now: float) -> list[str]:
         """Drop the children that were silent for too long and return their names."""
         for node, child in self.children.items():

@@ -144,6 +144,7 @@ class Link(Protocol):
     faults: int  # connections lost and faults that the bus reported
     last_fault: str
     name_key: bytes | None  # under which members hash the names of metrics; None sends them as they are
+    stepped: float  # seconds by which the clock of the bus was set while this link knew it
     rule: Mapping[str, Any]  # what members pass to `Propagation` where they were given no rule
 
     @property
@@ -247,7 +248,7 @@ class LocalLink:
     [b'accept']
     """
 
-    signed, dropped, faults = False, 0, 0
+    signed, dropped, faults, stepped = False, 0, 0, 0.0
     last_error = last_fault = ""
     name_key: bytes | None = None
     rule: Mapping[str, Any] = MappingProxyType({})

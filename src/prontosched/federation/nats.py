@@ -78,6 +78,7 @@ class NatsLink:
         self.faults = 0
         self.last_fault = ""
         self.last_error = ""
+        self.stepped = 0.0
         # Raises here, not in the thread, what is wrong with the address.
         self.address.client_options()
         self.seals, self._user_seed = _signing(self.address, identity)
@@ -258,7 +259,7 @@ class NatsLink:
         self.last_fault = reason
 
     async def _serve(self, session: NatsSession) -> None:
-        self._offset = session.offset
+        self._set_clock(session.offset)
         self.sessions += 1
         self._away, self.last_error = False, ""
         log.log(
@@ -284,14 +285,19 @@ class NatsLink:
                     await session.read_store(subscription)
                 # Either clock may have been set, or this machine may have slept.
                 await session.compare_clocks()
-                if abs(session.offset - self._offset) > CLOCK_SECONDS:
-                    self._offset = session.offset
+                self._set_clock(session.offset)
             try:
                 await asyncio.wait_for(self._wake.wait(), 0.5)
             except TimeoutError:
                 continue
         if self._closing:
             await self._send(session)
+
+    def _set_clock(self, offset: float) -> None:
+        """Follow the clock of the bus; what lies within the time that messages take is no step."""
+        if abs(offset - self._offset) > CLOCK_SECONDS or not self.sessions:
+            self.stepped += offset - self._offset if self.sessions else 0.0
+            self._offset = offset
 
     async def _update_subscriptions(self, session: NatsSession) -> None:
         with self._lock:

@@ -179,6 +179,8 @@ class NatsSession:
             )
             return False
         for attempt in range(PUT_ATTEMPTS):
+            if subject.lower() in self._denied:
+                return False
             try:
                 await self._js.publish(subject, value, timeout=self.timeout)
                 return True
@@ -189,9 +191,7 @@ class NatsSession:
                 return False
             except (NatsError, TimeoutError):
                 # A forbidden subject answers with an error on the side and with silence here.
-                if subject.lower() in self._denied:
-                    return False
-                if attempt == PUT_ATTEMPTS - 1:
+                if attempt == PUT_ATTEMPTS - 1 and subject.lower() not in self._denied:
                     raise
                 # Slow or gone? A bus that still answers a ping is only slow.
                 await self._flush()

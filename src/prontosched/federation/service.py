@@ -68,7 +68,7 @@ class AggregatorService:
         self.overstated: set[str] = set()  # children that claimed more nodes than have a key under them
         self.view: GlobalView | None = None  # the one published last, at the root
         self._unmerged: set[str] = set()
-        self._used_at = link.now()
+        self._used_at, self._stepped = link.now(), link.stepped
         self.subscription = link.subscribe(SUMMARIES, child_pattern(aggregator.name))
         # Two agents under one name may send at one moment: the earlier one must be seen as well.
         self.subscription.keep_replaced = True
@@ -86,6 +86,9 @@ class AggregatorService:
         """Do all there is to do now; True when something was published."""
         # One that has not read the whole bus yet would publish a view of the few it knows.
         now, ready, led = self.link.now(), self.subscription.ready, self.speaking
+        if self.link.stepped != self._stepped:
+            self.aggregator.shift(self.link.stepped - self._stepped)
+            self._stepped = self.link.stepped
         self._read()
         for node in self.aggregator.expire(now):
             log.info("%s fell silent", node)
