@@ -226,7 +226,7 @@ def test_an_address_says_everything_in_one_setting() -> None:
 
     assert found.servers == ("tls://a:1", "tls://b:2")
     assert (found.group, found.user, found.password) == ("prod", "u", "p@ss")
-    assert (found.authority, found.certificate, found.key) == ("/ca", "/c", "/k")
+    assert (found.ca, found.cert, found.key) == ("/ca", "/c", "/k")
     assert found.tree == Tree(depth=2, shards=8)
     assert Address.parse("bus").servers == ("nats://bus:4222",)
 

@@ -22,15 +22,7 @@ from prontosched.federation.publisher import Propagation
 from prontosched.federation.tree import Tree
 
 # What may follow the question mark: files, the tree, and the rule of propagation.
-FILES = {
-    "creds": "credentials",
-    "ca": "authority",
-    "cert": "certificate",
-    "key": "key",
-    "names": "names",
-    "keys": "keys",
-    "sign": "sign",
-}
+FILES = ("creds", "ca", "cert", "key", "names", "keys", "sign")
 TREE: dict[str, Callable[[str], Any]] = {"depth": int, "shards": int}
 RULE: dict[str, tuple[str, Callable[[str], Any]]] = {
     "epsilon": ("epsilon", float),
@@ -40,7 +32,7 @@ RULE: dict[str, tuple[str, Callable[[str], Any]]] = {
 # Where private keys lie in the state folder, by role.
 KEY_FILES = {"node": "federation.key", "aggregator": "aggregate.key", "viewer": "viewer.key"}
 KEYS = (*FILES, *TREE, *RULE)
-_GROUP = re.compile(r"^[A-Za-z0-9_-]{1,32}$")
+_GROUP = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +48,11 @@ class Address:
 
     servers: tuple[str, ...]
     group: str = "default"
-    credentials: str | None = None
-    authority: str | None = None
-    certificate: str | None = None
+    creds: str | None = None  # file with NATS credentials
+    ca: str | None = None  # file with the authority to trust
+    cert: str | None = None  # file with the own certificate, and its key
     key: str | None = None
-    names: str | None = (
-        None  # file with the key under which metric names are hashed; None sends them as they are
-    )
+    names: str | None = None  # file with the key under which metric names are hashed
     keys: str | None = None  # file with the registered public keys; None neither signs nor checks messages
     sign: str | None = None  # file with the private key; None for the one in the state folder
     user: str | None = None
@@ -101,7 +91,7 @@ class Address:
             password=unquote(first.password) if first.password else None,
             tree=tree,
             rule=rule,
-            **{name: options[key] for key, name in FILES.items() if key in options},
+            **{name: options[name] for name in FILES if name in options},
         )
 
     def name_key(self) -> bytes | None:
@@ -119,30 +109,30 @@ class Address:
     def client_options(self) -> dict[str, Any]:
         """Return what the NATS client is told: servers, credentials, and TLS where it is asked for."""
         options: dict[str, Any] = {"servers": list(self.servers)}
-        if self.credentials is not None:
-            if not Path(self.credentials).is_file():
+        if self.creds is not None:
+            if not Path(self.creds).is_file():
                 raise FederationError(
-                    f"creds must name a credentials file, got {self.credentials!r}: check the path"
+                    f"creds must name a credentials file, got {self.creds!r}: check the path"
                 )
             if importlib.util.find_spec("nkeys") is None:
                 raise FederationError(missing_extra("a credentials file", "agent"))
-            options["user_credentials"] = self.credentials
+            options["user_credentials"] = self.creds
         if self.user is not None:
             options |= {"user": self.user, "password": self.password or ""}
         secure = any(server.startswith(("tls", "wss")) for server in self.servers)
-        if secure or self.authority or self.certificate:
+        if secure or self.ca or self.cert:
             options["tls"] = self._tls()
         return options
 
     def _tls(self) -> ssl.SSLContext:
         try:
-            context = ssl.create_default_context(cafile=self.authority)
-            if self.certificate:
-                context.load_cert_chain(self.certificate, self.key)
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert:
+                context.load_cert_chain(self.cert, self.key)
         except OSError as error:
             raise FederationError(
                 f"ca, cert and key must be readable PEM files, got {error} for "
-                f"{', '.join(filter(None, (self.authority, self.certificate, self.key)))}: check them"
+                f"{', '.join(filter(None, (self.ca, self.cert, self.key)))}: check them"
             ) from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         return context
@@ -150,7 +140,7 @@ class Address:
 
 def checked_group(group: str) -> str:
     """Return the name of a federation, or say what is wrong with it."""
-    if not _GROUP.match(group):
+    if not _GROUP.fullmatch(group):
         raise FederationError(f"group must be 1 to 32 letters, digits, '-' or '_', got {group!r}")
     return group
 

@@ -39,20 +39,11 @@ CLOCK_SECONDS = 1.0
 class NatsLink:
     """A link over NATS with JetStream.
 
-    Parameters
-    ----------
-    name
-        Who connects: shown in the bus's own reports, and unlike any other's.
-    timeout
-        Seconds to wait for any one answer.
-    quiet
-        Leave it to the caller to say that the bus went or came.
-    identity
-        File with the private key, where the address names keys but no own one; made if it is
-        missing. None for a link that only reads.
+    `name` is shown in the bus's own reports. `timeout` bounds any one answer, in seconds. A `quiet`
+    link leaves it to the caller to say that the bus went or came. `identity` is the file with the
+    private key, where the address has `keys` and no `sign`; it is made if it is missing, and None is
+    for a link that only reads.
 
-    Notes
-    -----
     `sessions` counts connections, `refused` values that the bus will never take (too long, or not
     allowed), and `faults` what the bus reported and connections that were lost. A bus that cannot be
     reached is no fault: `connected` tells it. Memory: the newest value of each key that was put and
@@ -73,11 +64,8 @@ class NatsLink:
         self.rule = self.address.rule
         self.timeout = timeout
         self.quiet = quiet
-        self.sessions = 0
-        self.refused = 0
-        self.faults = 0
-        self.last_fault = ""
-        self.last_error = ""
+        self.sessions = self.refused = self.faults = 0
+        self.last_fault = self.last_error = ""
         self.stepped = 0.0
         # Raises here, not in the thread, what is wrong with the address.
         self.address.client_options()
@@ -327,7 +315,7 @@ class NatsLink:
 
 def _signing(address: Address, identity: Path | None) -> tuple[Seals | None, str]:
     """Return the seals of a link, and the seed of the key by which the bus may know it."""
-    seals, known = None, address.user is None and address.credentials is None
+    seals, known = None, address.user is None and address.creds is None
     path = Path(address.sign) if address.sign else identity
     own: Identity | None = None
     if address.keys is not None:

@@ -41,7 +41,6 @@ try:
     from nats.js import JetStreamContext
     from nats.js.api import DiscardPolicy, Header, RePublish, StorageType, StreamConfig
     from nats.js.errors import APIError, BadRequestError, NotFoundError
-    from nats.js.kv import KeyValue
 except ModuleNotFoundError as error:
     raise FederationError(missing_extra("a bus", "agent")) from error
 
@@ -272,39 +271,14 @@ class NatsSession:
         return True
 
     async def _read_store(self, subscription: Subscription) -> None:
-        topic, pattern = subscription.topic, subscription.pattern
-        if "*" not in pattern and ">" not in pattern:
-            entry = await self._get(topic, pattern)
-            if entry is not None:
-                subscription.deliver(entry, live=False)
-            return
-        if self._private:
-            await self._read_each(subscription)
-            return
-        subjects = self._subjects
-        values = KeyValue(
-            subjects.bucket(topic), subjects.stream(topic), subjects.key(topic, ""), self._js, True
-        )
-        watcher: Any = await values.watch(pattern, inactive_threshold=30)
-        try:
-            # No more than there can be: who writes without end must not keep this from ending.
-            for _ in range(MAX_KEYS):
-                if (held := await watcher.updates(timeout=self.timeout)) is None:
-                    break
-                when = held.created.timestamp() if hasattr(held.created, "timestamp") else 0.0
-                entry = Entry(held.key, held.value or b"", held.revision or 0, when)
-                subscription.deliver(entry, live=False)
-        finally:
-            await watcher.stop()
-
-    async def _read_each(self, subscription: Subscription) -> None:
-        """Read key by key: across accounts no consumer can deliver."""
-        topic, start = subscription.topic, len(self._subjects.key(subscription.topic, ""))
-        wanted = self._subjects.key(topic, subscription.pattern)
-        info = await self._js.stream_info(self._subjects.stream(topic), subjects_filter=wanted)
-        subjects = list(info.state.subjects or {})[:MAX_KEYS]
-        for first in range(0, len(subjects), PUTS_AT_ONCE):
-            batch = [subject[start:] for subject in subjects[first : first + PUTS_AT_ONCE]]
+        """Read key by key: a consumer costs the server more, and could not deliver across accounts."""
+        topic, pattern, keys = subscription.topic, subscription.pattern, [subscription.pattern]
+        if "*" in pattern or ">" in pattern:
+            start, wanted = len(self._subjects.key(topic, "")), self._subjects.key(topic, pattern)
+            info = await self._js.stream_info(self._subjects.stream(topic), subjects_filter=wanted)
+            keys = [subject[start:] for subject in info.state.subjects or {}][:MAX_KEYS]
+        for first in range(0, len(keys), PUTS_AT_ONCE):
+            batch = keys[first : first + PUTS_AT_ONCE]
             for entry in await asyncio.gather(*(self._get(topic, key) for key in batch)):
                 if entry is not None:
                     subscription.deliver(entry, live=False)
