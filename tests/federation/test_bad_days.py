@@ -405,3 +405,18 @@ def test_nobody_falls_silent_because_a_clock_was_set_forward(
     root.turn()
 
     assert list(root.aggregator.children) == ["n1"]
+
+
+def test_a_bus_that_lost_its_store_has_the_view_again_at_once(board: LocalBus) -> None:
+    lease = LeaderLease(LocalLink(board), "", "host", seconds=0.0)
+    root = AggregatorService(LocalLink(board), Aggregator(""), lease=lease)
+    LocalLink(board).put(SUMMARIES, "n1", summary("n1").to_bytes())
+    root.turn()
+    assert VIEW_KEY in board.values[VIEWS]
+    for values in board.values.values():
+        values.clear()
+    root.turn()
+    root.turn()
+
+    assert root.speaking
+    assert board.values[VIEWS].keys() == {VIEW_KEY, CENSUS_KEY}

@@ -254,6 +254,9 @@ class LeaderLease:
 
     def _acquire(self, now: float) -> bool:
         entry = self.link.get(LEASES, self.key)
+        if self.held and entry is None:
+            # The bus lost its store. Taken anew, the lease lets its holder publish all again.
+            return False
         revision = entry.revision if entry else 0
         ours = entry is not None and entry.value == self.holder.encode()
         free = entry is None or not entry.value

@@ -183,7 +183,7 @@ class NatsLink:
         try:
             self._loop.run_until_complete(self._stay_connected())
         finally:
-            # The client library leaves watchers behind where reading was not allowed.
+            # The client library may leave tasks behind.
             left = asyncio.all_tasks(self._loop)
             for task in left:
                 task.cancel()
