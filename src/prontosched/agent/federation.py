@@ -95,14 +95,9 @@ class FederationFollower:
         if len(self._members) + len(self._unnamed) > len(agent.nodes):
             self._leave([name for name in self._members if name not in agent.nodes])
             self._unnamed = {name: why for name, why in self._unnamed.items() if name in agent.nodes}
-        if self._embedded is not None:
-            await self._turn_aggregators(agent)
-
-    async def _turn_aggregators(self, agent: Agent) -> None:
-        assert self._embedded is not None
         share = BUDGET_SHARE * agent.pace.interval_seconds
         end = time.perf_counter() + max(LEAST_BUDGET_SECONDS, min(share, LONGEST_BUDGET_SECONDS))
-        for turn in self._embedded.turns():
+        for turn in self._embedded.turns() if self._embedded is not None else ():
             turn()
             await agent.give_way()
             if time.perf_counter() > end:

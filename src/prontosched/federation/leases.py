@@ -101,14 +101,6 @@ class RefusalLeases:
     is worse off: the next `tell` then returns False. While the bus is away no new lease is
     granted, and held ones last until they end. `rule` returns which nodes may be closed, given
     what all have told.
-
-    Examples
-    --------
-    >>> from prontosched.federation.link import LocalBus, LocalLink
-    >>> first = lambda claims, nodes: sorted(claims)[:1]
-    >>> leases = RefusalLeases(LocalLink(LocalBus()), first, nodes=2)
-    >>> [leases.tell(n, refuse=True, score=0.5, valid_until=60.0, now=0.0) for n in ("n1", "n2")]
-    [True, False]
     """
 
     key = "refusals.claims.all"

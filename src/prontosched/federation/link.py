@@ -236,17 +236,7 @@ class LocalBus:
 
 
 class LocalLink:
-    """A link within one process: no socket, no thread, nothing ever waits.
-
-    Examples
-    --------
-    >>> bus = LocalBus()
-    >>> here, there = LocalLink(bus), LocalLink(bus)
-    >>> subscription = there.subscribe("decisions", ">")
-    >>> here.put("decisions", "rack1.n1", b"accept")
-    >>> [entry.value for entry in subscription.drain()]
-    [b'accept']
-    """
+    """A link within one process: no socket, no thread, nothing ever waits."""
 
     signed, dropped, faults, stepped = False, 0, 0, 0.0
     last_error = last_fault = ""
