@@ -96,23 +96,24 @@ class Subscription:
             before = self._unread.get(entry.key)
             if checked.outdated:
                 self._replace(checked)
-            elif (live or before is None or not before[1]) and self._fits(checked, self._unread):
-                if before is not None:
-                    self._size -= len(before[0].value)
-                    self._replace(before[0])
-                self._unread[entry.key] = (checked, live)
-                self._size += size
+            elif live or before is None or not before[1]:
+                grown = size - (len(before[0].value) if before else 0)
+                if self._fits(entry.key, self._unread, grown):
+                    self._unread[entry.key] = (checked, live)
+                    self._size += grown
+                    if before is not None:
+                        self._replace(before[0])
 
     def _replace(self, entry: Entry) -> None:
         """Keep a value that was replaced, where that is asked for."""
-        if self.keep_replaced and self._fits(entry, self._replaced):
-            before = self._replaced.get(entry.key)
-            self._size += len(entry.value) - (len(before.value) if before else 0)
+        before = self._replaced.get(entry.key)
+        grown = len(entry.value) - (len(before.value) if before else 0)
+        if self.keep_replaced and self._fits(entry.key, self._replaced, grown):
+            self._size += grown
             self._replaced[entry.key] = entry
 
-    def _fits(self, entry: Entry, held: Mapping[str, object]) -> bool:
-        known = entry.key in held or len(held) < MAX_KEYS
-        return known and self._size + len(entry.value) <= MAX_UNREAD_BYTES
+    def _fits(self, key: str, held: Mapping[str, object], grown: int) -> bool:
+        return (key in held or len(held) < MAX_KEYS) and self._size + grown <= MAX_UNREAD_BYTES
 
     def age(self) -> None:
         """Let what the store holds replace what came live before a break."""

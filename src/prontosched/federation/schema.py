@@ -39,6 +39,7 @@ def fingerprint(metrics: Sequence[str]) -> str:
     return hashlib.blake2b("\n".join(metrics).encode(), digest_size=16).hexdigest()
 
 
+@functools.lru_cache(maxsize=16_384)
 def name_bytes(name: str) -> int:
     """Return how long a name is in the message that lists it."""
     return len(json.dumps(name)) + 1

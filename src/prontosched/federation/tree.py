@@ -119,11 +119,11 @@ def child_pattern(name: str) -> str:
 
 
 def name_of(key: str) -> str:
-    """Return the name behind a key of `Tree.key` or `place`; the key itself where that is no printable name."""
+    """Return the name behind a key of `Tree.key` or `place`; the key where that is no printable name."""
     if key == "=root":
         return ROOT
     name = unquote(_ESCAPED.sub(r"%\1", key.replace(".", "/")))
-    return name if name.isprintable() else key
+    return name if name.isprintable() else ascii(key)[1:-1]
 
 
 def without_shard(name: str) -> str:
