@@ -136,6 +136,17 @@ def test_the_reason_names_the_metrics_that_announce_contention(rng):
     assert sum("metric 3" in r or "metric 11" in r for r in drivers) >= 15
 
 
+def test_contention_that_is_there_is_named_and_not_the_time_of_day(rng):
+    ready = np.full(3000, 4.0)
+    for start in np.cumsum(rng.integers(40, 160, 30)):
+        ready[start : start + rng.integers(5, 40)] = 5.2
+
+    said = run(LearnedSignal(), ready, interval=1.0)
+
+    during = [r for r, up, c in zip(said.reasons, said.raised, ready, strict=True) if up and c > 5.0][-200:]
+    assert all("driven by CPU Ready now" in reason for reason in during)
+
+
 def test_metrics_that_say_nothing_change_nothing(rng):
     ready = lasting(rng, 6000)
     noise = rng.normal(size=(6000, 24))

@@ -19,8 +19,8 @@ from prontosched.decision import Decision, Evidence, FleetDecision, FleetEvidenc
 from prontosched.errors import StateError
 from prontosched.signals.arithmetic import Many, One, Operations
 from prontosched.signals.heads import DIRECTIONS, FARTHEST
-from prontosched.signals.inputs import OFFSET
-from prontosched.signals.learner import ContentionLearner, StepInput
+from prontosched.signals.inputs import OFFSET, PROFILE_INPUTS
+from prontosched.signals.learner import INPUTS, ContentionLearner, StepInput
 from prontosched.signals.policy import DEFAULTS, Policy
 from prontosched.signals.record import SignalFigures
 from prontosched.subspace import Array, Subspace
@@ -29,15 +29,16 @@ from prontosched.subspace import Array, Subspace
 LARGEST = 1e12
 NOTHING = np.zeros(0)
 NO_DIRECTIONS = [0.0] * DIRECTIONS
-# Inputs that are one thing to a reader: its name, and the first of them in `INPUTS`.
+# Inputs that are one thing to a reader: from which of `INPUTS` on, in their order, they have which name.
 SUBJECTS = {
-    "CPU Ready now": 1,
-    "its level lately": 9,
-    "its recent peaks": 12,
-    "utilisation": 21,
-    "the time of day": 25,
+    "CPU Ready now": "CPU Ready now",
+    "level over 60": "its level lately",
+    "highest of 5": "its recent peaks",
+    "utilisation now": "utilisation",
+    "contention now": "CPU Ready now",
+    PROFILE_INPUTS[0]: "the time of day",
 }
-NAMES, FIRST = tuple(SUBJECTS), np.array(list(SUBJECTS.values()))
+NAMES, FIRST = tuple(SUBJECTS.values()), np.array([INPUTS.index(name) for name in SUBJECTS])
 NAMED = 2
 # The logarithm of CPU Ready at the tolerance, as the learner keeps it.
 CONTENDED = math.log(1.0 + OFFSET)
@@ -381,10 +382,12 @@ def _short(value: float) -> str:
 
 def _drivers(learner: ContentionLearner, context: MetricContext | None, node: int | None) -> str:
     """Name what sets the present apart from this node's usual state, strongest first."""
-    at: Any = ... if node is None else node
-    apart = learner.inputs[0][at] - learner.usual[at]
-    apart *= learner.heads.weights[at][0]
-    found = list(zip(np.add.reduceat(apart, FIRST).tolist(), NAMES, strict=True))
+    at: Any = () if node is None else node
+    parts = dict.fromkeys(NAMES, 0.0)
+    apart = (learner.inputs[0][at] - learner.usual[at]) * learner.heads.weights[at][0]
+    for name, part in zip(NAMES, np.add.reduceat(apart, FIRST).tolist(), strict=True):
+        parts[name] += part
+    found = [(part, name) for name, part in parts.items()]
     trusted = learner.correction.trust() if node is None else learner.correction.trust()[node]
     if trusted > 0.0:
         coefficients, inputs = learner.correction.heads.weights[at][0], learner.correction_inputs[0][at]
