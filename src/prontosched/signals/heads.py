@@ -404,30 +404,38 @@ class OutlookHead(Component):
         # The head's weights as floats, until it learns again.
         self._weights: list[float] = []
 
-    def chance(self, x: list[float]) -> float:
-        """Return the chance of contention within the horizon, from the inputs of `Outlook`."""
-        if not self._weights:
-            self._weights = self.heads.weights[0].tolist()
-        return 1.0 / (1.0 + math.exp(-sum(map(mul, self._weights, x))))
+    def step(self, x: list[float], u: float, counts: float) -> float:
+        """Learn from one step, and return the chance of contention within the horizon.
 
-    def learn(self, x: list[float], u: float, counts: float) -> None:
-        """Take in one step: its inputs, its contention (below 0: unknown), and whether it may be learned from."""
-        self.block = u if u > self.block else self.block
+        `x` are the inputs of `Outlook`, `u` is contention (below 0: unknown), and `counts` is 0 for a step that must
+        not be learned from.
+        """
+        if u > self.block:
+            self.block = u
         self.known += u >= 0.0
         self.steps += 1
-        if self.steps % self.stride:
-            return
+        if self.steps % self.stride == 0:
+            self._end_part(x, counts)
+        return self._chance(x)
+
+    def _end_part(self, x: list[float], counts: float) -> None:
+        """Learn from the inputs of a horizon ago, and keep those of now for their label."""
         push(self.blocks, self.block)
         push(self.knowns, self.known)
         hit = max(self.blocks) >= 1.0
         if self.learns[-1] and (hit or sum(self.knowns) >= KNOWN_SHARE * self.horizon):
             past = self.inputs[-1]
-            p = self.chance(past.tolist())
+            p = self._chance(past.tolist())
             self.heads.learn(past, [hit - p], [max(p * (1.0 - p), CURVATURE_FLOOR)], True)
             self._weights = []
         push(self.inputs, np.array(x))
         push(self.learns, counts > 0.0)
         self.block, self.known = -1.0, 0
+
+    def _chance(self, x: list[float]) -> float:
+        if not self._weights:
+            self._weights = self.heads.weights[0].tolist()
+        return 1.0 / (1.0 + self.ops.exp(-sum(map(mul, self._weights, x))))
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
@@ -464,7 +472,7 @@ class Outlook(Component):
         """
         shared = [CONSTANT, *_used(x.tolist())]
         levels, spikes = profiles.trusted_levels, profiles.trusted_spikes
-        now, interval = clock.now, clock.interval
+        now, interval, sqrt = clock.now, clock.interval, math.sqrt
         highest, found = 0.0, []
         for steps, head in self._heads:
             within = chance
@@ -474,10 +482,8 @@ class Outlook(Component):
                 inputs = shared.copy()
                 for width, bins, first in BINS_OF:
                     i, j = first + int(half / width) % bins, first + int(end / width) % bins
-                    inputs.append(0.5 * (levels[i] + levels[j]))
-                    inputs.append(math.sqrt(0.5 * (spikes[i] + spikes[j])))
-                head.learn(inputs, u, counts)
-                within = head.chance(inputs)
+                    inputs += (0.5 * (levels[i] + levels[j]), sqrt(0.5 * (spikes[i] + spikes[j])))
+                within = head.step(inputs, u, counts)
             if within > highest:
                 highest = within
             found.append((steps, highest))
