@@ -99,6 +99,17 @@ def test_the_baselines_have_the_settings_that_the_paper_page_says() -> None:
 
 
 @pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))
+def test_a_node_of_one_metric_restored_after_every_vector_goes_on_bit_for_bit(embedding: str) -> None:
+    rng = np.random.default_rng(3)
+    node, twin = (make_node("paper", embedding=embedding, weights="raw") for _ in range(2))
+    for t in range(200):
+        # A counter that resets: the one direction stays, its strength and the range of its values do not.
+        y = np.array([10.0 * (t % 40) + rng.standard_normal()])
+        assert twin.step(y) == node.step(y), t
+        twin = Node.from_bytes(twin.to_bytes())
+
+
+@pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))
 @pytest.mark.parametrize("preset", ["paper", "default"])
 def test_a_node_restored_in_mid_stream_goes_on_bit_for_bit(embedding: str, preset: str) -> None:
     vectors = stream(140, features=16)

@@ -244,7 +244,7 @@ class Node:
         }
         parts: dict[str, Mapping[str, Any]] = {
             "embedding": self.embedding.state(),
-            "projector": self.projector.state(),
+            "projector": {**self.projector.state(), "met": self.projector.source is self.view},
             "detector": self.detector.state(),
             "signal": self.signal.state(),
         }
@@ -319,10 +319,12 @@ class Node:
             node._adopted = _subspace(parts["adopted"])
             node._view = _subspace(parts["view"])
             node._seen_own = node.embedding.subspace
-        # Whether the saved projector had already met the saved view.
-        used, rows = parts["projector"]["rows"], parts.get("view", {}).get("rows", NOTHING)
-        met = used.size and rows.shape == used.shape and np.array_equal(np.abs(rows), np.abs(used))
-        node.projector.restore(parts["projector"], node.view if met else None)
+        saved = parts["projector"]
+        used, rows = saved["rows"], parts.get("view", {}).get("rows", NOTHING)
+        met = used.size and rows.shape == used.shape
+        # States of earlier releases do not say whether the projector had met the view.
+        met = met and saved.get("met", np.array_equal(np.abs(rows), np.abs(used)))
+        node.projector.restore(saved, node.view if met else None)
         return node
 
 
