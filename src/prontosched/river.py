@@ -87,14 +87,6 @@ class _Subspace:
         """Learn one row."""
         self.embedding.learn_one(self._slots.vector(x, 0.0, learn=True))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "embedding": self.embedding.state()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.embedding = self._made()
-        self.embedding.restore(state["embedding"])
-
 
 class StreamingPCA(_Subspace, base.Transformer):  # type: ignore[misc]
     """Project rows on the leading directions of the stream.
@@ -210,10 +202,3 @@ class ContentionModel(base.Classifier):  # type: ignore[misc]
     def predict_proba_one(self, x: Mapping[Any, float]) -> dict[bool, float]:
         """Return the chance of no contention and of contention in the rows to come."""
         return {False: 1.0 - self._chance, True: self._chance}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "node": self.node.to_bytes()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.node = Node.from_bytes(state["node"])

@@ -6,7 +6,6 @@ Rows are samples, as everywhere in scikit-learn, and their order is time. Needs 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeatures
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from prontosched.decision import NAN
-from prontosched.pipeline import EMBEDDINGS, Embedding, FPCAEdge, FrequentDirections, PowerMethod, Spirit
+from prontosched.pipeline import Embedding, FPCAEdge, FrequentDirections, PowerMethod, Spirit
 from prontosched.pipeline.node import Node
 from prontosched.pipeline.presets import make_node
 from prontosched.subspace import Array
@@ -132,20 +131,6 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     @property
     def _n_features_out(self) -> int:
         return int(self.n_components_)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        if "embedding_" in state:
-            embedding = state["embedding_"]
-            state["embedding_"] = (embedding.name, embedding.settings(), embedding.state())
-        return state
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        super().__setstate__(state)
-        if "embedding_" in state:
-            name, settings, held = state["embedding_"]
-            self.embedding_ = EMBEDDINGS[name](**settings)
-            self.embedding_.restore(held)
 
 
 class FPCAEdgeTransformer(StreamingTransformer):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
+import pickle
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,23 @@ def test_a_node_of_one_metric_restored_after_every_vector_goes_on_bit_for_bit(em
         y = np.array([10.0 * (t % 40) + rng.standard_normal()])
         assert twin.step(y) == node.step(y), t
         twin = Node.from_bytes(twin.to_bytes())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda node: pickle.loads(pickle.dumps(node))])
+@pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))
+@pytest.mark.parametrize("preset", ["paper", "default"])
+def test_a_copied_or_pickled_node_goes_on_bit_for_bit(embedding: str, preset: str, copied: Any) -> None:
+    vectors = stream(120, features=16)
+    node = make_node(preset, embedding=embedding)
+    for y, ready, _ in vectors[:75]:
+        node.step(y, ready=ready)
+
+    twin = copied(node)
+
+    for y, ready, _ in vectors[75:]:
+        node.step(y, ready=ready)
+        twin.step(y, ready=ready)
+    assert twin.to_bytes() == node.to_bytes()
 
 
 @pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))

@@ -147,3 +147,14 @@ def test_predicting_teaches_the_classifier_nothing():
     assert model.node_.to_bytes() == before
     with pytest.raises(ValueError, match="at least 0, got -1"):
         model.partial_fit(X[:3], [-1.0, 0.0, 0.0])
+
+
+def test_a_classifier_that_was_pickled_goes_on_as_if_it_had_not_been():
+    X, ready = announced(300)
+    one = ContentionClassifier().fit(X[:155], ready[:155])
+    other = pickle.loads(pickle.dumps(one))
+
+    one.partial_fit(X[155:], ready[155:])
+    other.partial_fit(X[155:], ready[155:])
+
+    assert other.node_.to_bytes() == one.node_.to_bytes()

@@ -270,6 +270,11 @@ class FPCAEdge:
         strength = self._stale[self._shown] if authors else 0.0
         return np.vstack([basis, axis / length]), np.append(strengths, strength)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A copy's rows are of its own table; copied one by one they would belong to none.
+        self.__dict__.update(state)
+        self._slots = list(self._slab)
+
     def __repr__(self) -> str:
         known = f"{self._slab.shape[1]} metrics, {self.blocks} blocks" if self._slab.size else "no vector yet"
         return one_line(self, self.settings(), known)

@@ -133,6 +133,11 @@ class Projector:
             self._lineage = None
         return rows
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # As in `FPCAEdge`.
+        self.__dict__.update(state)
+        self._slots = list(self._past)
+
     def state(self) -> dict[str, Any]:
         """Return everything held, by name."""
         subspace = self.subspace

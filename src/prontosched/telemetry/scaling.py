@@ -208,6 +208,11 @@ class Scaling:
         self._outer_upper = self.mean + reach
         self._outer_lower = self.mean - reach
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A copy's rows are of its own table; copied one by one they would belong to none.
+        self.__dict__.update(state)
+        self._slots = list(self._block)
+
     def state(self) -> dict[str, Any]:
         """Return everything held, by name."""
         return {
