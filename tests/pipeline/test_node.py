@@ -320,3 +320,16 @@ def test_golden_traces_give_their_exact_decisions(name: str) -> None:
     ]
 
     assert raised == golden["raised"]
+
+
+@pytest.mark.parametrize("nothing", [[], {}, np.zeros(0)])
+def test_a_vector_without_metrics_is_refused_in_words(nothing: Any) -> None:
+    with pytest.raises(ValueError, match="at least one number, one per metric, got shape"):
+        make_node().step(nothing)
+
+
+def test_settings_that_cannot_be_are_refused_when_a_node_is_made() -> None:
+    with pytest.raises(ValueError, match="lag must be at least 1 vector, got 0"):
+        make_node(lag=0)
+    with pytest.raises(ValueError, match=r"rank must be at least 1, got 1.5: give a whole number"):
+        make_node(embedding_options={"rank": 1.5})

@@ -51,6 +51,7 @@ def test_a_percentile_no_one_can_exceed_is_refused(text):
         ({"budget": 1.0}, "budget must lie between 0 and 1"),
         ({"budget": float("nan")}, "budget must lie between"),
         ({"horizon": 0}, "horizon must be from 1 to 1000 steps, got 0"),
+        ({"horizon": 5.5}, "horizon must be from 1 to 1000 steps, got 5.5: give a whole number"),
         ({"hourly_limit": 1.5}, "hourly_limit must be from 0 to 1, got 1.5"),
         ({"explore": -0.1}, "explore must be from 0 to 1"),
         ({"hold": -1}, "hold must be from 0"),

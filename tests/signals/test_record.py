@@ -140,3 +140,12 @@ def test_little_is_not_judged(rng):
     run(signal, unforeseeable(rng, 1000))
 
     assert signal.standing().better_than_coin is None
+
+
+@pytest.mark.parametrize("horizon", [1, 5])
+def test_contention_that_goes_on_has_one_onset(horizon):
+    signal = LearnedSignal(horizon=horizon)
+    run(signal, np.where(np.arange(400) % 50 < 10, 20.0, 0.1))
+
+    # Young, the signal goes by the present value: it foresees no onset, and every step after one.
+    assert signal.learner.record.foreseen == 0.0

@@ -157,9 +157,9 @@ def finite_all(Y: Array, bound: float = LARGEST) -> Array:
 
 def check_rank(rank: int) -> int:
     """Return `rank`, or raise if it is not a number of directions."""
-    if rank < 1:
-        raise ValueError(f"rank must be at least 1, got {rank}")
-    return rank
+    if rank < 1 or rank != int(rank):
+        raise ValueError(f"rank must be at least 1, got {rank}: give a whole number")
+    return int(rank)
 
 
 def check_forgetting(forgetting: float) -> float:

@@ -147,10 +147,10 @@ class Node:
         named = _named(y)
         y = np.asarray(y, dtype=np.float64) if named is None else self._by_name(named)
         features = self.features
-        if y.ndim != 1 or (features is not None and y.shape[0] != features):
-            expected = "one number per metric" if features is None else f"{features} numbers, one per metric"
+        if y.ndim != 1 or not y.size or (features is not None and y.shape[0] != features):
+            expected = "at least one number" if features is None else f"{features} numbers"
             raise ValueError(
-                f"a vector must have {expected}, got shape {y.shape}: metrics that change need a new node"
+                f"a vector must have {expected}, one per metric, got shape {y.shape}: metrics that change need a new node"
             )
         self._shape = (y.shape[0],)
         return y

@@ -87,6 +87,7 @@ def make_node(
     """
     chosen, tracker = _choose(preset_name(preset, signal), embedding, embedding_options)
     name = signal or chosen.signal
+    lag = chosen.lag if lag is None else lag
     # The paper's stand-in for embeddings that give no singular values it trusts.
     if name == "paper" and embedding in ("frequent-directions", "power-method"):
         signal_options.setdefault("weights", "harmonic")
@@ -94,8 +95,8 @@ def make_node(
         tracker,
         find_signal(name).one(**signal_options),
         scaling=Scaling() if scaling else None,
-        projector=Projector(lag or chosen.lag),
-        detector=SpikeDetector(lag or chosen.lag, influence=influence),
+        projector=Projector(lag),
+        detector=SpikeDetector(lag, influence=influence),
         metrics=metrics,
     )
 
@@ -118,7 +119,7 @@ def make_fleet(
         nodes,
         features,
         find_signal(signal or chosen.signal).fleet(nodes, **signal_options),
-        lag=lag or chosen.lag,
+        lag=chosen.lag if lag is None else lag,
         scaling=Scaling() if scaling else None,
         metrics=metrics,
         **tracker.settings(),

@@ -220,8 +220,7 @@ class ContentionLearner(Component):
 
     def _learn_onset(self, spike: Value) -> None:
         ops = self.ops
-        before = ops.largest(self.contention[1:] or [ops.full(0.0)])
-        onset = spike & (before < 1.0)
+        onset = spike & (ops.largest(self.during) < 1.0)
         if not ops.any(onset):
             return
         lead = ops.full(0)

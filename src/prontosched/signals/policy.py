@@ -98,8 +98,8 @@ class Policy:
             raise SettingsError(f"hourly_limit must be from 0 to 1, got {self.hourly_limit!r}")
         if not 0.0 <= self.explore <= 1.0:
             raise SettingsError(f"explore must be from 0 to 1, got {self.explore!r}")
-        if not 1 <= self.horizon <= 1000:
-            raise SettingsError(f"horizon must be from 1 to 1000 steps, got {self.horizon!r}")
+        if not 1 <= self.horizon <= 1000 or self.horizon != int(self.horizon):
+            raise SettingsError(f"horizon must be from 1 to 1000 steps, got {self.horizon!r}: give a whole number")
         if not 0 <= self.seed < 1 << 62:
             raise SettingsError(f"seed must be from 0 to below 2**62, got {self.seed!r}")
         for name in ("hold", "calm"):
