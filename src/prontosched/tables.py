@@ -230,7 +230,7 @@ def replay(
         seen.append(row.ready)
         times.append(row.timestamp)
     if made is None:
-        raise ValueError("a table must have at least one row, got none")
+        raise ValueError(f"a table must have at least one row{f' of node {node!r}' if node else ''}, got none")
     return Replay(decisions, np.array(seen), np.array(times), made)
 
 
@@ -260,7 +260,9 @@ def _frame_rows(
     frame: Any, ready: Any, utilisation: str | None, timestamp: str | None, exclude: Sequence[str]
 ) -> Iterator[Sample]:
     """Yield the rows of a data frame; its columns mean what those of a trace would."""
-    columns = {str(name): np.asarray(frame[name].to_numpy()) for name in frame.columns}
+    if len(set(frame.columns)) < len(frame.columns):
+        raise ValueError(f"columns of a table must have different names, got {', '.join(map(str, frame.columns))}")
+    columns = {str(name): _values(frame[name]) for name in frame.columns}
     given = {"ready": ready, "utilisation": utilisation, "timestamp": timestamp, "node": None}
     named = {role: name if isinstance(name, str) else None for role, name in given.items()}
     for name in named.values():
@@ -279,13 +281,19 @@ def _frame_rows(
 
     now = side("ready", layout.ready) if ready is None or named["ready"] else _numbers(ready, len(table))
     busy, clock = side("utilisation", layout.utilisation), side("timestamp", layout.timestamp)
-    index = np.asarray(getattr(frame, "index", ()))
-    if index.dtype.kind == "M" and np.isnan(clock).all():
-        clock = _numbers(index, len(table))
+    if hasattr(frame, "index") and np.isnan(clock).all():
+        index = _values(frame.index)
+        clock = _numbers(index, len(table)) if index.dtype.kind == "M" else clock
     node = Layout.pick(layout.node, file)
     nodes = ["table"] * len(table) if node is None else [str(one) for one in columns[node]]
     for i, values in enumerate(table):
         yield Sample(nodes[i], layout.metrics, values, float(clock[i]), float(now[i]), float(busy[i]))
+
+
+def _values(column: Any) -> np.ndarray[Any, Any]:
+    """Return the values of a column or index; times with a zone as those of UTC, which pandas gives as objects."""
+    zoned = getattr(column.dtype, "tz", None) is not None
+    return np.asarray(column.to_numpy(dtype="datetime64[us]") if zoned else column.to_numpy())
 
 
 def _array_rows(table: Array, ready: Any) -> Iterator[Sample]:
@@ -303,7 +311,7 @@ def _numbers(values: Any, rows: int) -> Array:
         return np.full(rows, NAN)
     found = np.asarray(values)
     if found.dtype.kind == "M":
-        return found.astype("datetime64[us]").astype(np.float64) / 1e6
+        return np.where(np.isnat(found), NAN, found.astype("datetime64[us]").astype(np.float64) / 1e6)
     found = found.astype(np.float64)
     if found.shape != (rows,):
         raise ValueError(f"a column must have {rows} values, one per row, got shape {found.shape}")

@@ -139,3 +139,22 @@ def test_a_lazy_frame_and_an_index_of_dates_are_understood():
 
     np.testing.assert_array_equal(prontosched.replay(lazy).ready, frame["cpu_ready"])
     assert np.diff(prontosched.replay(dated).time[:3]).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("place", ["column", "index"])
+def test_times_with_a_zone_and_missing_ones_are_understood(place):
+    times = pd.date_range("2026-01-01", periods=30, freq="s", tz="Europe/Berlin").insert(0, pd.NaT)
+    table = pd.DataFrame({"ready": np.ones(31), "cpu": np.arange(31.0)})
+    frame = table.assign(timestamp=times) if place == "column" else table.set_index(times)
+
+    found = prontosched.replay(frame).time
+
+    assert np.isnan(found[0])
+    np.testing.assert_allclose(found[1:], 1767222000.0 + np.arange(30))
+
+
+def test_columns_of_one_name_and_an_unknown_node_are_refused_in_words():
+    with pytest.raises(ValueError, match="different names, got ready, cpu, cpu"):
+        prontosched.replay(pd.DataFrame(np.ones((9, 3)), columns=["ready", "cpu", "cpu"]))
+    with pytest.raises(ValueError, match="at least one row of node 'c', got none"):
+        prontosched.replay(pd.DataFrame({"node": ["a", "b"], "cpu": [1.0, 2.0]}), node="c")
