@@ -150,7 +150,8 @@ class Node:
         if y.ndim != 1 or not y.size or (features is not None and y.shape[0] != features):
             expected = "at least one number" if features is None else f"{features} numbers"
             raise ValueError(
-                f"a vector must have {expected}, one per metric, got shape {y.shape}: metrics that change need a new node"
+                f"a vector must have {expected}, one per metric, got shape {y.shape}: "
+                "metrics that change need a new node"
             )
         self._shape = (y.shape[0],)
         return y

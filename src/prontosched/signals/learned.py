@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,12 +128,11 @@ class LearnedSignal(_LearnedForm):
         result = learner.step(now, known=known, enforcing=self.enforcing)
         chance = learner.chance()
         outlook = self._outlook(chance)
-        context = _context(evidence) if result.raised else None
         return Decision(
             result.raised,
             learner.learned,
             result.threshold,
-            reason(learner, context, raised=result.raised),
+            reason(learner, evidence, raised=result.raised),
             evidence.timestep,
             chance,
             learner.expected,
@@ -267,8 +266,8 @@ class LearnedFleet(_LearnedForm):
     def reason(self, node: int) -> str:
         """Say why `node` was decided as it was at the last timestep."""
         raised = bool(self._last[0][node])
-        context = _context(self._evidence.of(node)) if raised and self._evidence is not None else None
-        return reason(self.learner, context, raised=raised, node=node)
+        evidence = self._evidence.of(node) if raised and self._evidence is not None else None
+        return reason(self.learner, evidence, raised=raised, node=node)
 
 
 def _sensible(values: Array) -> Array:
@@ -301,28 +300,10 @@ def _only(now: StepInput, nodes: NDArray[np.int64]) -> StepInput:
     return StepInput._make([v[nodes] for v in x] if isinstance(x, list) else x[nodes] for x in now)
 
 
-class MetricContext(NamedTuple):
-    """What is needed to name metrics: the vector, and the directions, their strengths and vectors behind them."""
-
-    vector: Array
-    basis: Array
-    strengths: Array
-    samples: float
-    metrics: tuple[str, ...]
-
-
-def _context(evidence: Evidence) -> MetricContext | None:
-    """Return where the reason takes the names of metrics from; None where there are no names or no directions."""
-    subspace, vector, metrics = evidence.subspace, evidence.vector, evidence.metrics
-    if subspace is None or vector is None or metrics is None or not evidence.samples > 0:
-        return None
-    return MetricContext(vector, subspace.basis, subspace.singular_values, evidence.samples, metrics)
-
-
 def reason(
-    learner: ContentionLearner, context: MetricContext | None, *, raised: bool, node: int | None = None
+    learner: ContentionLearner, evidence: Evidence | None, *, raised: bool, node: int | None = None
 ) -> str:
-    """Return one sentence for the last step of a node, of `node` among many; the context names metrics."""
+    """Return one sentence for the last step of a node, of `node` among many; the evidence of it names metrics."""
     policy, admission, clock = learner.policy, learner.admission, learner.clock
     facts = (
         learner.unknown,
@@ -349,7 +330,7 @@ def reason(
     text = f"CPU Ready {_short(expected)}{learner.unit} expected within {ahead}"
     text += f", chance of contention {round(chance)} %" if chance >= 1.0 else ", contention unlikely"
     if raised:
-        drivers = _drivers(learner, context, node)
+        drivers = _drivers(learner, evidence, node)
         text += f"; driven by {drivers}" if drivers else ""
         if logit < admission.close_at and level < CONTENDED:
             text += "; refusing until the end is sure"
@@ -380,7 +361,7 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 100.0 else f"{value:.3g}" if value >= 0.001 else "0"
 
 
-def _drivers(learner: ContentionLearner, context: MetricContext | None, node: int | None) -> str:
+def _drivers(learner: ContentionLearner, evidence: Evidence | None, node: int | None) -> str:
     """Name what sets the present apart from this node's usual state, strongest first."""
     at: Any = () if node is None else node
     parts = dict.fromkeys(NAMES, 0.0)
@@ -393,7 +374,7 @@ def _drivers(learner: ContentionLearner, context: MetricContext | None, node: in
         coefficients, inputs = learner.correction.heads.weights[at][0], learner.correction_inputs[0][at]
         correction = float(trusted * coefficients.dot(inputs))
         if correction > 0.0:
-            metrics = _metrics(learner, context, coefficients, inputs, at)
+            metrics = _metrics(learner, evidence, coefficients, inputs, at)
             found += [(correction / (1 + i), name) for i, name in enumerate(metrics)]
     found.sort(reverse=True)
     strongest = found[0][0]
@@ -403,25 +384,29 @@ def _drivers(learner: ContentionLearner, context: MetricContext | None, node: in
 
 
 def _metrics(
-    learner: ContentionLearner, context: MetricContext | None, coefficients: Array, inputs: Array, at: Any
+    learner: ContentionLearner, evidence: Evidence | None, coefficients: Array, inputs: Array, at: Any
 ) -> list[str]:
     """Return the metrics that add most to the correction."""
-    if context is None:
-        return ["the other metrics"]
+    unnamed = ["the other metrics"]
+    if evidence is None or not evidence.samples > 0:
+        return unnamed
+    subspace, vector, metrics = evidence.subspace, evidence.vector, evidence.metrics
+    if subspace is None or vector is None or metrics is None:
+        return unnamed
     half = coefficients.size // 2
     both = coefficients[:half] + coefficients[half:]
-    rank = min(DIRECTIONS, context.basis.shape[1])
-    sizes = context.strengths[:rank] / math.sqrt(context.samples)
-    linear = context.basis[:, :rank] @ np.where(sizes > 0.0, both[:rank] / np.maximum(sizes, 1e-12), 0.0)
+    rank = min(DIRECTIONS, subspace.rank)
+    sizes = subspace.singular_values[:rank] / math.sqrt(evidence.samples)
+    linear = subspace.basis[:, :rank] @ np.where(sizes > 0.0, both[:rank] / np.maximum(sizes, 1e-12), 0.0)
     along = learner.correction.along[at]
     length = float(np.sqrt(along.dot(along)))
     spread = float(np.sqrt(np.asarray(learner.correction.squares[2])[at])) + 1e-3
     if length > 0.0:
         linear = linear + both[DIRECTIONS + 2] / (length * spread) * along
-    part = linear * context.vector
+    part = linear * vector
     # T² and SPE are sums of squares: each metric has its share.
     surprise = both[DIRECTIONS : DIRECTIONS + 2] * inputs[DIRECTIONS : DIRECTIONS + 2]
-    squares = context.vector**2
+    squares = vector**2
     part = part + max(float(surprise.sum()), 0.0) * squares / max(float(squares.sum()), 1e-12)
     strongest = np.argsort(-part, kind="stable")[:NAMED]
-    return [context.metrics[i] for i in strongest if part[i] > 0.0]
+    return [metrics[i] for i in strongest if part[i] > 0.0]

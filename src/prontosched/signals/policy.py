@@ -99,7 +99,9 @@ class Policy:
         if not 0.0 <= self.explore <= 1.0:
             raise SettingsError(f"explore must be from 0 to 1, got {self.explore!r}")
         if not 1 <= self.horizon <= 1000 or self.horizon != int(self.horizon):
-            raise SettingsError(f"horizon must be from 1 to 1000 steps, got {self.horizon!r}: give a whole number")
+            raise SettingsError(
+                f"horizon must be from 1 to 1000 steps, got {self.horizon!r}: give a whole number"
+            )
         if not 0 <= self.seed < 1 << 62:
             raise SettingsError(f"seed must be from 0 to below 2**62, got {self.seed!r}")
         for name in ("hold", "calm"):
