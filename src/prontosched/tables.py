@@ -230,7 +230,9 @@ def replay(
         seen.append(row.ready)
         times.append(row.timestamp)
     if made is None:
-        raise ValueError(f"a table must have at least one row{f' of node {node!r}' if node else ''}, got none")
+        raise ValueError(
+            f"a table must have at least one row{f' of node {node!r}' if node else ''}, got none"
+        )
     return Replay(decisions, np.array(seen), np.array(times), made)
 
 
@@ -261,7 +263,9 @@ def _frame_rows(
 ) -> Iterator[Sample]:
     """Yield the rows of a data frame; its columns mean what those of a trace would."""
     if len(set(frame.columns)) < len(frame.columns):
-        raise ValueError(f"columns of a table must have different names, got {', '.join(map(str, frame.columns))}")
+        raise ValueError(
+            f"columns of a table must have different names, got {', '.join(map(str, frame.columns))}"
+        )
     columns = {str(name): _values(frame[name]) for name in frame.columns}
     given = {"ready": ready, "utilisation": utilisation, "timestamp": timestamp, "node": None}
     named = {role: name if isinstance(name, str) else None for role, name in given.items()}
