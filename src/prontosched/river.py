@@ -185,7 +185,7 @@ class ContentionModel(base.Classifier):  # type: ignore[misc]
         self.horizon = horizon
         self.preset = preset
         self.max_metrics = max_metrics
-        self.node: Node = make_node(preset, horizon=horizon)
+        self.node: Node = make_node(preset, signal="learned", horizon=horizon)
         self._slots = Slots(max_metrics)
         self._chance = 0.0
 

@@ -276,8 +276,10 @@ class ContentionClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         first = not hasattr(self, "node_")
         X, y = validate_data(self, X, y, reset=first, dtype=np.float64, y_numeric=False)
         if first:
-            self.node_ = make_node(self.preset, tolerance=self.tolerance, horizon=self.horizon)
-        ready = np.where(y, 100.0, 0.0) if y.dtype == bool else np.asarray(y, dtype=np.float64)
+            self.node_ = make_node(
+                self.preset, signal="learned", tolerance=self.tolerance, horizon=self.horizon
+            )
+        ready = _ready(y)
         if (ready < 0).any():
             raise ValueError(f"CPU Ready must be at least 0, got {ready.min():g}")
         for row, now in zip(X, ready, strict=True):
@@ -287,11 +289,11 @@ class ContentionClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def predict_proba(self, X: Any, ready: Any | None = None) -> Array:
         """Return the chance of no contention and of contention within the horizon, `(n, 2)`.
 
-        `ready` is the CPU Ready of these rows where it is known, as it is on a live machine.
+        `ready` is the CPU Ready of these rows, or True where there was contention, as it is known on a live machine.
         """
         check_is_fitted(self, "node_")
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        now = np.full(X.shape[0], NAN) if ready is None else np.asarray(ready, dtype=np.float64)
+        now = np.full(X.shape[0], NAN) if ready is None else _ready(ready)
         if now.shape != X.shape[:1]:
             raise ValueError(f"ready must have one value per row, {X.shape[0]}, got shape {now.shape}")
         node = Node.from_bytes(self.node_.to_bytes())
@@ -303,3 +305,9 @@ class ContentionClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         """Return for each row whether contention is more likely than not."""
         found: NDArray[np.bool_] = self.predict_proba(X, ready)[:, 1] >= 0.5
         return found
+
+
+def _ready(values: Any) -> Array:
+    """Return CPU Ready: as it was given, or 100 % where there was contention and 0 elsewhere."""
+    found = np.asarray(values)
+    return np.where(found, 100.0, 0.0) if found.dtype == bool else found.astype(np.float64)

@@ -100,3 +100,7 @@ def test_wrong_settings_are_refused_in_words():
         StreamingPCA(2, "pca")
     with pytest.raises(ValueError, match="forgetting must be 1 for frequent-directions"):
         StreamingPCA(2, "frequent-directions", 0.9)
+
+
+def test_the_model_takes_the_embedding_of_every_preset():
+    assert ContentionModel(preset="paper").node.signal.name == "learned"

@@ -158,3 +158,21 @@ def test_a_classifier_that_was_pickled_goes_on_as_if_it_had_not_been():
     other.partial_fit(X[155:], ready[155:])
 
     assert other.node_.to_bytes() == one.node_.to_bytes()
+
+
+def test_contention_given_as_true_is_contention_when_predicting_too():
+    X, ready = announced(600)
+    model = ContentionClassifier().fit(X, ready > 5.0)
+
+    chance = model.predict_proba(X[:40], ready=np.arange(40) % 2 == 0)[:, 1]
+
+    np.testing.assert_array_equal(
+        chance, model.predict_proba(X[:40], ready=np.where(np.arange(40) % 2 == 0, 100.0, 0.0))[:, 1]
+    )
+
+
+def test_the_classifier_takes_the_embedding_of_every_preset():
+    X, ready = announced(60)
+    model = ContentionClassifier(preset="paper").fit(X, ready)
+
+    assert (model.node_.embedding.forgetting, model.node_.signal.name) == (1.0, "learned")

@@ -435,7 +435,8 @@ class OutlookHead(Component):
     def _chance(self, x: list[float]) -> float:
         if not self._weights:
             self._weights = self.heads.weights[0].tolist()
-        return 1.0 / (1.0 + self.ops.exp(-sum(map(mul, self._weights, x))))
+        chance: float = 1.0 / (1.0 + self.ops.exp(-sum(map(mul, self._weights, x))))
+        return chance
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
