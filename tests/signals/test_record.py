@@ -149,3 +149,11 @@ def test_contention_that_goes_on_has_one_onset(horizon):
 
     # Young, the signal goes by the present value: it foresees no onset, and every step after one.
     assert signal.learner.record.foreseen == 0.0
+
+
+@pytest.mark.parametrize("explore", [0.2, 0.5, 1.0])
+@pytest.mark.parametrize("horizon", [1, 5, 30])
+def test_the_share_of_exceptions_is_as_asked_where_contention_never_ends(explore, horizon):
+    said = run(LearnedSignal(explore=explore, horizon=horizon, enforcing=True), np.full(8000, 20.0))
+
+    assert 1.0 - said.raised.mean() == pytest.approx(explore, rel=0.08)

@@ -431,7 +431,9 @@ class Admission(Component):
         each = (policy.horizon + self.excepted) / (1.0 + self.exceptions)
         draw = ops.uniform(self.seed, self.counter)
         self.counter = self.counter + ops.where(act, 1, 0)
-        starts = act & ops.no(within) & (draw * each < policy.explore)
+        # Between two exceptions lie `each * (1 - share) / share` refusals on average.
+        share = policy.explore
+        starts = act & ops.no(within) & (draw * (share + each * (1.0 - share)) < share)
         self.excepting = ops.where(starts, policy.horizon - 1, ops.maximum(self.excepting - 1, 0))
         self.exempt = act & (starts | within)
         self.exceptions = self.exceptions + ops.where(starts, 1.0, 0.0)
