@@ -23,6 +23,10 @@ FAULTY = """async (seconds) => {
     showLoop({ ...(await ask("/v1/status")), loop, ...fault });
     return document.getElementById("health-words").textContent;
 }"""
+REFUSED = """() => {
+    showLast({ time: Date.now() / 1000, cpu_ready_percent: 8, reason: "full", drivers: [] });
+    return document.getElementById("last-words").textContent;
+}"""
 DRAWN = "performance.getEntriesByName('fleet-drawn').length > 0"
 
 
@@ -81,6 +85,10 @@ def test_every_part_of_the_node_page_is_filled(browser: Any, node: str) -> None:
         told = [page.evaluate(FAULTY, seconds) for seconds in (60, 90000)]
         assert told[0].startswith("Look here: faults were caught, the last 60 s ago (source: gone)")
         assert told[1] == "It ticks on time. Faults were caught, the last 25 h ago."
+        # The head is newer than the card of the last refusal, so the card says when that was.
+        assert re.match(r"At \d\d:\d\d:\d\d, at CPU Ready 8.0 %: full", page.evaluate(REFUSED))
+        # The record counts contentions by other rules than the chart draws stretches.
+        assert "over the tolerance" in page.inner_text("#ready-text")
 
 
 def test_this_machine_shows_what_a_job_suffers_and_who_waits(

@@ -100,7 +100,7 @@ function summarise(from, to, points, most) {
   const spent = (state) => points.reduce((sum, point) => sum + (point.timesteps ?? 1) * share(point, state), 0) / weight;
   const held = spent("contended") > 0 ? `, contended and held open ${percent(spent("contended"), 1)}` : "";
   const text = points.length
-    ? `Over ${lasting(to - Math.max(from, points[0].time))}: CPU Ready up to ${ready(highest)}, ${some(over, "stretch", "stretches")} of contention, refusing ${percent(spent("refusing"), 1)} of the time${held}.`
+    ? `Over ${lasting(to - Math.max(from, points[0].time))}: CPU Ready up to ${ready(highest)}, ${some(over, "stretch", "stretches")} over the tolerance, refusing ${percent(spent("refusing"), 1)} of the time${held}.`
     : "Nothing is on record for this time.";
   put("ready-text", text);
   $("ready-chart").setAttribute("aria-label", `CPU Ready over time. ${text} Arrow keys read single moments.`);

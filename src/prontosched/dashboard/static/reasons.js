@@ -39,7 +39,8 @@ function showLast(last) {
     return;
   }
   const ago = Date.now() / 1000 - last.time;
-  const when = ago < 2 ? "Now" : `${lasting(ago)} ago (${moment(last.time, ago)})`;
+  // With its time of day: the head is newer, and may give another reason by then.
+  const when = ago < 10 ? `At ${moment(last.time, ago)}` : `${lasting(ago)} ago (${moment(last.time, ago)})`;
   put("last-words", `${when}, at CPU Ready ${ready(last.cpu_ready_percent)}: ${last.reason}`);
   if (!last.drivers.length) { $("drivers").replaceChildren(); return; }
   const most = last.drivers[0].share;
