@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from examples.demo_slurm import VALID_SECONDS
+from examples.demo_slurm import VALID_SECONDS, Round, Story, table
 from tests.requirements import require_slurm
 
 
@@ -26,3 +26,11 @@ def test_jobs_avoid_a_busy_node_return_after_and_no_drain_outlives_its_agent() -
     assert story["opened_after_kill"] < VALID_SECONDS + 15
     assert story["drain_untouched"]
     assert all(done["where"]["n4"] == 0 for done in (without, during, after))
+
+
+def test_a_node_that_jobs_opened_early_is_not_said_to_have_waited_for_the_load_to_end() -> None:
+    rounds = [Round("busy, with Pronto", {"n2": 1}, [1.0], [2.0])]
+    opened, waited = table(Story(rounds)), table(Story(rounds, accepted_after=1.5))
+
+    assert "n2 was open before the load ended" in opened
+    assert "n2 accepted 1.5 s after the load ended" in waited
