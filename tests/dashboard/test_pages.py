@@ -153,6 +153,19 @@ def test_a_fleet_that_is_silent_is_not_said_to_accept(browser: Any, fleet: str) 
     ]
 
 
+def test_a_node_that_refuses_just_now_is_not_shown_with_its_chance_of_before(browser: Any, fleet: str) -> None:
+    turned = """() => {
+        nodes = [{ node: "n0", state: "accepting", probability: 0.01, reason: "calm" }];
+        [states, readies] = [["refusing"], [40]];
+        showRefusers();
+        return Array.from(document.querySelectorAll("#refusers td"), (one) => one.textContent);
+    }"""
+    with Watched(browser, fleet + "/fleet") as watched:
+        until(watched.page, DRAWN)
+
+        assert watched.page.evaluate(turned) == ["n0refusing just now", "–", "40 %"]
+
+
 def test_names_with_markup_are_shown_as_text(browser: Any, node: str) -> None:
     with Watched(browser, node + "/") as watched:
         page = watched.page

@@ -153,10 +153,10 @@ function showRefusers() {
   list.sort((a, b) => (b[2] === "refusing") - (a[2] === "refusing") || (b[1] ?? 0) - (a[1] ?? 0));
   refill($("refusers"), list.slice(0, most()).map(([node, value, state]) => {
     const row = make("tr"), name = make("td");
-    // Its words of a moment ago, when it was in another state, are not why it is in this one.
+    // Its words and its chance of a moment ago, when it was in another state, are not why it is in this one.
     const held = state === "contended" && node.held_by && !node.reason.includes(node.held_by) ? `; held open by ${node.held_by}` : "";
     name.append(make("i", undefined, `state ${STATES[state].kind}`), nodeLink(node.node), make("span", node.state === state ? `${state}: ${node.reason}${held}` : `${state} just now`, "reason"));
-    row.append(name, make("td", percent(node.probability)), make("td", ready(value)));
+    row.append(name, make("td", percent(node.state === state ? node.probability : null)), make("td", ready(value)));
     return row;
   }));
   $("refusers").parentElement.classList.toggle("many", list.length > 5);

@@ -49,7 +49,7 @@ const drawProjections = drawer(() => {
   }
   const empty = lately() ? "Warming up: no directions yet." : "No projections on record for this time.";
   projectionChart.show({ lanes: lanes.length ? lanes : [{ lines: [], name: "" }], empty, from, to, gap: gap() });
-  put("projections-key", !everyDecision ? "mark spikes. Of so many nodes only the last minutes are known." : range === LIVE ? "mark spikes: leaving the recent range." : "mark spikes up and down, darker where there were more. Bands are from lowest to highest.");
+  put("projections-key", !everyDecision ? "mark spikes. Of so many nodes only the last minutes are known." : range === LIVE ? "mark spikes: leaving the recent range." : "mark spikes up and down, stronger where there were more. Bands are from lowest to highest.");
   $("projections-key").parentElement.classList.toggle("long", !lately());
   const text = rank ? `${some(rank, "projection")} over ${lasting(to - Math.max(from, points[0].time))}, ${some(spikes, "spike")}.` : empty;
   $("projections-chart").setAttribute("aria-label", `${text} Arrow keys read single moments.`);

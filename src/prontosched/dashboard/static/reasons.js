@@ -109,7 +109,7 @@ function showRefused(status, record, budget) {
   }
   const left = budget == null ? "" : over ? ` Over the budget of ${percent(budget)} so far: it is kept over hours, not minutes.` : ` A budget of ${percent(budget)} is set.`;
   const of = many ? `All ${count(status.nodes)} nodes together: ` : "";
-  put("tally", `${of}${some(tally.decisions, "decision")}, ${some(tally.flips, "change")} between accepting and refusing since the agent started.${left}`);
+  put("tally", `${of}${some(tally.decisions, "decision")}, ${some(tally.flips, "change")} between taking and refusing jobs since the agent started.${left}`);
 }
 
 const RECENT = 3600; // a fault of long ago is told, and nothing to look at
