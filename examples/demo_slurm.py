@@ -240,7 +240,9 @@ def table(story: Story) -> str:
     lines.append("")
     lines.append(f"{BUSY} refused {story.refused_after:.1f} s after it became busy: {story.reason}")
     if story.accepted_after is None:
-        lines.append(f"{BUSY} was open before the load ended: a node that Pronto drained opens while jobs wait")
+        lines.append(
+            f"{BUSY} was open before the load ended: a node that Pronto drained opens while jobs wait"
+        )
     else:
         lines.append(f"{BUSY} accepted {story.accepted_after:.1f} s after the load ended")
     lines.append(

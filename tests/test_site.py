@@ -63,3 +63,21 @@ def test_search_finds_a_page_from_files_alone(site: Path) -> None:
         browser.close()
 
     assert "federation" in found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_links_can_be_read_on_their_background(site: Path, scheme: str) -> None:
+    chromium = require_program("chromium", "chromium-browser", "google-chrome")
+    from playwright.sync_api import sync_playwright
+
+    axe = (ROOT / "tests" / "data" / "axe" / "axe.min.js").read_text()
+    run = "async () => (await axe.run('main, header', { runOnly: ['color-contrast'] })).violations.flatMap((v) => v.nodes.map((n) => n.html))"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(color_scheme=scheme)
+        page.goto(f"file://{site}/index.html")
+        page.add_script_tag(content=axe)
+        faint = page.evaluate(run)
+        browser.close()
+
+    assert faint == []

@@ -153,7 +153,9 @@ def test_a_fleet_that_is_silent_is_not_said_to_accept(browser: Any, fleet: str) 
     ]
 
 
-def test_a_node_that_refuses_just_now_is_not_shown_with_its_chance_of_before(browser: Any, fleet: str) -> None:
+def test_a_node_that_refuses_just_now_is_not_shown_with_its_chance_of_before(
+    browser: Any, fleet: str
+) -> None:
     turned = """() => {
         nodes = [{ node: "n0", state: "accepting", probability: 0.01, reason: "calm" }];
         [states, readies] = [["refusing"], [40]];
