@@ -14,6 +14,7 @@ import pytest
 
 import prontosched
 from prontosched.cli import COMMANDS, cli
+from prontosched.gates.slurm import SlurmGate, SlurmWeights
 from tests import make_results
 from tests.make_cli_docs import PAGE, page
 
@@ -184,3 +185,11 @@ def test_the_numbers_of_the_evaluation_page_are_those_of_its_runs() -> None:
 
     assert make_results.fill(text, json.loads(make_results.NUMBERS.read_text())) == text
     assert set(re.findall(r"<!-- results: (\w+)-", text)) == set(make_results.STUDIES)
+
+
+def test_every_optional_method_of_a_gate_that_the_page_names_is_one_of_a_gate() -> None:
+    page = (ROOT / "docs" / "extending.md").read_text().split("These are optional:")[1].split("```")[0]
+    named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\|([^|]+)\|", page, re.MULTILINE)))
+
+    assert named == ["prefer", "restore", "observe_all", "starved", "present", "missing"]
+    assert all(hasattr(SlurmWeights, name) or hasattr(SlurmGate, name) for name in named)
