@@ -138,6 +138,7 @@ def start_agent(folder: Path, nodes: DemoNodes, cpus: int) -> tuple[subprocess.P
     for name in NODES:
         command += ["--target", nodes.target(name)]
     command += ["--cpus", str(cpus), "--listen", f"127.0.0.1:{port}", "--state", str(folder)]
+    command += ["--for", f"{LIMIT_SECONDS + 60:g}s"]  # also where the demo is killed
     environment = {**os.environ, "RUNTIME_DIRECTORY": str(folder)}
     with (folder / "agent.log").open("wb") as log:
         agent = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -265,7 +266,8 @@ class Demo:
         finally:
             self.stop.set()
             for thread in beside:
-                thread.join()
+                if thread.ident is not None:  # one that Ctrl-C kept from starting cannot be joined
+                    thread.join()
         return self.story
 
 
@@ -420,4 +422,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("demo: stopped before its end; what it started has ended")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -80,3 +83,24 @@ def test_the_demo_runs_both_streams_and_draws(tmp_path: Path) -> None:
     assert "of the mean, 95 % interval" in ran.stdout
     assert "jobs failed" not in ran.stdout
     assert ("drawn:" in ran.stdout) == figure.exists()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the demo needs two CPUs or more")
+def test_ctrl_c_ends_the_demo_and_its_agent_in_one_line() -> None:
+    command = [sys.executable, "-u", "-m", "examples.demo"]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+        start_new_session=True,
+    ) as demo:
+        assert demo.stdout is not None
+        port = next(found[1] for line in demo.stdout if (found := re.search(r"127\.0\.0\.1:(\d+)$", line)))
+        os.killpg(demo.pid, signal.SIGINT)
+        _, said = demo.communicate(timeout=60)
+
+    assert said == "demo: stopped before its end; what it started has ended\n"
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(port))) != 0
