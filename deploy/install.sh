@@ -53,9 +53,16 @@ install_all() {
         mkdir -p "$(dirname "$venv")"
         PYTHON=${PYTHON:-/usr/bin/python3} sh .ci/find-python "$venv"
         touch "$venv/.pronto"
+        new=yes
     fi
-    case $(readlink -f "$venv/bin/python") in
-    /root/* | /home/*) [ -z "$unitdir" ] || fail "the service sees no home folders, and its Python is in one: set PYTHON" ;;
+    interpreter=$(readlink -f "$venv/bin/python")
+    case $interpreter in
+    /root/* | /home/*)
+        if [ -n "$unitdir" ]; then
+            [ -z "${new:-}" ] || rm -rf "$venv"
+            fail "the service sees no home folders, and its Python would be $interpreter: set PYTHON to another, such as /usr/bin/python3, or UNITDIR= for no service"
+        fi
+        ;;
     esac
     echo "installing Pronto in $venv"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade ".[$extras]"
@@ -92,7 +99,7 @@ uninstall_all() {
     if running; then
         systemctl daemon-reload
     fi
-    echo "removed $venv, $link and the unit; left are $root/etc/pronto and $root/var/lib/pronto, where they exist"
+    echo "gone are $venv, $link and the unit; left are $root/etc/pronto and $root/var/lib/pronto, where they exist"
 }
 
 action=${1:-}
