@@ -87,6 +87,8 @@ def test_every_part_of_the_node_page_is_filled(browser: Any, node: str) -> None:
         assert told[1] == "It ticks on time. Faults were caught, the last 25 h ago."
         # The head is newer than the card of the last refusal, so the card says when that was.
         assert re.match(r"At \d\d:\d\d:\d\d, at CPU Ready 8.0 %: full", page.evaluate(REFUSED))
+        # A trace may be replayed faster than it was recorded, so its timesteps are not told in seconds.
+        until(page, "document.getElementById('outlook-name').textContent.endsWith('timesteps')")
         # The record counts contentions by other rules than the chart draws stretches.
         assert "over the tolerance" in page.inner_text("#ready-text")
 

@@ -14,6 +14,7 @@ let place = -1; // among the nodes of a fleet
 let counted = 0; // nodes that there were when it was looked for
 let tolerance = null;
 let interval = 1;
+let replayed = false; // whether timesteps are those of a trace, however fast it is replayed
 let kept = false; // whether there is a decision log
 let everyDecision = true; // whether it has every decision; of many nodes it has the minutes
 let filling = false;
@@ -35,7 +36,7 @@ function showDecision(found) {
   put("probability", percent(now.probability));
   const ahead = (now.outlook ?? []).filter((one) => one.steps > horizon);
   $("outlook-fact").hidden = !ahead.length;
-  put("outlook-name", `Chance within ${ahead.map((one) => lasting(one.steps * interval)).join(", ")}`);
+  put("outlook-name", `Chance within ${ahead.map((one) => (replayed ? one.steps : lasting(one.steps * interval))).join(", ")}${replayed ? " timesteps" : ""}`);
   put("outlook", ahead.map((one) => percent(one.probability)).join(", "));
   put("busy", now.utilisation_percent == null ? "–" : `${Math.round(now.utilisation_percent)} %`);
   put("since", found.since == null ? "–" : lasting((found.time || Date.now() / 1000) - found.since));
@@ -169,7 +170,7 @@ async function refresh() {
       horizon = record.horizon ?? Infinity;
       tolerance = record.tolerance_percent ?? null;
       put("tolerance", tolerance === null ? "" : `, ${ready(tolerance)}`);
-      showRecord(record, interval);
+      showRecord(record, replayed ? null : interval);
     }
     showRefused(status, record, explained.budget);
     signs = explained.directions.map((direction) => direction.sign ?? 1);
@@ -259,6 +260,7 @@ async function start() {
     const status = await ask("/v1/status");
     if (status.nodes > 1 && !wanted) { location.replace("/fleet"); return; }
     interval = status.interval_seconds;
+    replayed = status.source === "trace";
     kept = Boolean(status.disk);
     everyDecision = !status.disk || status.disk.every_decision;
     ranges();

@@ -49,7 +49,7 @@ function showLast(last) {
   $("drivers").replaceChildren(...rows, ...last.drivers.slice(0, 5).map((part) => bar(arrow(part), part.share, most)));
 }
 
-// Only what so many events can carry is there; `words` say what it comes to, or what is missing.
+// Only what so many events can carry is there; `words` say what it comes to, or what is missing. `interval` is null in a replay.
 function showRecord(record, interval) {
   const own = record.signal;
   const lead = own ? own.lead_steps : record.lead_timesteps;
@@ -63,7 +63,8 @@ function showRecord(record, interval) {
     if (signal == null) continue;
     box.push(make("h3", name), bar("signal", signal, 1, percent(signal), "line"), bar("coin", coin, 1, percent(coin), "line coin"));
   }
-  if (lead != null) box.push(make("p", `Warning time: ${+(lead * interval).toPrecision(2)} s on average (${number(lead)} timesteps); a coin has none.`, "quiet"));
+  const ahead = interval === null ? "" : `${+(lead * interval).toPrecision(2)} s, `;
+  if (lead != null) box.push(make("p", `Where it warned, it did so ${ahead}${number(lead)} timesteps ahead on average.`, "quiet"));
   $("record").replaceChildren(...box);
   const so_far = record.contentions == null ? "" : `${some(record.contentions, "contention")} since the record began. `;
   put("trust", so_far + (record.words ?? "This signal keeps no record of its worth."));
