@@ -7,6 +7,7 @@ import importlib
 import json
 import pkgutil
 import re
+import subprocess
 from pathlib import Path
 
 import click
@@ -193,3 +194,14 @@ def test_every_optional_method_of_a_gate_that_the_page_names_is_one_of_a_gate() 
 
     assert named == ["prefer", "restore", "observe_all", "starved", "present", "missing"]
     assert all(hasattr(SlurmWeights, name) or hasattr(SlurmGate, name) for name in named)
+
+
+def test_make_help_lists_every_target() -> None:
+    listed = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+
+    assert targets is not None
+    assert set(targets[1].split()) == set(
+        " ".join(line[5:23] for line in listed.splitlines()).replace("|", " ").split()
+    )
