@@ -66,15 +66,21 @@ demo-slurm: $(VENV)/.dev ## a private Slurm cluster on this machine, with and wi
 clean: ## remove .venv and what was built
 	rm -rf $(VENV) dist build site
 
+define packages
+$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(1)]' || { \
+	echo "Pronto needs the packages named in pyproject.toml, and pip could not install them (above): it needs a network," \
+	"or a folder of wheels: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER make" >&2; exit 1; }
+endef
+
 $(VENV)/.python: .ci/find-python
 	@sh .ci/find-python $(VENV)
 
 $(VENV)/.run: $(VENV)/.python pyproject.toml
 	@echo "setting up $(VENV) (once; again only when pyproject.toml changes)" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[agent]'
+	@$(call packages,agent)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.python pyproject.toml
 	@echo "setting up $(VENV) with the development tools (once; again only when pyproject.toml changes)" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(call packages,dev)
 	@touch $@ $(VENV)/.run

@@ -1,4 +1,4 @@
-"""What `make install` says before it installs anything; `test_installation.py` has the whole, in trees of Debian."""
+"""What `make run` and `make install` say where they cannot install; `test_installation.py` has the whole."""
 
 from __future__ import annotations
 
@@ -61,3 +61,17 @@ def test_removing_what_is_not_there_claims_nothing(tmp_path: Path) -> None:
 
     assert code == 0
     assert "removed" not in said
+
+
+def test_packages_that_cannot_be_installed_are_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    broken = tmp_path / "bin" / "python"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    (tmp_path / ".python").touch()
+    command = ["make", f"VENV={tmp_path}", "run"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 2
+    assert "it needs a network, or a folder of wheels" in done.stderr
+    assert not (tmp_path / ".run").exists()
