@@ -126,3 +126,23 @@ def test_panels_do_not_overlap_and_say_what_they_show() -> None:
         assert not cells & taken, panel["title"]
         assert panel["title"]
         taken |= cells
+
+
+def test_the_page_on_monitoring_lists_every_metric_that_is_served(served: Served) -> None:
+    page = BOARD.parents[2] / "docs" / "monitoring.md"
+    listed: set[str] = set()
+    group = ""  # `pronto_gate_refusals_total`, `_errors_total` are both of pronto_gate
+    for name in re.findall(r"`(pronto_\w+\*?|_\w+)", page.read_text()):
+        group = "_".join(name.split("_")[:2]) if name.startswith("pronto_") else group
+        listed.add(name if name.startswith("pronto_") else group + name)
+    parts = r"_(bucket|count|sum)$"
+    whole = {re.sub(parts, "", name) if "slowdown" in name else name for name in served}
+    missing = {
+        name
+        for name in whole
+        if name.startswith("pronto_")
+        and name not in listed
+        and not any(one.endswith("*") and name.startswith(one[:-1]) for one in listed)
+    }
+
+    assert missing == set()
