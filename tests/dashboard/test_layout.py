@@ -26,6 +26,13 @@ HIDDEN = """() => [...document.querySelectorAll('.card')].filter((card) => !card
   return !inside || card.scrollHeight > card.clientHeight + 1 || box.bottom > innerHeight + 1;
 }).map((card) => card.className)"""
 # Words that run over others within a card.
+# Figures, and words of a head, that are cut over several lines.
+BROKEN = """() => Array.from(document.querySelectorAll("td:not(:first-child), th")).filter((one) => {
+    const text = document.createRange();
+    text.selectNodeContents(one);
+    const lines = new Set(Array.from(text.getClientRects(), (box) => box.top)).size;
+    return lines > (one.tagName === "TH" ? one.textContent.split(" ").length : 1);
+}).map((one) => one.textContent)"""
 OVERLAPS = """() => [...document.querySelectorAll('.card')].flatMap((card) => {
   const boxes = [...card.querySelectorAll('h2, h3, p:not(.told), dt, dd, .bar')]
     .filter((one) => one.textContent.trim() && one.getClientRects().length)
@@ -105,3 +112,4 @@ def test_a_phone_never_scrolls_sideways(
 
             assert wide <= room == 390, name
             assert watched.page.evaluate(OVERLAPS) == [], name
+            assert watched.page.evaluate(BROKEN) == [], name
