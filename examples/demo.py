@@ -192,6 +192,8 @@ class Demo:
                     self.story.states[names[one["node"]]].append((self.story.now(), one["state"]))
             except UnreachableError:
                 continue
+            if sys.stdout.isatty():
+                print(f"\r{progress(self.story, self.story.now(), self.seconds):<78}", end="", flush=True)
 
     @contextmanager
     def by_turn(self) -> Iterator[str]:
@@ -269,6 +271,13 @@ class Demo:
                 if thread.ident is not None:  # one that Ctrl-C kept from starting cannot be joined
                     thread.join()
         return self.story
+
+
+def progress(story: Story, now: float, seconds: float) -> str:
+    """Say how far the demo is, and what the nodes say."""
+    said = ", ".join(f"{name} {story.states[name][-1][1]}" for name in NODES if story.states[name])
+    ended = sum(len(ran) for _, ran in story.streams)
+    return f"{min(now, seconds):.0f} of {seconds:.0f} s, {ended} jobs have ended; {said}"
 
 
 def difference(one: Sequence[float], two: Sequence[float], draw: random.Random) -> tuple[float, float, float]:
@@ -416,6 +425,8 @@ def main() -> None:
             f"both streams must have run jobs, got none: {'; '.join(story.failed[:1]) or 'no reason known'}"
         )
     ended = max(job.ended for _, ran in story.streams for job in ran)
+    if sys.stdout.isatty():
+        print("\r" + 78 * " ", end="\r")
     print("\n".join(report(story, max(given.seconds, ended))))
     figure = given.figure or folder / "demo.svg"
     print(f"  drawn: {figure}" if draw_figure(story, figure) else "  no figure: matplotlib is not installed")
@@ -425,4 +436,6 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
+        if sys.stdout.isatty():
+            print()
         sys.exit("demo: stopped before its end; what it started has ended")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.demo import Ran, Story, difference, report, timeline
+from examples.demo import Ran, Story, difference, progress, report, timeline
 
 
 def told(by_turn: list[float], by_pronto: list[float]) -> str:
@@ -62,6 +62,15 @@ def test_the_timeline_shows_load_states_and_jobs_of_each_node() -> None:
         "··········",
         "·····11111",
     ]
+
+
+def test_progress_says_how_far_it_is_and_what_the_nodes_say() -> None:
+    story = Story()
+    story.states["left"] = [(0.0, "accepting"), (5.0, "refusing")]
+    story.states["right"] = [(0.0, "accepting")]
+    story.by_turn = [Ran(0, "left", 0.0, 5.0, 1.0)]
+
+    assert progress(story, 37.2, 110.0) == "37 of 110 s, 1 jobs have ended; left refusing, right accepting"
 
 
 @pytest.mark.timeout(240)
