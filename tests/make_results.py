@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -369,12 +370,21 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def claims_table(numbers: dict[str, Any]) -> str:
-    """Return the table of the paper's claims, as the page has it."""
-    rows = [(f"**{row.name}**: {row.says}", f"`{row.command}`", row.found, row.verdict, row.why)
-            for row in claims.claim_rows(numbers)]  # fmt: skip
-    return f"{claims.data_in_words(numbers)}\n\n" + _table(
-        ("the paper", "command", "what came out", "verdict", "why"), rows
+    """Return the table of the paper's claims, as the page has it; the commands, which many share, stand below."""
+    rows = claims.claim_rows(numbers)
+    letters = dict(
+        zip(dict.fromkeys(row.command for row in rows if row.command != "–"), "abcdefgh", strict=False)
     )
+    cells = [
+        (f"**{row.name}**: {row.says}", row.verdict, row.found, row.why, letters.get(row.command, "–"))
+        for row in rows
+    ]
+    table = _table(("the paper", "verdict", "what came out", "why", "command"), cells)
+    commands = "\n".join(f"- {letter}: `{command}`" for command, letter in letters.items())
+    counts = Counter(row.verdict for row in rows)
+    each = ", ".join(f"{counts[one]} {one}" for one in (claims.REPRODUCED, claims.NOT, claims.OPEN))
+    summary = f"{len(rows)} claims: {each}."
+    return f"{summary} {claims.data_in_words(numbers)}\n\n{table}\n\nCommands:\n\n{commands}"
 
 
 def fill_claims(page: str, numbers: dict[str, Any]) -> str:
