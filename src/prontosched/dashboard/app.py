@@ -15,33 +15,21 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-# What is served, and nothing else: a name that is not here does not exist.
 PAGES = {"/": "index.html", "/fleet": "fleet.html"}
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".html": "text/html"}
-ASSETS = (
-    "style.css",
-    "shared.js",
-    "chart.js",
-    "reasons.js",
-    "projections.js",
-    "node.js",
-    "federation.js",
-    "fleet.js",
-    "icon.svg",
-    "icon-accepting.svg",
-    "icon-contended.svg",
-    "icon-refusing.svg",
-)
+ASSETS = (".css", ".js", ".svg")
+STATIC = files("prontosched.dashboard").joinpath("static")
 
 
 def routes() -> list[web.RouteDef]:
-    """Return the routes of all pages and their files."""
-    named = {**PAGES, **{f"/static/{name}": name for name in ASSETS}, "/favicon.ico": "icon.svg"}
+    """Return the routes of all pages and their files: a name that was not shipped does not exist."""
+    shipped = {f"/static/{one.name}": one.name for one in STATIC.iterdir() if one.name.endswith(ASSETS)}
+    named = {**PAGES, **shipped, "/favicon.ico": "icon.svg"}
     return [web.get(path, _serve(name)) for path, name in named.items()]
 
 
 def _serve(name: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    body = files("prontosched.dashboard").joinpath("static", name).read_bytes()
+    body = STATIC.joinpath(name).read_bytes()
     kind = TYPES[name[name.rindex(".") :]]
 
     async def answer(request: web.Request) -> web.StreamResponse:
