@@ -153,7 +153,12 @@ def main() -> None:
     """Run and print a table."""
     if len(os.sched_getaffinity(0)) < 2 or not Path("/proc/self/schedstat").exists():
         sys.exit("this example needs two CPUs and a kernel with schedstat")
-    outcome = run()
+    try:
+        outcome = run()
+    except TimeoutError as error:
+        sys.exit(
+            f"{error}: where other work keeps both CPUs busy neither stands out; run it on a calmer machine"
+        )
     print(f"{'worker':<28} {'tasks while busy':>17} {'tasks after':>12}")
     for address in outcome.workers:
         note = "  <- paused while its CPU was busy" if address == outcome.paused else ""

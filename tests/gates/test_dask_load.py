@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from examples.dask_gate import TASKS, run, waiting_share
+from examples import dask_gate
+from examples.dask_gate import TASKS, run, waiting_share, wait_until
 
 # A worker is paused only where its chance is twice the other's.
 CALM_SHARE = 0.4
@@ -32,3 +33,13 @@ def test_tasks_avoid_the_worker_whose_cpu_is_really_busy_and_none_is_lost() -> N
     assert outcome.during.total() == TASKS
     assert outcome.during[outcome.paused] == 0
     assert outcome.after[outcome.paused] > 0
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_a_machine_on_which_no_worker_stands_out_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_gate, "run", lambda: wait_until(lambda: False, seconds=0.1))
+
+    with pytest.raises(
+        SystemExit, match="expected state within 0.1 s: where other work keeps both CPUs busy"
+    ):
+        dask_gate.main()
