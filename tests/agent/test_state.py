@@ -1,16 +1,25 @@
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import subprocess
 import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from prontosched import codec
-from prontosched.agent import store
+from prontosched.agent import followers, store
+from prontosched.agent.nodes import GROUP_NODES
 from prontosched.agent.store import state
+from prontosched.agent.store.decision_log import DecisionRow
 from prontosched.errors import NewerStateError, StateError
+from tests.agent.machine import Machine, make_agent, sample
 
 
 def test_what_was_saved_comes_back(tmp_path):
@@ -170,3 +179,49 @@ def test_many_nodes_of_an_older_release_are_set_aside_with_a_message(tmp_path, c
     assert message.startswith("starting cold")
     assert "a.crowd was set aside as a.crowd.old" in caplog.text
     assert (tmp_path / "a.crowd.old" / "0000.state").read_bytes() == b"arrays"
+
+
+def nodes_of_three_files():
+    nodes = make_agent(Machine()).nodes
+    samples = [replace(sample(0), node=f"n{i}") for i in range(2 * GROUP_NODES + 1)]
+    nodes.begin(samples, 1.0)
+    for one in samples:
+        nodes.step(one, 1.0)
+    return nodes
+
+
+def test_a_log_that_cannot_be_written_keeps_no_node_from_being_saved_at_the_end(tmp_path):
+    async def go():
+        disk = state.Disk(tmp_path, "machine")
+        disk.log.path = tmp_path  # a folder is no database
+        disk.keep([DecisionRow(1.0, "n1", False, True, *[0.0] * 5, None)], [])
+        await disk.close(nodes_of_three_files(), 1.0)
+        assert "unable to open" in disk.last_error
+
+    asyncio.run(go())
+
+    assert len(list(tmp_path.rglob("*.state"))) == 3
+
+
+def test_a_disk_that_hangs_is_given_up_within_one_time_for_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(state, "LONGEST_END_SECONDS", 0.3)
+    hangs = threading.Event()
+
+    async def go():
+        disk = state.Disk(tmp_path, "machine")
+        monkeypatch.setattr(disk.log, "write", lambda rows, many=(): hangs.wait(60))
+        disk.keep([DecisionRow(1.0, "n1", False, True, *[0.0] * 5, None)], [])
+        disk._start({}, 1)
+        begin = time.monotonic()
+        await disk.close(nodes_of_three_files(), 1.0)
+        hangs.set()
+        return time.monotonic() - begin
+
+    assert asyncio.run(go()) < 8.0
+
+
+def test_the_unit_waits_for_as_long_as_the_agent_may_take_to_stop():
+    unit = (Path(__file__).parents[2] / "deploy/systemd/pronto-agent.service").read_text()
+    allowed = float(re.search(r"^TimeoutStopSec=(\d+)$", unit, flags=re.M)[1])
+
+    assert allowed >= state.LONGEST_END_SECONDS + followers.LONGEST_CLOSING_SECONDS + 30.0

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from prontosched.agent.answer import Silence
-from prontosched.agent.followers import GateFollower, ServiceManager, make_probe
+from prontosched.agent.followers import GateFollower, make_probe
 from prontosched.agent.loop import Agent, Follower, Reader
 from prontosched.agent.nodes import LiveNode, NodeTable
 from prontosched.agent.pace import Pace
@@ -147,7 +147,7 @@ def _probe(settings: AgentSettings, source: Source) -> list[Follower]:
 
 
 def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Follower]:
-    """Return what is told of every timestep: federation, gate, service manager."""
+    """Return what is told of every timestep: federation and gate."""
     found: list[Follower] = []
     link: Any = None
     if settings.nats is not None:
@@ -177,7 +177,7 @@ def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Foll
         found.append(FederationFollower.embedded())
     if settings.gate is not None:
         found.append(_gate(settings, link))
-    return [*found, ServiceManager()]
+    return found
 
 
 def place_of(settings: AgentSettings, node: str) -> str:

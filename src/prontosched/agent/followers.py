@@ -24,7 +24,7 @@ LOG = logging.getLogger("prontosched.agent")
 # A watchdog waits for at least so many ticks: after three without a decision the agent says itself what is wrong.
 WATCHDOG_TICKS = 4
 SUMS = ("refusals", "withheld", "rankings", "errors", "refused_seconds")
-# Service managers wait for so long to stop a process, and what was learned is saved after this.
+# What was learned is saved after this, and service managers wait only so long for a process to end.
 LONGEST_CLOSING_SECONDS = 20.0
 # Of more nodes only those whose signal turned are looked at for the log, and so many lines written a timestep.
 EVERY_STATE, MOST_LINES = 16, 20

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from prontosched.cli.options import asking_options, find, settings_of
+from prontosched.cli.options import agent_settings, asking_options, find
 from prontosched.extras import EXTRAS, install_command, missing_extras
-from prontosched.settings import AgentSettings
 
 if TYPE_CHECKING:
     from prontosched.agent.http.client import Client
@@ -29,8 +28,7 @@ COLOURS = {"stops": "red", "misleads": "yellow", "limits": "cyan"}
 )
 @asking_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.pass_context
-def command(ctx: click.Context, /, root: Path, as_json: bool, **asked: Any) -> None:
+def command(root: Path, as_json: bool, **asked: Any) -> None:
     """Say what is wrong here and what mends it; what this machine can measure, and what reading it costs.
 
     Problems come first, the most important at the top, each with the command that mends it: permissions,
@@ -55,10 +53,10 @@ def command(ctx: click.Context, /, root: Path, as_json: bool, **asked: Any) -> N
     missing = missing_extras()
     agent: Client | UntrustedError | None
     try:
-        agent, _ = find(**asked)
+        agent, settings = find(**asked)
     except UntrustedError as error:
-        agent = error
-    problems = diagnose(_agent_settings(ctx, asked["state"]), report, agent, root=root)
+        agent, settings = error, agent_settings()
+    problems = diagnose(settings, report, agent, root=root)
     code = int(any(problem.severity == "stops" for problem in problems))
     if as_json:
         facts = {
@@ -108,18 +106,6 @@ def command(ctx: click.Context, /, root: Path, as_json: bool, **asked: Any) -> N
     for name in missing:
         click.echo(f"  {name}: {install_command(name)}")
     raise click.exceptions.Exit(code)
-
-
-def _agent_settings(ctx: click.Context, state: Path | None) -> AgentSettings:
-    """Return the settings of `pronto agent`, from the file and the environment."""
-    group = ctx.parent.command if ctx.parent is not None else None
-    if ctx.parent is None or not isinstance(group, click.Group):
-        return AgentSettings(state=state)
-    agent = group.get_command(ctx.parent, "agent")
-    assert agent is not None
-    options = agent.make_context("agent", [], parent=ctx.parent).params
-    known = {name: value for name, value in options.items() if name in AgentSettings.__slots__}
-    return settings_of({**known, "state": state or known["state"]})
 
 
 def _number(value: float, digits: int = 1) -> str:

@@ -6,7 +6,6 @@ import json
 import math
 import time
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -15,6 +14,7 @@ import click
 from prontosched.cli.options import asking_options, find, lasting, node_option
 from prontosched.cli.status import beside, styled
 from prontosched.errors import IntegrationError, ProntoError
+from prontosched.settings import AgentSettings
 
 if TYPE_CHECKING:
     from prontosched.agent.http.client import Client
@@ -84,7 +84,7 @@ def command(at: float | None, node: str | None, as_json: bool, **asked: Any) -> 
     Example:
         pronto explain --at 14:03
     """
-    client, folder = find(**asked)
+    client, settings = find(**asked)
     named = {} if node is None else {"node": node}
     if at is not None:
         if client is None:
@@ -96,7 +96,7 @@ def command(at: float | None, node: str | None, as_json: bool, **asked: Any) -> 
             raise IntegrationError(_nothing(client.get("/v1/status"), at))
         click.echo(json.dumps(past) if as_json else _then(past, at))
         return
-    found = _watch(folder) if client is None else _get(client, "/v1/explain", named)
+    found = _watch(settings, node) if client is None else _get(client, "/v1/explain", named)
     click.echo(json.dumps(found) if as_json else _now(found))
 
 
@@ -121,16 +121,16 @@ def _around(client: Client, at: float, named: dict[str, str]) -> dict[str, Any]:
     return past
 
 
-def _watch(folder: Path) -> dict[str, Any]:
-    """Watch this machine long enough for a first picture of its directions."""
-    from prontosched.agent.standalone import watch
+def _watch(settings: AgentSettings, node: str | None) -> dict[str, Any]:
+    """Watch long enough for a first picture of the directions."""
+    from prontosched.agent.standalone import watch, watched
     from prontosched.agent.views import explanation
 
-    click.echo(f"no agent answers: watching this machine for {WATCH_SECONDS:.0f} s", err=True)
-    agent = watch(folder, seconds=WATCH_SECONDS, interval=WATCH_INTERVAL)
-    if agent.nodes.only is None:
+    click.echo(f"no agent answers: watching {watched(settings)} for {WATCH_SECONDS:.0f} s", err=True)
+    agent = watch(settings, node, seconds=WATCH_SECONDS, interval=WATCH_INTERVAL)
+    if not len(agent.nodes):
         raise IntegrationError("this machine must be readable, got no telemetry: see `pronto check`")
-    return explanation(agent)
+    return explanation(agent, node)
 
 
 def _now(found: dict[str, Any]) -> str:

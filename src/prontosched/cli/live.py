@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import click
 
 from prontosched.agent.config import local_source, make_agent, source_of
-from prontosched.agent.followers import ChangeLog
+from prontosched.agent.followers import ChangeLog, ServiceManager
 from prontosched.agent.http.auth import Access
 from prontosched.agent.http.server import serve, summary
 from prontosched.agent.logs import log_to_stderr
@@ -47,7 +47,7 @@ def run_agent(options: dict[str, Any], *, pages: bool = False) -> None:
     else:
         source = source_of(settings)
     agent = make_agent(settings, source, embed=pages)
-    agent.followers.append(ChangeLog())
+    agent.followers += [ServiceManager(), ChangeLog()]
     line = None if screen is None else StatusLine(screen)
     if line is not None:
         agent.followers.append(line)

@@ -12,6 +12,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar, get_args, get_origin, get_type_hints
@@ -291,15 +293,35 @@ asking_options = asking(
 node_option = click.option("--node", metavar="NAME", help="Which node, where the agent watches several.")
 
 
+def agent_settings() -> AgentSettings:
+    """Return the settings that `pronto agent` would have here, from the file and the environment."""
+    root = click.get_current_context().find_root()
+    if (
+        not isinstance(root.command, click.Group)
+        or (agent := root.command.get_command(root, "agent")) is None
+    ):
+        return AgentSettings()
+    params = [copy(param) for param in agent.params if param.name in AgentSettings.__slots__]
+    for param in params:
+        if param.type is FILE:  # the agent's own user may read it, others need not
+            param.type = click.Path(path_type=Path)
+    return settings_of(click.Command("agent", params=params).make_context("agent", [], parent=root).params)
+
+
 def find(
     url: str | None, token_file: Path | None, ca: Path | None, state: Path | None
-) -> tuple[Client | None, Path]:
-    """Return the agent the options mean, None where there is none, and its folder."""
+) -> tuple[Client | None, AgentSettings]:
+    """Return the agent the options mean, None where there is none, and the settings of this machine's agent.
+
+    The settings always name a state folder.
+    """
     from prontosched.agent.http.auth import read_token
-    from prontosched.agent.http.client import find_agent
+    from prontosched.agent.http.client import find_agent, local_url
     from prontosched.agent.store import default_folder
 
-    folder = state or default_folder()
+    settings = agent_settings()
+    folder = state or settings.state or default_folder()
     token = None if token_file is None else read_token(token_file)
     # Whoever names a folder means its agent, not whichever listens at the usual address.
-    return find_agent(url, folder, token=token, certificate=ca, usual=state is None), folder
+    usual = local_url(settings) if state is None else None
+    return find_agent(url, folder, token=token, certificate=ca, usual=usual), replace(settings, state=folder)

@@ -50,10 +50,12 @@ def command(
     begin = end - since
     found = []
     for url in urls or (None,):
-        client, folder = find(url, **asked)
+        client, settings = find(url, **asked)
         if client is not None:
             found += read_agent(client, begin, end, node)
             continue
+        folder = settings.state
+        assert folder is not None
         paths = sorted(folder.glob("*.decisions.sqlite"))
         if not paths:
             raise IntegrationError(

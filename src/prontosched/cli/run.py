@@ -10,13 +10,13 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from prontosched.cli.options import Duration, asking_options, find, lasting, node_option
 from prontosched.errors import ProntoError, TelemetryError
+from prontosched.settings import AgentSettings
 from prontosched.threads import given_environment
 
 if TYPE_CHECKING:
@@ -108,14 +108,14 @@ def command(
     waiting = _Waiting(patience, float("inf") if timeout is None else timeout, interest, quiet, words)
     why = "no agent answers"
     try:
-        client, folder = find(**asked)
+        client, settings = find(**asked)
     except UntrustedError as error:
         if asked["url"] is not None:
             raise
         why = str(error)
-        client, folder = find(**{**asked, "url": "none"})
+        client, settings = find(**{**asked, "url": "none"})
     if client is None:
-        _run_alone(waiting, folder, cpus, why)
+        _run_alone(waiting, settings, cpus, node, why)
     else:
         _run_with(waiting, client, cpus, ttl, node)
 
@@ -242,16 +242,20 @@ def _run_with(waiting: _Waiting, client: Client, cpus: float, ttl: float, node: 
         waiting.wait(met["reason"], met, POLL_SECONDS * random.uniform(0.8, 1.2))
 
 
-def _run_alone(waiting: _Waiting, folder: Path, cpus: float, why: str) -> NoReturn:
+def _run_alone(
+    waiting: _Waiting, settings: AgentSettings, cpus: float, node: str | None, why: str
+) -> NoReturn:
     from prontosched.agent.http.client import job_name
     from prontosched.agent.loop import STATES
-    from prontosched.agent.standalone import one_at_a_time, watch
+    from prontosched.agent.standalone import one_at_a_time, watch, watched
     from prontosched.agent.views import waiting as outcome
 
-    there = os.cpu_count() or 1
+    there = settings.cpus or os.cpu_count() or 1
     if cpus > there:
-        raise ProntoError(f"--cpus must be at most {there}, as many as this machine has, got {cpus:g}")
-    waiting.say(f"{why}: watching this machine for a few seconds")
+        raise ProntoError(f"--cpus must be at most {there:g}, as many as this machine has, got {cpus:g}")
+    waiting.say(f"{why}: watching {watched(settings)} for a few seconds")
+    folder = settings.state
+    assert folder is not None
     with contextlib.ExitStack() as held:
         turn = True
         try:
@@ -262,11 +266,13 @@ def _run_alone(waiting: _Waiting, folder: Path, cpus: float, why: str) -> NoRetu
             become(waiting.words)
         while True:
             try:
-                agent = watch(folder)
+                agent = watch(settings, node)
             except TelemetryError as error:
                 waiting.say(f"running, as nothing is known of this machine: {error}")
                 become(waiting.words)
-            counted, found = agent.announce(job_name(), cpus=cpus, ttl=POLL_SECONDS, unless=STATES[1:])
+            counted, found = agent.announce(
+                job_name(), cpus=cpus, ttl=POLL_SECONDS, node=node, unless=STATES[1:]
+            )
             met = outcome(agent, found, cpus)
             if counted:
                 waiting.go(found.reason)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from prontosched.cli.options import COLOURS, asking_options, find, lasting, node_option
 from prontosched.errors import ProntoError
+from prontosched.settings import AgentSettings
 
 if TYPE_CHECKING:
     from prontosched.agent.http.client import Client
@@ -46,8 +46,8 @@ def command(node: str | None, horizon: int | None, as_json: bool, **asked: Any) 
         pronto status --json
     """
     try:
-        client, folder = find(**asked)
-        found = _watch(folder) if client is None else _ask(client, node, horizon)
+        client, settings = find(**asked)
+        found = _watch(settings, node, horizon) if client is None else _ask(client, node, horizon)
     except ProntoError as error:
         click.echo(f"pronto: {error}", err=True)
         raise click.exceptions.Exit(NO_ANSWER) from error
@@ -75,11 +75,14 @@ def _ask(client: Client, node: str | None, horizon: int | None) -> dict[str, Any
     return {**found, "probe": client.get("/v1/status").get("probe")}
 
 
-def _watch(folder: Path) -> dict[str, Any]:
-    from prontosched.agent.standalone import WATCH_SECONDS, watch
+def _watch(settings: AgentSettings, node: str | None, horizon: int | None) -> dict[str, Any]:
+    from prontosched.agent.standalone import WATCH_SECONDS, watch, watched
+    from prontosched.agent.views import decision_within
 
-    click.echo(f"no agent answers: watching this machine for {WATCH_SECONDS:.0f} s", err=True)
-    return {"asked": None, **watch(folder).answer().as_json()}
+    click.echo(f"no agent answers: watching {watched(settings)} for {WATCH_SECONDS:.0f} s", err=True)
+    agent = watch(settings, node)
+    found = agent.answer(node).as_json() if horizon is None else decision_within(agent, node, horizon)
+    return {"asked": None, **found}
 
 
 def _words(found: dict[str, Any], horizon: int | None) -> str:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from prontosched.agent.http.auth import loopback
+from prontosched.agent.http.auth import loopback, split_address
 from prontosched.agent.store import read_address, socket_folders, socket_name
 from prontosched.errors import ProntoError, SettingsError
+from prontosched.settings import AgentSettings
 
 DEFAULT_URL = "http://127.0.0.1:7077"
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
@@ -178,19 +179,35 @@ class Client:
         return http.client.HTTPConnection(self.host, port or 80, timeout=TIMEOUT_SECONDS)
 
 
+def local_url(settings: AgentSettings) -> str:
+    """Return the address at which an agent with these settings answers on this machine.
+
+    Examples
+    --------
+    >>> local_url(AgentSettings(listen="[::1]:7078")), local_url(AgentSettings(listen="0.0.0.0:443"))
+    ('http://[::1]:7078', 'http://127.0.0.1:443')
+    """
+    host, port = split_address(settings.listen)
+    if not port:  # any free one: only the note in its folder tells which
+        return DEFAULT_URL
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return (
+        f"{'http' if settings.tls_cert is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+    )
+
+
 def find_agent(
     url: str | None,
     folder: Path,
     *,
     token: str | None = None,
     certificate: Path | None = None,
-    usual: bool = True,
+    usual: str | None = DEFAULT_URL,
 ) -> Client | None:
-    """Return the agent at `url`, or the one of `folder`, or None where none answers.
+    """Return the agent at `url`, or the one of `folder`, or that at the address `usual`, or None where none answers.
 
-    `none` for `url` asks nobody; where another is given and nobody answers, `UnreachableError`. With `usual`, an
-    agent at the usual address does where that of the folder does not answer. One that answers and is not trusted
-    is not none: `UntrustedError`.
+    `none` for `url` asks nobody; where another is given and nobody answers, `UnreachableError`. One that answers and
+    is not trusted is not none: `UntrustedError`.
     """
     if url == "none":
         return None
@@ -198,7 +215,7 @@ def find_agent(
         client = Client(url, token, certificate, socket_folders(folder))
         client.health()
         return client
-    for address in dict.fromkeys((read_address(folder), DEFAULT_URL if usual else None)):
+    for address in dict.fromkeys((read_address(folder), usual)):
         if address is None:
             continue
         client = Client(address, token, certificate, socket_folders(folder))

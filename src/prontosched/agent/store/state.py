@@ -90,7 +90,7 @@ class StateFiles:
         """
         found: list[dict[str, Any]] = []
         message = "starting cold: there is no saved state yet"
-        for path in (self.path, *sorted(self._folder.glob("*.state"))):
+        for path in state_paths(self.path.parent, self.path.stem):
             try:
                 found.append(read_state(path))
             except FileNotFoundError:
@@ -149,6 +149,11 @@ class StateFiles:
             LOG.warning("nodes saved by an older release start cold: %s was set aside as %s", old, aside.name)
 
 
+def state_paths(folder: Path, name: str) -> list[Path]:
+    """Return where an agent's nodes are saved: the first group, which may not be there, and all others."""
+    return [folder / f"{name}.state", *sorted((folder / f"{name}.nodes").glob("*.state"))]
+
+
 def read_state(path: Path) -> dict[str, Any]:
     """Read a state file without holding it, as `pronto status` does beside an agent."""
     with path.open("rb") as file:
@@ -184,6 +189,7 @@ def _beside(path: Path, suffix: str) -> Path:
 LONGEST_WAIT_SECONDS = 10.0
 MOST_WAITING_ROWS = 20_000
 MOST_WAITING_MANY = 200_000
+# The unit's TimeoutStopSec allows for it, and for what followers take to let go.
 LONGEST_END_SECONDS = 60.0
 GROUP_SECONDS, MOST_GROUPS = 10.0, 32
 LEAST_SECONDS, LEAST_TIMESTEPS = 1.0, 10
@@ -285,22 +291,24 @@ class Disk:
             self._reads -= 1
 
     async def close(self, nodes: NodeTable | None, wall: float) -> None:
-        """Save all nodes for the last time and let go; give up on a disk that hangs."""
-        if self._under_way is not None:
-            await asyncio.wait((self._under_way,), timeout=LONGEST_WAIT_SECONDS)
-        end = self._clock() + LONGEST_END_SECONDS
+        """Save all nodes for the last time and let go, within `LONGEST_END_SECONDS`; give up on a disk that hangs."""
+        end, failed = self._clock() + LONGEST_END_SECONDS, self.save_errors
+
+        async def finished(work: asyncio.Future[None] | None) -> bool:
+            longest = max(0.0, min(LONGEST_WAIT_SECONDS, end - self._clock()))
+            return work is None or bool((await asyncio.wait((work,), timeout=longest))[0])
+
+        going = await finished(self._under_way)
         for number in range(0 if nodes is None else nodes.groups):
+            # The log needs some of the time too.
+            if not going or self.save_errors > failed or self._clock() > end - LONGEST_WAIT_SECONDS:
+                break
             assert nodes is not None
             self._start({number: await group_fields(nodes, number, wall)}, nodes.groups)
-            assert self._under_way is not None
-            done, _ = await asyncio.wait((self._under_way,), timeout=LONGEST_WAIT_SECONDS)
-            if not done or self.last_error or self._clock() > end:
-                break
+            going = await finished(self._under_way)
         self._start({}, 0)
         self._reader.stop(1.0)
-        closing = self._thread.submit(self.log.close)
-        done, _ = await asyncio.wait((closing,), timeout=LONGEST_WAIT_SECONDS)
-        if done:
+        if await finished(self._thread.submit(self.log.close)):
             self._thread.stop(1.0)
         self.state.close()
 
@@ -371,22 +379,26 @@ def restore(nodes: NodeTable, disk: Disk) -> None:
     except StateError:
         disk.state.close()
         raise
-    count, found = 0, ""
-    for fields in saved:
-        for name, part, absent in _members(fields, nodes.fallback_name):
-            try:
-                found = nodes.restore(name, part, absent)
-            except StateError as error:
-                found = f"starting cold: {disk.state.path} does not fit ({error})"
-                LOG.warning("%s starts cold: %s", name, error)
-            else:
-                count += 1
-    if saved:
-        alone = len(saved) == 1 and saved[0].get("form") == "one"
-        how = found if alone else f"warm, {count} nodes"
-        message = f"{message}: {how}" if count or not alone else found
+    found = [words for fields in saved for words in restore_nodes(nodes, fields)]
+    warm = [words for words in found if words]
+    if len(saved) == 1 and saved[0].get("form") == "one":
+        message = f"{message}: {warm[0]}" if warm else f"starting cold: {disk.state.path} does not fit"
+    elif saved:
+        message = f"{message}: warm, {len(warm)} nodes"
     nodes.message = message
     LOG.info("%s", message)
+
+
+def restore_nodes(nodes: NodeTable, fields: dict[str, Any]) -> list[str]:
+    """Go on with the nodes of one file; say of each how far that goes, nothing of one that starts cold."""
+    found = []
+    for name, part, absent in _members(fields, nodes.fallback_name):
+        try:
+            found.append(nodes.restore(name, part, absent))
+        except StateError as error:
+            found.append("")
+            LOG.warning("%s starts cold: %s", name, error)
+    return found
 
 
 def _members(fields: dict[str, Any], name: str) -> list[tuple[str, dict[str, Any], float]]:
