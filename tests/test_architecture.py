@@ -25,7 +25,7 @@ ROWS = [
     {"pipeline"},
     {"signals"},
     {"telemetry", "decision"},
-    {"codec", "subspace"},
+    {"codec", "student", "subspace"},
     {"extras"},
     {"errors", "threads"},
 ]
@@ -69,6 +69,7 @@ INNER_ROWS = {
 }
 PURE = {
     "subspace",
+    "student",
     "codec",
     "pipeline",
     "decision",

@@ -16,7 +16,7 @@ from prontosched.agent.http.auth import Access
 from prontosched.agent.http.connections import BoundedSite, Connections
 from prontosched.agent.store.state import Disk
 from prontosched.telemetry.source import Sample
-from tests.agent.machine import METRICS, Machine, make_agent, next_tick
+from tests.agent.machine import METRICS, Machine, make_agent, next_tick, sample
 
 TOKEN = "0123456789abcdef"
 SHOWN = {"Authorization": f"Bearer {TOKEN}"}
@@ -497,3 +497,19 @@ def test_a_reader_that_obeys_refusals_is_told_that_they_are_enforced():
 
     assert (plain, declared, later) == (False, True, True)
     assert wrong == (400, {"error": "enforcing must be true or false, got 'yes'"})
+
+
+def test_the_best_node_for_a_job_has_its_cpus_free_now():
+    """Busy CPUs are those of the newest sample, whether or not a job was ever announced."""
+    used = [100.0]
+    machine = Machine(lambda i: [sample(i, used=used[0])])
+
+    async def go(client):
+        full = await get(client, "/v1/best?cpus=2")
+        used[0] = 5.0
+        await client.agent.tick()
+        return full, await get(client, "/v1/best?cpus=2")
+
+    (_, full), (_, free) = asking(go, machine=machine)
+
+    assert [full["nodes"][0]["state"], free["nodes"][0]["state"]] == ["refusing", "accepting"]

@@ -19,6 +19,7 @@ from prontosched.agent.views import status
 from prontosched.cli.options import find
 from prontosched.errors import IntegrationError
 from prontosched.gates.gate import Observed
+from prontosched.settings import AgentSettings
 from prontosched.telemetry.prometheus import PrometheusSource
 from tests.agent.machine import Clock, Machine, make_agent, sample
 from tests.agent.test_followers import gated
@@ -250,7 +251,8 @@ def test_a_folder_that_is_named_means_its_own_agent(tmp_path, monkeypatch):
         agent, _ = agent_of(lambda i: [sample(i)])
         server = Server(agent, Access("127.0.0.1", 0))
         url = await server.start()
-        monkeypatch.setattr("prontosched.agent.http.client.DEFAULT_URL", url)
+        settings = AgentSettings(listen=url.partition("//")[2])
+        monkeypatch.setattr("prontosched.cli.options.agent_settings", lambda: settings)
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         loop = asyncio.get_running_loop()
         named = await loop.run_in_executor(None, lambda: find(None, None, None, tmp_path / "other")[0])

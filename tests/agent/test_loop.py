@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from prontosched.agent.answer import Silence
+from prontosched.agent.http.server import summary
 from prontosched.agent.store.state import Disk, restore
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS, Clock, Machine, make_agent, next_tick, sample
@@ -340,3 +341,32 @@ def test_sigterm_in_the_middle_of_a_block_saves_the_block(tmp_path):
         later.nodes.only.node.embedding.state()["slab"].shape[0]
         > later.nodes.only.node.embedding.state()["known"]
     )
+
+
+def test_what_a_source_says_besides_its_samples_cannot_end_the_loop():
+    machine = Machine()
+    machine.cpus = None  # no number
+    agent = run(make_agent(machine, count_cpus=True), ticks=5)
+
+    assert agent.nodes.tally.decisions == 5
+    assert agent.faults["source"] == 5
+
+
+def test_a_cpu_ready_of_minus_one_is_unknown_everywhere():
+    agent = run(make_agent(Machine(lambda i: [sample(i, ready=-1.0)])), ticks=5)
+
+    assert agent.answer().as_json()["cpu_ready_percent"] is None
+    assert agent.nodes.tally.ready_count == 0
+
+
+def test_the_summary_does_not_promise_what_was_not_written(tmp_path, caplog):
+    disk = Disk(tmp_path / "state", "machine")
+    agent = make_agent(Machine(), disk=disk)
+    disk.state.path = tmp_path / "file" / "machine.state"
+    (tmp_path / "file").write_text("no folder")
+    run(agent, ticks=3)
+
+    # A log that is written does not mean that the state is.
+    assert not [one for one in caplog.messages if "writing again" in one]
+    assert "is kept in" not in summary(agent)
+    assert "not all that it learned could be written" in summary(agent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,9 @@ import pytest
 
 from prontosched.agent.followers import ProbeFollower, make_probe, probe_view
 from prontosched.agent.http.metrics import exposition
-from prontosched.agent.record import ProbeRecord
+from prontosched.agent.record import ProbeRecord, StateProbes
 from prontosched.agent.views import status
+from prontosched.student import t_quantile
 from prontosched.telemetry.linux import LinuxSource
 from prontosched.telemetry.probe import ProbeResult
 from tests.agent.machine import Machine, make_agent
@@ -202,3 +204,15 @@ def test_without_any_load_it_says_that_there_is_nothing_to_tell(tmp_path: Path) 
     assert record["told"] is False
     assert record["states"]["refusing"]["probes"] == 0
     assert "there is nothing to tell yet" in record["words"]
+
+
+@pytest.mark.parametrize("stretches", [2, 3, 12, 40])
+def test_intervals_are_students(stretches: int) -> None:
+    one = StateProbes()
+    slowdowns = [1.0 + 0.1 * (i % 3) for i in range(stretches)]
+    for slowdown in slowdowns:
+        one.add(slowdown)
+        one.close()
+    spread = statistics.stdev(slowdowns) / math.sqrt(stretches)
+
+    assert one.error == pytest.approx(t_quantile(stretches - 1) * spread, rel=1e-9)

@@ -22,7 +22,7 @@ from prontosched.agent.report import (
 )
 from prontosched.agent.store.decision_log import CLOSED_LEVEL, DecisionLog, DecisionRow
 from prontosched.cli import cli
-from prontosched.errors import ProntoError
+from prontosched.errors import IntegrationError, ProntoError
 from tests.processes import free_port, started, wait_for
 
 BUSY = "refusing; 3.1 CPUs waiting: postgres.service 1.9; CPUs used by backup.service 1.8, build-7 0.4"
@@ -242,3 +242,19 @@ def test_a_log_that_cannot_be_read_is_no_calm_week(tmp_path):
 
     assert ran.exit_code == 1
     assert "a decision log must be readable here, got" in str(ran.exception)
+
+
+def test_an_agent_that_keeps_no_log_says_so_instead_of_having_watched_nothing() -> None:
+    port = free_port()
+    client = Client(f"http://127.0.0.1:{port}")
+    with started("agent", "--synthetic", "1", "--no-keep", "--listen", f"127.0.0.1:{port}"):
+        wait_for(lambda: _answers(client))
+        with pytest.raises(IntegrationError, match="start it without --no-keep"):
+            read_agent(client, 0.0, 60.0)
+
+
+def _answers(client: Client) -> bool:
+    try:
+        return bool(client.health())
+    except ProntoError:
+        return False

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -225,3 +226,17 @@ def test_the_unit_waits_for_as_long_as_the_agent_may_take_to_stop():
     allowed = float(re.search(r"^TimeoutStopSec=(\d+)$", unit, flags=re.M)[1])
 
     assert allowed >= state.LONGEST_END_SECONDS + followers.LONGEST_CLOSING_SECONDS + 30.0
+
+
+def test_the_note_of_the_address_comes_back_with_a_folder_that_was_deleted(tmp_path):
+    folder = tmp_path / "state"
+
+    async def go():
+        disk = state.Disk(folder, "machine")
+        disk.note_address("http://127.0.0.1:7099")
+        shutil.rmtree(folder)
+        await disk.close(nodes_of_three_files(), 1.0)
+
+    asyncio.run(go())
+
+    assert store.read_address(folder) == "http://127.0.0.1:7099"

@@ -14,9 +14,10 @@ from prontosched.errors import TelemetryError
 from prontosched.evaluation.evaluate import Evaluation, evaluate, run_parts
 from prontosched.evaluation.inputs import Columns, Part, Plan, Setting, plan_traces
 from prontosched.evaluation.methods import choose
-from prontosched.evaluation.nulls import excess_p, t_quantile, t_tail
+from prontosched.evaluation.nulls import excess_p
 from prontosched.evaluation.study import Study
 from prontosched.evaluation.verdict import answer
+from prontosched.student import t_quantile, t_tail
 from prontosched.subspace import Array
 from tests.evaluation.made_node import MadeNode
 

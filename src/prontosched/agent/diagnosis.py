@@ -84,9 +84,7 @@ def _permissions(settings: AgentSettings, report: MachineReport, root: Path) -> 
             yield Problem("misleads", what, _show_threads(root))
         elif finding.state == "forbidden":
             what = f"{finding.path} may not be read: {finding.what} is missing"
-            yield Problem(
-                "limits", what, "sudo systemctl restart pronto-agent (run the agent as its own user)"
-            )
+            yield Problem("limits", what, finding.remedy)
     if settings.keep:
         folder = settings.state or default_folder()
         there = next(one for one in (folder, *folder.parents) if one.exists())
@@ -113,8 +111,7 @@ def _show_threads(root: Path) -> str:
 
 def _agent(agent: Client | UntrustedError | None) -> Iterator[Problem]:
     if agent is None:
-        service = any(Path(folder, "pronto-agent.service").exists() for folder in UNIT_FOLDERS)
-        remedy = "sudo systemctl start pronto-agent" if service else "pronto agent"
+        remedy = "sudo systemctl start pronto-agent" if is_service() else "pronto agent"
         yield Problem("limits", "no agent answers on this machine: nothing is decided", remedy)
         return
     if isinstance(agent, UntrustedError):
@@ -126,7 +123,9 @@ def _agent(agent: Client | UntrustedError | None) -> Iterator[Problem]:
         remedy = "pronto check --token-file FILE, with the token of the agent"
         yield Problem("limits", f"the agent does not tell its status: {error}", remedy)
         return
-    restart = "sudo systemctl restart pronto-agent"
+    restart = f"kill {status['pid']}, and `pronto agent` again"
+    if is_service():
+        restart = "sudo systemctl restart pronto-agent"
     if (decision := status.get("decision", {})).get("stale"):
         yield Problem("stops", f"the agent has no fresh telemetry: {decision['reason']}", restart)
     if status["loop"]["hanging"]:
@@ -144,6 +143,11 @@ def _agent(agent: Client | UntrustedError | None) -> Iterator[Problem]:
         names = ", ".join(federation["clashes"])
         what = f"two agents are called {names}: each takes the other's place in the federation"
         yield Problem("misleads", what, "set another `name` in /etc/pronto/pronto.toml of one of them")
+
+
+def is_service() -> bool:
+    """Tell whether systemd has a unit of the agent here."""
+    return any(Path(folder, "pronto-agent.service").exists() for folder in UNIT_FOLDERS)
 
 
 def _rights(gate: str) -> str:

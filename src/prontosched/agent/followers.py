@@ -221,7 +221,8 @@ class ServiceManager:
         given = environment.get("WATCHDOG_USEC", "")
         self._watchdog = int(given) if given.isdecimal() else 0
         self._ready = False
-        self.sent = 0
+        self.sent = self.errors = 0
+        self.last_error = ""
 
     def follow(self, agent: Agent) -> None:
         """Say what the agent answers; one that is not healthy says why, and not that it lives, to be restarted."""
@@ -252,10 +253,17 @@ class ServiceManager:
             self._send("STOPPING=1")
 
     def _send(self, text: str) -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-            sender.setblocking(False)
-            sender.sendto(text.encode(), self._address)
-        self.sent += 1
+        """Send one note; that nobody takes it is counted, and is no reason to call the agent unhealthy."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.setblocking(False)
+                sender.sendto(text.encode(), self._address)
+        except OSError as error:
+            self.errors, self.last_error = self.errors + 1, str(error)
+            if self.errors == 1:
+                LOG.warning("the service manager at NOTIFY_SOCKET cannot be told: %s", error)
+        else:
+            self.sent += 1
 
 
 class StateChange(NamedTuple):

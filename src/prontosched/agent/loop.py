@@ -196,23 +196,24 @@ class Agent:
 
     async def tick(self) -> None:
         """Read once, step the nodes, and tell whoever follows."""
+        samples: list[Sample] | None = []
         try:
             samples = await self.reader.read()
+            if samples is None:
+                self.fault("source", TimeoutError(f"no answer within {self.reader.timeout:.3g} s"))
+            else:
+                self._note_unanswered(anyone=bool(samples))
+            if samples:
+                self._follow_cpus()
+                self.offenders.update()
         except EOFError:
             self.ended = True
             return
         except Exception as error:
             self.fault("source", error)
-            samples = []
-        if samples is None:
-            self.fault("source", TimeoutError(f"no answer within {self.reader.timeout:.3g} s"))
-        else:
-            self._note_unanswered(anyone=bool(samples))
         now, decisions = self.pace.clock(), self.nodes.tally.decisions
         self._slice_began = time.perf_counter()
         if samples:
-            self._follow_cpus()
-            self.offenders.update()
             await self._step(samples, now)
         self.version += 1
         self._weigh_jobs(now)
@@ -287,9 +288,15 @@ class Agent:
         """
         known, now = self.known(node), self.pace.clock()
         fresh = known.decision is not None and now - known.seen_at <= self.silence.valid_seconds
+        announced = (
+            self._announced.get(known.name, self._nothing_announced) if jobs else self._nothing_announced
+        )
+        if not len(announced):  # only announced jobs are weighed at every timestep
+            announced.busy = 0.0
+            announced.saw(known.utilisation - known.background)
         return answer(
             known,
-            self._announced.get(known.name, self._nothing_announced) if jobs else self._nothing_announced,
+            announced,
             self.silence,
             now=now,
             clock=self.wall(),
@@ -376,8 +383,6 @@ class Agent:
         """
         known = self.known(node)
         name, announced = known.name, self.announced(known.name)
-        if not len(announced):
-            announced.saw(known.utilisation - known.background)
         now = self.pace.clock()
         announced.expire(now)
         self.version += 1

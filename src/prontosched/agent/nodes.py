@@ -354,11 +354,11 @@ class LiveNode:
             if self.turned or expects(before) is not expects(decision):
                 self.changed_at = now
         self.decision, self.seen_at = decision, now
-        self.ready, self.utilisation = sample.ready, sample.utilisation
+        self.ready, self.utilisation = ready, sample.utilisation
         self.background = self.schema.background(sample)
         self.timestamp, self.notes = sample.timestamp, sample.notes
         self.record.tolerance = getattr(self.node.signal, "contention_level", self.record.tolerance)
-        self.record.note(raised, sample.ready)
+        self.record.note(raised, ready)
         assert self.node.evidence is not None
         if (subspace := self.node.evidence.subspace) is not self._subspaces[1]:
             self._subspaces = (self._subspaces[1], subspace)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from prontosched.decision import State
+from prontosched.student import t_quantile
 
 NAN = float("nan")
 KEPT_LENGTHS = 64
@@ -28,8 +29,6 @@ BOUNDS = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 # Probes of one stretch in one state are alike, so intervals come from stretches, of at most this many.
 STRETCH = 20
 FEWEST_PROBES, FEWEST_STRETCHES = 10, 3
-# The 97.5 % point of Student's distribution by degrees of freedom, from 1.
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 
 def plain(value: Any) -> Any:
@@ -343,10 +342,9 @@ class StateProbes:
         size, total, mean = self.open_count, self.open_total, self.mean
         squares, crosses = self.squares + total * total, self.crosses + size * total
         spread = squares - 2.0 * mean * crosses + mean * mean * (self.sizes + size * size)
-        freedom = self.stretches - 1.0
-        variance = max(0.0, spread) / self.count**2 * self.stretches / freedom
-        student = STUDENT[int(freedom) - 1] if freedom <= len(STUDENT) else 1.96 + 2.6 / freedom
-        return student * math.sqrt(variance)
+        degrees = int(self.stretches) - 1
+        variance = max(0.0, spread) / self.count**2 * self.stretches / degrees
+        return t_quantile(degrees) * math.sqrt(variance)
 
     def figures(self) -> dict[str, Any]:
         """Return the numbers as plain values."""

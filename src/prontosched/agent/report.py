@@ -204,6 +204,11 @@ def advise(one: NodePeriod, hours: float) -> list[str]:
 def read_agent(client: Client, begin: float, end: float, node: str | None = None) -> list[NodePeriod]:
     """Ask an agent for a period of its nodes, or of one."""
     status = client.get("/v1/status")
+    if status["disk"] is None:
+        raise IntegrationError(
+            f"an agent must keep a decision log to tell of the past, got none at {client.url}: "
+            "start it without --no-keep"
+        )
     names = [one["node"] for one in client.get("/v1/nodes")["nodes"]] if node is None else [node]
     found = []
     for name in names:

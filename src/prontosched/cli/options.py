@@ -295,12 +295,12 @@ node_option = click.option("--node", metavar="NAME", help="Which node, where the
 
 def agent_settings() -> AgentSettings:
     """Return the settings that `pronto agent` would have here, from the file and the environment."""
-    root = click.get_current_context().find_root()
-    if (
-        not isinstance(root.command, click.Group)
-        or (agent := root.command.get_command(root, "agent")) is None
-    ):
+    context = click.get_current_context(silent=True)
+    root = None if context is None else context.find_root()
+    if root is None or not isinstance(root.command, click.Group):
         return AgentSettings()
+    agent = root.command.get_command(root, "agent")
+    assert agent is not None
     params = [copy(param) for param in agent.params if param.name in AgentSettings.__slots__]
     for param in params:
         if param.type is FILE:  # the agent's own user may read it, others need not

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from prontosched.student import t_quantile, t_tail
 from prontosched.subspace import Array
 
 # Draws are kept in single precision: what they differ by less is rounding.
@@ -196,38 +197,6 @@ def student_interval(
     if positive:
         return Interval(float(value), float(value * math.exp(-half)), float(value * math.exp(half)), nodes)
     return Interval(float(value), float(value - half), float(value + half), nodes)
-
-
-def t_tail(t: float, degrees: int) -> float:
-    """Return the chance that Student's t exceeds `t`.
-
-    Examples
-    --------
-    >>> round(t_tail(1.812, 10), 3), round(t_tail(-1.812, 10), 3)
-    (0.05, 0.95)
-    """
-    size = abs(t)
-    # The density falls like a power of 1 / t: in the angle whose tangent is t / sqrt(degrees) it is smooth.
-    angles = np.linspace(math.atan(size / math.sqrt(degrees)), math.pi / 2.0, 2001)
-    scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(math.pi)
-    heights = np.cos(angles) ** (degrees - 1)
-    beyond = scale * float(np.diff(angles) @ (heights[1:] + heights[:-1])) / 2.0
-    return beyond if t >= 0 else 1.0 - beyond
-
-
-def t_quantile(degrees: int, beyond: float = 0.025) -> float:
-    """Return the value that Student's t exceeds with chance `beyond`.
-
-    Examples
-    --------
-    >>> round(t_quantile(10), 2)
-    2.23
-    """
-    low, high = 0.0, 1e6
-    while high - low > 1e-4 * (1.0 + low):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if t_tail(middle, degrees) > beyond else (low, middle)
-    return high
 
 
 def _resampled(draws: Array, *, over: bool, generator: np.random.Generator) -> Array:

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prontosched.evaluation.evaluate import end_with
-from prontosched.evaluation.nulls import plain, t_quantile
+from prontosched.evaluation.nulls import plain
 from prontosched.simulation.run import RunOutcome, Scenario, simulate
+from prontosched.student import t_quantile
 
 # What is measured of a run: all fields of an outcome but its names and the number of jobs.
 MEASURES = tuple(one.name for one in fields(RunOutcome))[4:]
-# Two-sided 95 % points of Student's t for 1 to 10 degrees of freedom; beyond, they are computed.
-T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 PLACERS_COMPARED = ("random", "two-choices", "least-allocated")
 OURS = ("pronto-veto", "pronto-prefer", "pronto")
@@ -61,8 +60,7 @@ def over_seeds(values: Sequence[float]) -> SeedInterval:
     mean = float(data.mean())
     if data.size < 2:
         return SeedInterval(mean, float("nan"), float("nan"))
-    point = T95[data.size - 2] if data.size - 2 < len(T95) else t_quantile(data.size - 1)
-    reach = point * float(data.std(ddof=1)) / np.sqrt(data.size)
+    reach = t_quantile(data.size - 1) * float(data.std(ddof=1)) / np.sqrt(data.size)
     return SeedInterval(round(mean, 12), mean - reach, mean + reach)
 
 

@@ -18,7 +18,8 @@ from prontosched.errors import ProntoError, SettingsError
 from prontosched.settings import AgentSettings
 
 DEFAULT_URL = "http://127.0.0.1:7077"
-MAX_ANSWER_BYTES = 4 * 1024 * 1024
+# The answers of 16,384 nodes take 6 MB.
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
 TIMEOUT_SECONDS = 5.0
 
 

@@ -34,7 +34,6 @@ from prontosched.agent.store import (
     remove_address,
     socket_folders,
     socket_name,
-    write_address,
 )
 from prontosched.agent.views import record_figures
 from prontosched.errors import ProntoError
@@ -77,7 +76,8 @@ async def serve(
         await agent.close()
         raise
     try:
-        _note_address(agent, url)
+        if agent.disk is not None:
+            agent.disk.note_address(url)
         if started is not None:
             started(url)
         await agent.run(stop, seconds)
@@ -85,15 +85,6 @@ async def serve(
         await server.stop()
         if agent.disk is not None:
             remove_address(agent.disk.folder)
-
-
-def _note_address(agent: Agent, url: str) -> None:
-    if agent.disk is None:
-        return
-    try:
-        write_address(agent.disk.folder, url)
-    except OSError as error:
-        LOG.warning("cannot note the address for `pronto run`: %s", error)
 
 
 def summary(agent: Agent) -> str:
@@ -118,7 +109,10 @@ def summary(agent: Agent) -> str:
         count = sum(agent.faults.values())
         lines.append(f"{count} fault{_s(count)}, the last: {agent.last_fault}")
     if agent.disk is not None and tally.decisions:
-        lines.append(f"what it learned is kept in {agent.disk.folder}: the next start goes on from there")
+        told = f"what it learned is kept in {agent.disk.folder}: the next start goes on from there"
+        if agent.disk.last_error:
+            told = f"not all that it learned could be written: {agent.disk.last_error}"
+        lines.append(told)
     return "\n".join(lines)
 
 

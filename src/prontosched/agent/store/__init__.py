@@ -16,6 +16,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+ADDRESS_FILE = "address.json"
+
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder for state: `$XDG_STATE_HOME/pronto`, else `~/.local/state/pronto`.
@@ -113,13 +115,13 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def write_address(folder: Path, url: str) -> None:
     """Leave a note where `pronto run` and `pronto status` find the agent of this folder."""
-    write_whole(folder / "address.json", json.dumps({"url": url, "pid": os.getpid()}).encode())
+    write_whole(folder / ADDRESS_FILE, json.dumps({"url": url, "pid": os.getpid()}).encode())
 
 
 def remove_address(folder: Path) -> None:
     """Take the note away again, unless another agent has left its own."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        path = folder / "address.json"
+        path = folder / ADDRESS_FILE
         if int(json.loads(path.read_bytes()[:4096])["pid"]) == os.getpid():
             path.unlink()
 
@@ -127,7 +129,7 @@ def remove_address(folder: Path) -> None:
 def read_address(folder: Path) -> str | None:
     """Return the address noted by a running agent, or None."""
     try:
-        note = json.loads((folder / "address.json").read_bytes()[:4096])
+        note = json.loads((folder / ADDRESS_FILE).read_bytes()[:4096])
         url, pid = str(note["url"]), int(note["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

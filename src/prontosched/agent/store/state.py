@@ -20,7 +20,7 @@ from typing import Any
 from prontosched import codec
 from prontosched.agent.background import Background
 from prontosched.agent.nodes import NodeTable
-from prontosched.agent.store import make_private, write_whole
+from prontosched.agent.store import ADDRESS_FILE, make_private, write_address, write_whole
 from prontosched.agent.store.decision_log import DecisionLog, DecisionRow
 from prontosched.errors import NewerStateError, StateError
 
@@ -231,8 +231,17 @@ class Disk:
         self._under_way: asyncio.Future[None] | None = None
         self._next = 0
         self._reads = 0
+        self._url = self._save_error = ""
         self._thread = Background("pronto-disk")
         self._reader = Background("pronto-history")
+
+    def note_address(self, url: str) -> None:
+        """Leave a note in the folder where `pronto run` and `pronto status` find the agent; again if it is deleted."""
+        self._url = url
+        try:
+            write_address(self.folder, url)
+        except OSError as error:
+            LOG.warning("cannot note the address for `pronto run`: %s", error)
 
     def keep(self, rows: list[DecisionRow], many: list[DecisionRow]) -> None:
         """Take the decisions of one timestep for the decision log; of `many` nodes only minutes are kept."""
@@ -328,23 +337,28 @@ class Disk:
         self, rows: list[DecisionRow], many: list[DecisionRow], parts: dict[int, dict[str, Any]], groups: int
     ) -> None:
         failing = bool(self.last_error)
-        error = ""
+        if parts:
+            self._save_error = self._save(parts, groups)
+        log_error = "" if self.log.write(rows, many) else self.log.last_error
+        self.last_error = self._save_error or log_error
+        if self.last_error and not failing:
+            LOG.warning("cannot write, going on without: %s", self.last_error)
+        elif failing and not self.last_error:
+            LOG.warning("writing again to %s", self.folder)
+
+    def _save(self, parts: dict[int, dict[str, Any]], groups: int) -> str:
+        """Write groups of nodes; return what kept them from being written."""
         try:
             for number, fields in parts.items():
                 self.state.save(number, fields)
                 self.saves += 1
-            if parts:
-                self.state.drop_from(groups)
-        except OSError as problem:
+            self.state.drop_from(groups)
+            if self._url and not (self.folder / ADDRESS_FILE).exists():
+                write_address(self.folder, self._url)
+        except OSError as error:
             self.save_errors += 1
-            error = f"{self.state.path}: {problem.strerror or problem}"
-        if not self.log.write(rows, many):
-            error = error or self.log.last_error
-        self.last_error = error
-        if error and not failing:
-            LOG.warning("cannot write, going on without: %s", error)
-        elif failing and not error:
-            LOG.warning("writing again to %s", self.folder)
+            return f"{self.state.path}: {error.strerror or error}"
+        return ""
 
     @property
     def errors(self) -> int:
