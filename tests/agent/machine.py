@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from prontosched.agent.answer import Silence
 from prontosched.agent.loop import Agent, Reader
-from prontosched.agent.nodes import LiveNode, NodeTable
+from prontosched.agent.nodes import LiveNode, NodeTable, Silence
 from prontosched.agent.pace import Pace
 from prontosched.pipeline.presets import make_node
 from prontosched.telemetry.source import Sample

@@ -5,9 +5,8 @@ import math
 
 import pytest
 
-from prontosched.agent.answer import Silence, answer
 from prontosched.agent.jobs import AnnouncedJobs
-from prontosched.agent.nodes import LiveNode
+from prontosched.agent.nodes import LiveNode, Silence
 from prontosched.decision import Decision
 
 CALM = Decision(raised=False, score=0.2, threshold=1.0, reason="nothing spikes")
@@ -21,8 +20,7 @@ def known(decision, *, seen_at=100.0, changed_at=90.0):
 
 
 def ask(decision, *, now=101.0, clock=5000.0, announced=None, silence=None, cpus=0.0, held_by=""):
-    return answer(
-        known(decision),
+    return known(decision).answer(
         announced or AnnouncedJobs(capacity=2),
         silence or Silence(10.0),
         now=now,

@@ -10,10 +10,10 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
-from prontosched.agent.answer import Silence
 from prontosched.agent.http.api import MAX_BODY_BYTES, build_app
 from prontosched.agent.http.auth import Access
 from prontosched.agent.http.connections import BoundedSite, Connections
+from prontosched.agent.nodes import Silence
 from prontosched.agent.store.state import Disk
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS, Machine, make_agent, next_tick, sample

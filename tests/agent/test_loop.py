@@ -8,9 +8,9 @@ import threading
 import numpy as np
 import pytest
 
-from prontosched.agent.answer import Silence
-from prontosched.agent.http.server import summary
+from prontosched.agent.nodes import Silence
 from prontosched.agent.store.state import Disk, restore
+from prontosched.cli.live import summary
 from prontosched.telemetry.source import Sample
 from tests.agent.machine import METRICS, Clock, Machine, make_agent, next_tick, sample
 

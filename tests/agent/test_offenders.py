@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from prontosched.agent.answer import Answer
 from prontosched.agent.loop import Agent
+from prontosched.agent.nodes import Answer
 from prontosched.agent.offenders import SHOWN, Offenders
 from prontosched.agent.views import explanation
 from prontosched.gates.gate import read_decision

@@ -76,6 +76,14 @@ def test_hours_of_each_node_come_from_the_log(folder):
     assert found["notes"][0].startswith("The agent's gate did nothing about the refusals of 1 node:")
 
 
+def test_contention_in_a_log_is_what_the_agents_settings_say(folder, monkeypatch):
+    monkeypatch.setenv("PRONTO_AGENT_TOLERANCE", "50%")
+    found = json.loads(report(folder, "--since", "4h", "--json"))
+
+    assert [one["contended_hours"] for one in found["nodes"]] == [0.0, 0.0]
+    assert found["notes"][-1] == "Contended is a minute whose mean CPU Ready was 50 % or more."
+
+
 def test_a_longer_period_is_read_from_downsampled_rows_and_says_what_was_not_watched(folder):
     found = json.loads(report(folder, "--since", "7d", "--json"))
 
@@ -181,6 +189,8 @@ def node(**given) -> NodePeriod:
         ({}, []),
         ({"contended_hours": 80.0}, ["full most of the time"]),
         ({"watched_hours": 10.0}, ["watched for 10.0 of 100.0 hours"]),
+        # So little says nothing of the rest.
+        ({"watched_hours": 10.0, "contended_hours": 10.0}, ["watched for 10.0 of 100.0 hours"]),
         ({"record": {"signal": {"better_than_coin": False}}}, ["the forecast is no better than a coin"]),
         (
             {"record": {"signal": {"better_than_coin": True}}, "probes": {"told": True, "needed": 0}},

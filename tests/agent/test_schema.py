@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prontosched.agent.nodes import Schema, with_metrics
+from prontosched.agent.schema import Schema, with_metrics
 from prontosched.errors import StateError
 from prontosched.pipeline.presets import make_node
 from prontosched.telemetry.source import Sample

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from prontosched.agent.answer import slowdown
 from prontosched.agent.record import ENOUGH_LENGTHS as ENOUGH
 from prontosched.agent.record import ContentionLengths, TrackRecord
+from prontosched.agent.views import slowdown
 
 
 def follow(*stretches, calm=3):

@@ -19,8 +19,7 @@ import pytest
 
 from prontosched.agent.followers import ChangeLog
 from prontosched.agent.http.auth import Access
-from prontosched.agent.http.server import summary
-from prontosched.cli.live import Screen, StatusLine, fitting
+from prontosched.cli.live import Screen, StatusLine, fitting, summary
 from tests.agent.machine import Clock, Machine, make_agent, sample
 from tests.agent.test_api import asking
 from tests.agent.test_health import ticked

@@ -12,13 +12,12 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-from prontosched.agent.answer import Silence
 from prontosched.agent.federation import FederationFollower
 from prontosched.agent.followers import EVERY_STATE, ChangeLog, GateFollower
 from prontosched.agent.http.api import build_app
 from prontosched.agent.http.auth import Access
 from prontosched.agent.http.metrics import exposition
-from prontosched.agent.nodes import GROUP_NODES
+from prontosched.agent.nodes import GROUP_NODES, Silence
 from prontosched.agent.store.decision_log import CLOSED_LEVEL, DecisionLog
 from prontosched.agent.store.state import Disk, restore
 from prontosched.agent.views import explanation

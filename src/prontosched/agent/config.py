@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from prontosched.agent.answer import Silence
 from prontosched.agent.followers import GateFollower, make_probe
 from prontosched.agent.loop import Agent, Follower, Reader
-from prontosched.agent.nodes import LiveNode, NodeTable
+from prontosched.agent.nodes import LiveNode, NodeTable, Silence
 from prontosched.agent.pace import Pace
 from prontosched.agent.store import default_folder
 from prontosched.agent.store.state import Disk, restore
@@ -126,6 +125,7 @@ def make_agent(settings: AgentSettings, source: Source, *, embed: bool = False) 
     nodes = make_nodes(settings, source)
     if disk is not None:
         restore(nodes, disk)
+    probe = make_probe(source) if settings.probe else None
     return Agent(
         Reader(source, timeout=max(SHORTEST_TIMEOUT_SECONDS, 0.9 * interval)),
         nodes,
@@ -136,14 +136,9 @@ def make_agent(settings: AgentSettings, source: Source, *, embed: bool = False) 
         cpus_known=settings.cpus is not None or source.name == "linux",
         count_cpus=settings.cpus is None,
         disk=disk,
-        followers=[*_probe(settings, source), *make_followers(settings, embed=embed)],
+        followers=[*([probe] if probe else []), *make_followers(settings, embed=embed)],
         offenders=settings.offenders,
     )
-
-
-def _probe(settings: AgentSettings, source: Source) -> list[Follower]:
-    found = make_probe(source) if settings.probe else None
-    return [] if found is None else [found]
 
 
 def make_followers(settings: AgentSettings, *, embed: bool = False) -> list[Follower]:
@@ -252,11 +247,15 @@ def _made_gate(settings: AgentSettings) -> tuple[Gate, dict[str, str], Rules]:
     return make_gate(settings.gate, **options), options, rules
 
 
+def tolerance_of(settings: AgentSettings) -> float:
+    """Return the CPU Ready that counts as contention before a signal tells, in percent."""
+    kind, value = read_tolerance(settings.tolerance or TOLERANCE)
+    return value if kind == "absolute" else read_tolerance(TOLERANCE)[1]
+
+
 def make_nodes(settings: AgentSettings, source: Source) -> NodeTable:
     """Return the nodes a source feeds, still without any."""
-    build, horizon = node_builder(settings), settings.horizon or HORIZON
-    kind, value = read_tolerance(settings.tolerance or TOLERANCE)
-    tolerance = value if kind == "absolute" else read_tolerance(TOLERANCE)[1]
+    build, horizon, tolerance = node_builder(settings), settings.horizon or HORIZON, tolerance_of(settings)
 
     def make(name: str, now: float) -> LiveNode:
         return LiveNode(build, name=name, now=now, tolerance=tolerance, horizon=horizon)

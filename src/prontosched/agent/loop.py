@@ -14,11 +14,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from prontosched.agent.answer import Answer, Silence, answer
 from prontosched.agent.background import Background
 from prontosched.agent.http.events import Events
 from prontosched.agent.jobs import AnnouncedJobs
-from prontosched.agent.nodes import NAN, LiveNode, NodeTable, expects
+from prontosched.agent.nodes import NAN, Answer, LiveNode, NodeTable, Silence, expects
 from prontosched.agent.offenders import Naming, Offenders
 from prontosched.agent.pace import NO_TELEMETRY, Health, Pace
 from prontosched.agent.record import plain
@@ -294,8 +293,7 @@ class Agent:
         if not len(announced):  # only announced jobs are weighed at every timestep
             announced.busy = 0.0
             announced.saw(known.utilisation - known.background)
-        return answer(
-            known,
+        return known.answer(
             announced,
             self.silence,
             now=now,

@@ -1,7 +1,7 @@
 """The nodes that an agent decides for: one or thousands, each a `prontosched.pipeline.node.Node`.
 
-Covers: putting samples in the order of a node's metrics, giving a node other metrics without
-losing what it knew, stepping it, and what is known of it afterwards. Files are `prontosched.agent.store.state`.
+Covers: stepping a node, what is known of it afterwards, and what it answers when asked. Times arrive as numbers.
+Files are `prontosched.agent.store.state`.
 """
 
 from __future__ import annotations
@@ -10,24 +10,27 @@ import heapq
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from prontosched.agent.jobs import AnnouncedJobs
 from prontosched.agent.record import DecisionCounts, ProbeRecord, TrackRecord
-from prontosched.codec import decode, encode
-from prontosched.decision import Decision, Evidence, Signal
+from prontosched.agent.schema import PATIENCE, Schema, known_share, with_metrics
+from prontosched.decision import Decision, Evidence, Signal, State
 from prontosched.errors import StateError
 from prontosched.pipeline import Embedding
-from prontosched.pipeline.node import STATE_KIND, STATE_VERSION, Node
+from prontosched.pipeline.node import Node
 from prontosched.subspace import Array, Subspace
 from prontosched.telemetry.source import Sample
 
 LOG = logging.getLogger("prontosched.agent")
 NAN = float("nan")
-NICE = "cpu_nice_percent"
+# Stands for the decision of a node that has made none.
+UNDECIDED = Decision(False, NAN, NAN, "", timestep=-1)
+OPTION = "a setting of its signal"
 # From this chance of contention on, an answer is never plainly "accepting", whatever was set.
 LIKELY = 0.5
 MOST_NODES = 16_384
@@ -39,174 +42,17 @@ LONGEST_GAP_SECONDS = 600.0
 SWEEP_SECONDS = 600.0
 GROUP_NODES = 16
 """Nodes that are saved in one file."""
-MAX_METRICS = 20_000
-PATIENCE = 60
-"""Samples after which another set of metrics is there for good."""
 FAMILIAR_SHARE = 0.5
 """Saved nodes are used when at least this share of their metrics is still there."""
 # Steps in a row that fail, after which a node starts anew.
 FAILURES = 3
 # Signals whose score is always a number; those of others may be what they like.
 FINITE_SCORES = ("learned", "paper")
-# Arrays of a node's state whose last axis has one place per metric.
-BY_METRIC = frozenset(
-    {
-        "adopted.rows",
-        "embedding.basis",
-        "embedding.slab",
-        "projector.past",
-        "projector.rows",
-        "scaling.block",
-        "scaling.mean",
-        "scaling.seen",
-        "scaling.unknown",
-        "scaling.variance",
-        "signal.sight.along",
-        "signal.vectors",
-        "view.rows",
-    }
-)
-COUNTS = ("embedding.features", "signal.features")
-
-
-class Schema:
-    """The metrics of one node, by name and in its order.
-
-    Metrics that a sample lacks become NaN, which a node takes as unknown; metrics it
-    has beyond the schema are left out. Samples differ from the schema for `patience` times
-    in a row before it is `settled` what is there for good: metrics that came with each of
-    them are, and metrics of the schema are unless none of them had it. So a network card that
-    flaps does not cost the node its memory, and what containers bring for a moment never enters.
-
-    Examples
-    --------
-    >>> schema = Schema(("load", "heat"), patience=2)
-    >>> more = Sample("n1", ("wind", "load"), np.array([3.0, 1.0]))
-    >>> schema.align(more), schema.settled is None
-    (array([ 1., nan]), True)
-    >>> schema.align(more), schema.settled
-    (array([ 1., nan]), ('wind', 'load'))
-    """
-
-    def __init__(self, metrics: tuple[str, ...], *, patience: int = PATIENCE) -> None:
-        self.metrics = metrics
-        self.patience = patience
-        self.missing: tuple[str, ...] = ()
-        self.extra: tuple[str, ...] = ()
-        self.settled: tuple[str, ...] | None = None
-        self._seen: tuple[str, ...] = metrics
-        # Where the shared metrics of a sample go to, and come from; None while they are all and in order.
-        self._places: tuple[NDArray[np.intp], NDArray[np.intp]] | None = None
-        self._streak = 0
-        # Metrics that each sample of the streak had, and metrics of the schema that none had.
-        self._new: frozenset[str] = frozenset()
-        self._gone: frozenset[str] = frozenset()
-        self._nice_at = _place(NICE, metrics)
-
-    def background(self, sample: Sample) -> float:
-        """Return the share of all CPUs in percent that low priority uses, 0 where that is not measured."""
-        if sample.metrics is not self._seen:
-            self._look(sample.metrics)
-        return 0.0 if self._nice_at is None else max(0.0, float(sample.vector[self._nice_at]))
-
-    def align(self, sample: Sample) -> Array:
-        """Return the sample's metrics in this schema's order, NaN where it has none."""
-        if sample.metrics is not self._seen:
-            self._look(sample.metrics)
-        if self._places is None:
-            return sample.vector
-        if self.missing or self.extra:  # another order of the same metrics needs no other node
-            self._note_change()
-        target, origin = self._places
-        y = np.full(len(self.metrics), np.nan)
-        y[target] = sample.vector[origin]
-        return y
-
-    def _note_change(self) -> None:
-        """Count a sample with other metrics; once there were enough, settle what they had in common."""
-        if not self._streak:
-            self._new, self._gone = frozenset(self.extra), frozenset(self.missing)
-        self._streak += 1
-        if self._streak >= self.patience:
-            self._streak = 0
-            if self._new or self._gone:
-                known = self._new.union(self.metrics)
-                found = [name for name in self._seen if name in known]
-                flapping = [name for name in self.missing if name not in self._gone]
-                self.settled = (*found, *flapping)[:MAX_METRICS]
-
-    def _look(self, metrics: tuple[str, ...]) -> None:
-        if metrics == self._seen:
-            self._seen = metrics
-            return
-        self._seen = metrics
-        self.settled = None
-        self._nice_at = _place(NICE, metrics)
-        position, present = {name: i for i, name in enumerate(self.metrics)}, set(metrics)
-        shared = [(position[name], i) for i, name in enumerate(metrics) if name in position]
-        target, origin = np.array(shared, dtype=np.intp).reshape(-1, 2).T
-        self._places = None if metrics == self.metrics else (target, origin)
-        self.missing = tuple(name for name in self.metrics if name not in present)
-        self.extra = tuple(name for name in metrics if name not in position)
-        if not self.missing and not self.extra:
-            self._streak = 0
-        self._new, self._gone = self._new.intersection(self.extra), self._gone.intersection(self.missing)
 
 
 def _any_number(vector: Array) -> bool:
     # Nearly always the first is one: then the others need not be looked at.
     return bool(vector.size and math.isfinite(vector.item(0))) or bool(np.isfinite(vector).any())
-
-
-def _place(name: str, metrics: tuple[str, ...]) -> int | None:
-    return metrics.index(name) if name in metrics else None
-
-
-def known_share(old: Sequence[str], new: Sequence[str]) -> float:
-    """Return the share of `old` that is still in `new`; NaN where `old` is empty.
-
-    Examples
-    --------
-    >>> known_share(("a", "b"), ("b", "c"))
-    0.5
-    """
-    present = set(new)
-    return sum(name in present for name in old) / len(old) if old else math.nan
-
-
-def with_metrics(node: Node, metrics: Sequence[str]) -> Node:
-    """Return a node like `node` for `metrics`, warm for those it had; `StateError` where it cannot be mapped."""
-    if node.metrics is None:
-        raise StateError("a node must know the names of its metrics to change them, got none: start cold")
-    old = list(node.metrics)
-    origin = {name: i for i, name in enumerate(old)}
-    kept = [(to, origin[name]) for to, name in enumerate(metrics) if name in origin]
-    fields = decode(node.to_bytes(), kind=STATE_KIND, version=STATE_VERSION)
-    version = fields.pop("version")
-    for key, value in fields.items():
-        if key in BY_METRIC and value.shape[-1] == len(old):
-            fields[key] = _mapped(value, len(metrics), kept)
-    # In vectors that wait to enter the statistics, a metric that was not there is unknown.
-    if fields.get("scaling.samples") and len(kept) < len(metrics):
-        fields["scaling.block"][:, np.setdiff1d(np.arange(len(metrics)), [to for to, _ in kept])] = np.nan
-        fields["scaling.gaps"] = True
-    for key in COUNTS:
-        if fields.get(key):
-            fields[key] = len(metrics)
-    fields["metrics"] = list(metrics)
-    data = encode(STATE_KIND, version, fields)
-    try:
-        Node.from_bytes(data).step(np.zeros(len(metrics)))
-    except (ValueError, IndexError, TypeError) as error:
-        raise StateError(f"{node.signal.name} cannot change its metrics ({error}): start cold") from error
-    return Node.from_bytes(data)
-
-
-def _mapped(array: np.ndarray[Any, Any], after: int, kept: list[tuple[int, int]]) -> np.ndarray[Any, Any]:
-    mapped = np.zeros((*array.shape[:-1], after), dtype=array.dtype)
-    if kept:
-        mapped[..., [to for to, _ in kept]] = array[..., [i for _, i in kept]]
-    return mapped
 
 
 def expects(decision: Decision) -> bool:
@@ -227,6 +73,82 @@ class Rejection(NamedTuple):
     steps: int
     evidence: Evidence | None
     vector: Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """For how many seconds a decision counts, and what is answered once it does not.
+
+    `accept` keeps a broken agent from closing a cluster.
+    """
+
+    valid_seconds: float = 10.0
+    answer: Literal["accept", "reject"] = "accept"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer to "may I send a job here?".
+
+    Attributes
+    ----------
+    state
+        `accepting`, `refusing`, or `contended`: contention is expected and the node is held open.
+    held_by
+        By what a contended node is held open, in words; empty in the other states.
+    enforced
+        Whether a gate carries refusals out. Where none does, it is up to who asks.
+    raised
+        What the signal alone said; None before the first decision.
+    since, valid_until
+        Clock times from which this has been the answer, and until which the decision behind it counts.
+    stale
+        True when the telemetry is too old to count, so that a stated policy answers.
+    outlook
+        Chance of contention within further horizons: pairs of timesteps ahead and chance.
+    offenders
+        Who waits and who runs, in half a sentence, where the node does not simply accept. Not part of
+        `reason`, which schedulers and the federation are told: names stay on the node.
+    """
+
+    node: str
+    accept: bool
+    state: State
+    held_by: str
+    enforced: bool
+    raised: bool | None
+    score: float
+    threshold: float
+    reason: str
+    since: float
+    valid_until: float
+    age_seconds: float
+    stale: bool
+    probability: float
+    expected_ready: float
+    cpu_ready_percent: float
+    utilisation_percent: float
+    announced_cpus: float
+    timestep: int
+    outlook: tuple[tuple[int, float], ...] = ()
+    offenders: str = ""
+
+    @property
+    def full_reason(self) -> str:
+        """The reason with who waits and who runs, for people on this node."""
+        return f"{self.reason}; {self.offenders}" if self.offenders else self.reason
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answer as plain values, null where nothing is known."""
+        found = {name: _known(getattr(self, name)) for name in self.__slots__}
+        found["reason"] = self.full_reason
+        found["outlook"] = [{"steps": steps, "probability": _known(p)} for steps, p in self.outlook]
+        return found
+
+
+def _known(value: Any) -> Any:
+    # Infinity less itself is no number either.
+    return None if isinstance(value, float) and value - value != 0.0 else value
 
 
 class LiveNode:
@@ -363,6 +285,81 @@ class LiveNode:
         if (subspace := self.node.evidence.subspace) is not self._subspaces[1]:
             self._subspaces = (self._subspaces[1], subspace)
         return True
+
+    def answer(
+        self,
+        announced: AnnouncedJobs,
+        silence: Silence,
+        *,
+        now: float,
+        clock: float,
+        cpus: float = 0.0,
+        among_users: bool = False,
+        held_by: str = "",
+        trouble: str = "",
+        enforced: bool = False,
+        offenders: str = "",
+    ) -> Answer:
+        """Weigh the decision with its age and the jobs on their way into an answer.
+
+        Parameters
+        ----------
+        now, clock
+            The agent's own clock, on which the node has its times, and seconds since 1970, only shown: it may jump.
+        cpus, among_users
+            CPUs of the job asked for, 0 for a general answer; whether jobs that ordinary users announced are weighed.
+        held_by, trouble
+            Why the node's scheduler takes jobs for it even while it refuses; why there is no newer decision.
+        """
+        age = max(0.0, now - self.seen_at)
+        decision = self.decision or UNDECIDED
+        stale = self.decision is None or age > silence.valid_seconds
+        # What was busy long ago says nothing of now; announced jobs do.
+        full = announced.full(cpus, among_users=among_users) if len(announced) or not stale else None
+        accept, reason, changed_at = not decision.raised, decision.reason, self.changed_at
+        if stale:
+            accept = silence.answer == "accept"
+            changed_at = self.seen_at + (0.0 if self.decision is None else silence.valid_seconds)
+            lack = f"no telemetry for {age:.0f} s"
+            if self.decision is None:
+                lack = "no decision yet" if trouble else "no telemetry yet"
+            reason = f"{lack}{f' ({trouble})' if trouble else ''}: {silence.answer}ing, as set"
+        likely = not stale and expects(decision)
+        if not accept and held_by:
+            accept = likely = True
+        elif accept and likely:
+            # The reason names the option that holds a node open.
+            held_by = reason.partition("; held open")[2].removeprefix(",").strip() or OPTION
+        if accept and full is not None:
+            # Full for a job of this size only: then it is so since it was asked.
+            accept, reason = False, full
+            changed_at = now if announced.full() is None else max(announced.full_since, self.changed_at)
+        elif accept:
+            changed_at = max(changed_at, announced.freed_at)
+        state: State = "refusing" if not accept else "contended" if likely else "accepting"
+        return Answer(
+            node=self.name,
+            accept=accept,
+            state=state,
+            held_by=held_by if state == "contended" else "",
+            enforced=enforced,
+            raised=None if self.decision is None else bool(decision.raised),
+            score=float(decision.score),
+            threshold=float(decision.threshold),
+            reason=reason,
+            since=clock - max(0.0, now - changed_at),
+            valid_until=clock + silence.valid_seconds - age,
+            age_seconds=age,
+            stale=stale,
+            probability=float(decision.probability),
+            expected_ready=float(decision.expected_ready),
+            cpu_ready_percent=float(self.ready),
+            utilisation_percent=float(self.utilisation),
+            announced_cpus=announced.cpus,
+            timestep=int(decision.timestep),
+            outlook=decision.outlook,
+            offenders=offenders if likely else "",
+        )
 
     def _lost(self, why: str) -> None:
         """Count a step that came to nothing; after some in a row a node out of saved state starts anew."""

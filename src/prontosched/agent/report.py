@@ -30,6 +30,8 @@ SHOWN_CONSUMERS = 5
 # Of more nodes, those that were contended least are only counted.
 SHOWN_NODES = 200
 STRIPES = 168
+# What is told of a node in hours: the fields of `NodePeriod` without `_hours`.
+HOURS = ("watched", "contended", "refused", "preferred_away", "closed", "held_open")
 _USERS = re.compile(r"CPUs used by (.+)$")
 _USER = re.compile(r"(.+?) (\d+\.\d)(?:, |$)")
 
@@ -117,7 +119,7 @@ class PeriodReport:
         found = [
             f"{one.node} was contended {one.contended_share:.0%} of the time"
             for one in self.nodes
-            if one.contended_share > CHRONIC_SHARE
+            if one.contended_share > CHRONIC_SHARE and one.watched_hours >= WATCHED_SHARE * self.hours
         ]
         for one in self.nodes:
             found += [
@@ -179,12 +181,12 @@ class PeriodReport:
 
 def advise(one: NodePeriod, hours: float) -> list[str]:
     """Say what to do about a node."""
-    found = []
     if one.watched_hours < WATCHED_SHARE * hours:
-        found.append(
-            f"watched for {one.watched_hours:.1f} of {hours:.1f} hours; keep the agent running, and its log "
-            f"long enough (log-age)."
-        )
+        return [
+            f"watched for {one.watched_hours:.1f} of {hours:.1f} hours, too little to advise more; keep the agent "
+            "running, and its log long enough (log-age)."
+        ]
+    found = []
     signal, told = one.record.get("signal") or {}, one.probes.get("told")
     if signal.get("better_than_coin") is False:
         found.append("the forecast is no better than a coin; do not enforce it here (enforce = false).")
@@ -230,12 +232,18 @@ def read_agent(client: Client, begin: float, end: float, node: str | None = None
     return found
 
 
-def read_log(log: DecisionLog, begin: float, end: float, node: str | None = None) -> list[NodePeriod]:
-    """Read a period from the log of an agent that does not run."""
+def read_log(
+    log: DecisionLog, begin: float, end: float, node: str | None = None, *, tolerance: float = 5.0
+) -> list[NodePeriod]:
+    """Read a period from the log of an agent that does not run; `tolerance` is the CPU Ready of contention."""
     known = log.nodes()  # this also brings a log of the release before up to date
     names = known if node is None else [node]
     points = points_of(begin, end)
-    found = [summarise_period(name, log.history(name, begin, end, points), begin, end) for name in names]
+    record = {"tolerance_percent": tolerance}
+    found = [
+        summarise_period(name, log.history(name, begin, end, points), begin, end, record=record)
+        for name in names
+    ]
     if log.last_error:
         raise IntegrationError(f"a decision log must be readable here, got {log.last_error}")
     return found
@@ -268,21 +276,23 @@ def summarise_period(
     record = record or {}
     tolerance = float(record.get("tolerance_percent") or 5.0)
     most = max((point["timesteps"] for point in points), default=1)
-    watched = contended = refused = preferred = closed = held = ready_sum = ready_known = 0.0
+    seconds = dict.fromkeys(HOURS, 0.0)
+    ready_sum = ready_known = 0.0
     users: Counter[str] = Counter()
     parts = [[0.0, 0.0] for _ in range(STRIPES)]
     for point in points:
         length = point["seconds"] * point["timesteps"] / most
         if interval is not None:
             length = min(point["seconds"], point["timesteps"] * interval)
-        watched += length
-        refused += length * point["rejecting_share"]
-        preferred += length * point.get("preferred_share", 0.0)  # an agent of the release before tells none
-        closed += length * point.get("closed_share", 0.0)
-        held += length * point["contended_share"]
+        seconds["watched"] += length
+        seconds["refused"] += length * point["rejecting_share"]
+        # An agent of the release before tells neither of these two.
+        seconds["preferred_away"] += length * point.get("preferred_share", 0.0)
+        seconds["closed"] += length * point.get("closed_share", 0.0)
+        seconds["held_open"] += length * point["contended_share"]
         if point["ready_mean"] is not None:
             ready_sum, ready_known = ready_sum + length * point["ready_mean"], ready_known + length
-            contended += length * (point["ready_mean"] >= tolerance)
+            seconds["contended"] += length * (point["ready_mean"] >= tolerance)
         part = parts[min(STRIPES - 1, max(0, int(STRIPES * (point["time"] - begin) / (end - begin))))]
         part[0] += length
         part[1] += length * min(1.0, point["rejecting_share"] + point["contended_share"])
@@ -291,12 +301,7 @@ def summarise_period(
     highest = [point["ready_max"] for point in points if point["ready_max"] is not None]
     return NodePeriod(
         node=node,
-        watched_hours=watched / HOUR_SECONDS,
-        contended_hours=contended / HOUR_SECONDS,
-        refused_hours=refused / HOUR_SECONDS,
-        preferred_away_hours=preferred / HOUR_SECONDS,
-        closed_hours=closed / HOUR_SECONDS,
-        held_open_hours=held / HOUR_SECONDS,
+        **{f"{name}_hours": value / HOUR_SECONDS for name, value in seconds.items()},
         ready_mean=ready_sum / ready_known if ready_known else None,
         ready_max=max(highest, default=None),
         tolerance=tolerance,
@@ -317,7 +322,7 @@ def as_text(report: PeriodReport) -> str:
     """Return the report for a terminal."""
     lines = [_title(report), ""]
     width = max([4, *(len(one.node) for one in report.nodes)])
-    heads = ("watched", "contended", "refused", "preferred away", "closed", "held open", "CPU Ready")
+    heads = (*(name.replace("_", " ") for name in HOURS), "CPU Ready")
     lines.append(f"{'node':<{width}}" + "".join(f"  {head:>14}" for head in heads))
     for one in report.nodes[:SHOWN_NODES]:
         cells = [f"{value:.1f} h" for value in _hours(one)]
@@ -336,17 +341,12 @@ def as_html(report: PeriodReport) -> str:
     """Return the report as one page that needs no other file."""
     rows = "".join(_row(one) for one in report.nodes[:SHOWN_NODES])
     total = [sum(values) for values in zip(*(_hours(one) for one in report.nodes), strict=True)] or [0.0] * 6
-    facts = "".join(
-        f"<div><dt>{name}</dt><dd>{value}</dd></div>"
-        for name, value in (
-            ("nodes", str(len(report.nodes))),
-            ("hours watched", f"{total[0]:,.0f}"),
-            ("hours contended", f"{total[1]:,.1f}"),
-            ("hours refused", f"{total[2]:,.1f}"),
-            ("hours preferred away", f"{total[3]:,.1f}"),
-            ("hours closed", f"{total[4]:,.1f}"),
-        )
-    )
+    told = [("nodes", str(len(report.nodes)))]
+    told += [
+        (f"hours {name.replace('_', ' ')}", f"{hours:,.1f}")
+        for name, hours in zip(HOURS[:5], total, strict=False)
+    ]
+    facts = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in told)
 
     def listed(tag: str, words: Iterable[str]) -> str:
         return f"<{tag}>" + "".join(f"<li>{escape(one)}</li>" for one in words) + f"</{tag}>"
@@ -371,14 +371,7 @@ def as_html(report: PeriodReport) -> str:
 
 
 def _hours(one: NodePeriod) -> list[float]:
-    return [
-        one.watched_hours,
-        one.contended_hours,
-        one.refused_hours,
-        one.preferred_away_hours,
-        one.closed_hours,
-        one.held_open_hours,
-    ]
+    return [getattr(one, f"{name}_hours") for name in HOURS]
 
 
 def _row(one: NodePeriod) -> str:

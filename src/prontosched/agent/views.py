@@ -5,16 +5,16 @@ Serving it is `prontosched.agent.http.api`; the arithmetic of explanations is `p
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from prontosched.agent.answer import Answer, chance_within, slowdown
 from prontosched.agent.followers import probe_view
 from prontosched.agent.loop import Agent
-from prontosched.agent.nodes import LiveNode
+from prontosched.agent.nodes import Answer, LiveNode
 from prontosched.agent.record import plain, record_shown
 from prontosched.decision import Evidence
 from prontosched.explain import MetricShare, changes, directions, drivers, families, sentence, turning
@@ -44,6 +44,49 @@ def decision_within(agent: Agent, node: str | None, steps: int) -> dict[str, Any
     found = agent.answer(node)
     own = settings_of(agent.known(found.node)).get("horizon")
     return {**found.as_json(), "horizon": chance_within(found, steps, own)}
+
+
+def chance_within(found: Answer, asked: int, own: int | None) -> dict[str, Any]:
+    """Return the chance of contention within `asked` timesteps, or the nearest horizon offered.
+
+    `own` is the horizon of the signal, for which `found.probability` holds.
+
+    Examples
+    --------
+    >>> from prontosched.agent.jobs import AnnouncedJobs
+    >>> from prontosched.agent.nodes import Decision, Silence
+    >>> node = LiveNode(lambda metrics: None, name="n1")
+    >>> node.decision = Decision(False, 0.0, 0.0, "", probability=0.1, outlook=((30, 0.2),))
+    >>> found = node.answer(AnnouncedJobs(capacity=1), Silence(), now=0.0, clock=0.0)
+    >>> chance_within(found, 60, own=5)
+    {'asked': 60, 'steps': 30, 'probability': 0.2, 'offered': [5, 30]}
+    """
+    offered = dict(found.outlook)
+    if own is not None:
+        offered.setdefault(own, found.probability)
+    # Apart by a factor, not by a difference: 100 steps are nearer to 120 than to 30.
+    nearest = min(offered, key=lambda steps: abs(math.log(steps / asked)), default=None)
+    return {
+        "asked": asked,
+        "steps": nearest,
+        "probability": None if nearest is None or found.stale else plain(offered[nearest]),
+        "offered": sorted(offered),
+    }
+
+
+def slowdown(*, busy: float, waiting: float, ahead: float, asked: float, capacity: float) -> float:
+    """Return how many times as long as alone a job would take: all who want to run share the CPUs.
+
+    CPUs are `busy` with normal work, wanted by those `waiting` (CPU Ready times the CPUs), by jobs announced
+    and not yet seen (`ahead`), and by the job itself (`asked`).
+
+    Examples
+    --------
+    >>> slowdown(busy=2.0, waiting=3.0, ahead=0.0, asked=1.0, capacity=2.0)
+    3.0
+    """
+    known = [value for value in (busy, waiting) if not math.isnan(value)]
+    return max(1.0, (math.fsum(known) + ahead + asked) / capacity) if known else math.nan
 
 
 HARDLY_SLOWER = 1.1

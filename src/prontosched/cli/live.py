@@ -18,15 +18,19 @@ import click
 from prontosched.agent.config import local_source, make_agent, source_of
 from prontosched.agent.followers import ChangeLog, ServiceManager
 from prontosched.agent.http.auth import Access
-from prontosched.agent.http.server import serve, summary
+from prontosched.agent.http.server import serve
 from prontosched.agent.logs import log_to_stderr
 from prontosched.agent.loop import Agent
-from prontosched.agent.views import status
+from prontosched.agent.nodes import LiveNode
+from prontosched.agent.record import DecisionCounts
+from prontosched.agent.views import record_figures, status
 from prontosched.cli.options import COLOURS, ERASE, columns_of, is_live, lasting, settings_of
 from prontosched.dashboard.app import routes
 from prontosched.telemetry.linux.cgroup import printable
 
 LOG = logging.getLogger("prontosched.cli")
+# From how many on a share of decisions is told.
+ENOUGH_DECISIONS = 100
 
 
 def run_agent(options: dict[str, Any], *, pages: bool = False) -> None:
@@ -69,6 +73,70 @@ def run_agent(options: dict[str, Any], *, pages: bool = False) -> None:
         LOG.info("%s", summary(agent).replace("\n", "; "))
     else:
         click.echo(summary(agent))
+
+
+def summary(agent: Agent) -> str:
+    """Say in a few lines how it went, and nothing that so short a run cannot tell."""
+    tally, pace = agent.nodes.tally, agent.pace
+    names = agent.nodes.names
+    who = names[0] if len(names) == 1 else f"{len(names)} nodes"
+    lines = [
+        f"{tally.decisions} decision{_s(tally.decisions)} for {who} in {lasting(pace.clock() - agent.started_at)}"
+    ]
+    if tally.decisions:
+        lines[0] += f": {_refused(tally)}"
+    lines.append(_ready(tally))
+    if agent.nodes.only is not None and (told := _record(agent.nodes.only)):
+        lines.append(told)
+    if pace.late or pace.skipped:
+        lines.append(
+            f"{pace.late} of {pace.ticks} ticks came late, by {pace.worst_lag_seconds * 1000:.0f} ms at most; "
+            f"{pace.skipped} left out"
+        )
+    if agent.faults:
+        count = sum(agent.faults.values())
+        lines.append(f"{count} fault{_s(count)}, the last: {agent.last_fault}")
+    if agent.disk is not None and tally.decisions:
+        told = f"what it learned is kept in {agent.disk.folder}: the next start goes on from there"
+        if agent.disk.last_error:
+            told = f"not all that it learned could be written: {agent.disk.last_error}"
+        lines.append(told)
+    return "\n".join(lines)
+
+
+def _refused(tally: DecisionCounts) -> str:
+    """Say how much was refused: a share only where the run was long enough for one."""
+    if not tally.raised:
+        return "none refused"
+    turns = f"{tally.flips} change{_s(tally.flips)} of mind"
+    if tally.decisions < ENOUGH_DECISIONS:
+        return f"{tally.raised} refused, {turns}"
+    return f"refused {tally.downtime:.1%} of the time, {turns}"
+
+
+def _ready(tally: DecisionCounts) -> str:
+    if not tally.ready_count:
+        return "CPU Ready: never known"
+    told = f"CPU Ready: mean {tally.ready_mean:.2f} %, highest {tally.ready_max:.2f} % per CPU"
+    return f"{told}; at the tolerance or above in {tally.contended} of {tally.ready_count} timesteps"
+
+
+def _record(node: LiveNode) -> str:
+    """Say what refusals were worth over all runs of this node, as pages do: only where enough came to tell."""
+    figures = record_figures(node)
+    contentions, preceded = figures["contentions"], figures["preceded"]
+    if not contentions:
+        return ""
+    told = (
+        ""
+        if preceded is None
+        else f"{round(preceded * contentions)} of {contentions} contentions came after a refusal had begun. "
+    )
+    return f"record: {told}{figures['words']}"
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
 
 
 MOST_WAITING = 200

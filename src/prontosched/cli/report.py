@@ -43,6 +43,7 @@ def command(
         pronto report --since 7d --html week.html
         pronto report --agent http://n1:7077 --agent http://n2:7077
     """
+    from prontosched.agent.config import tolerance_of
     from prontosched.agent.report import as_html, as_text, make_report, read_agent, read_log
     from prontosched.agent.store.decision_log import DecisionLog
 
@@ -63,7 +64,7 @@ def command(
             )
         for path in paths:
             log = DecisionLog(path)
-            found += read_log(log, begin, end, node)
+            found += read_log(log, begin, end, node, tolerance=tolerance_of(settings))
             log.close()
     report = make_report(found, begin, end)
     if html is not None:

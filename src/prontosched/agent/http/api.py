@@ -19,7 +19,6 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from prontosched.agent import views
-from prontosched.agent.answer import Answer
 from prontosched.agent.http.auth import JOBS_PATH, Access, announcer, guard
 from prontosched.agent.http.connections import keep_while_answering
 from prontosched.agent.http.events import JSON
@@ -525,7 +524,7 @@ def best_nodes(agent: Agent, *, cpus: float, limit: int) -> list[dict[str, Any]]
 
 
 def _candidate(agent: Agent, name: str, cpus: float) -> Candidate:
-    answer: Answer = agent.answer(name, cpus=cpus)
+    answer = agent.answer(name, cpus=cpus)
     if answer.stale:
         return Candidate(name, math.nan, "unknown", "", answer.announced_cpus)
     known = chance(answer.probability, refuse=not answer.accept)

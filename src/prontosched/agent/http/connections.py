@@ -127,14 +127,11 @@ class Connection(web.RequestHandler):
         if transport is not None:
             transport.abort()
 
-    def begin(self) -> None:
-        """Take note that a request is being answered."""
-        self.serving = True
-
-    def end(self) -> None:
-        """Take note that it has been."""
-        self.serving = False
-        self._connections.answered(self)
+    def set_serving(self, serving: bool) -> None:
+        """Take note that a request is being answered, or has been."""
+        self.serving = serving
+        if not serving:
+            self._connections.answered(self)
 
 
 def _peer(transport: asyncio.BaseTransport) -> str:
@@ -154,11 +151,11 @@ async def keep_while_answering(request: web.Request, handler: Handler) -> web.St
     connection = request.protocol
     if not isinstance(connection, Connection):
         return await handler(request)
-    connection.begin()
+    connection.set_serving(True)
     try:
         return await handler(request)
     finally:
-        connection.end()
+        connection.set_serving(False)
 
 
 class BoundedSite(web.BaseSite):

@@ -21,9 +21,8 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
-from prontosched.agent.answer import Answer
 from prontosched.agent.loop import STATES, Agent
-from prontosched.agent.nodes import LiveNode
+from prontosched.agent.nodes import Answer, LiveNode
 from prontosched.agent.record import BOUNDS
 from prontosched.agent.views import package_version, record_figures
 from prontosched.telemetry.linux.source import CpuReady
@@ -52,17 +51,11 @@ class _Collector:
         yield from _nodes(self._agent)
         yield from _waiting(self._agent)
         yield from _loop(self._agent)
-        yield from _tally(self._agent)
         if (only := self._agent.nodes.only) is not None:
             yield from _directions(only)
             yield from _record(only)
             yield from _probes(only)
-        yield from _disk(self._agent)
         yield from _followers(self._agent)
-
-
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, value=value)
 
 
 # What was expected of an age long past says nothing of now.
@@ -147,37 +140,39 @@ def _probes(node: LiveNode) -> Iterator[Metric]:
 
 
 def _loop(agent: Agent) -> Iterator[Metric]:
-    pace = agent.pace
-    yield CounterMetricFamily("pronto_ticks", "Ticks of the loop.", value=pace.ticks)
-    yield CounterMetricFamily("pronto_late_ticks", "Ticks that came late.", value=pace.late)
-    yield CounterMetricFamily("pronto_skipped_ticks", "Ticks left out to catch up.", value=pace.skipped)
-    yield _gauge("pronto_loop_lag_seconds", "How late the last tick was.", pace.lag_seconds)
-    yield _gauge("pronto_loop_worst_lag_seconds", "The latest tick so far.", pace.worst_lag_seconds)
-    yield _gauge(
-        "pronto_read_seconds", "How long the last read of the source took.", agent.reader.last_seconds
-    )
+    pace, tally, disk = agent.pace, agent.nodes.tally, agent.disk
+    for name, text, count in (
+        ("ticks", "Ticks of the loop.", pace.ticks),
+        ("late_ticks", "Ticks that came late.", pace.late),
+        ("skipped_ticks", "Ticks left out to catch up.", pace.skipped),
+        ("decisions", "Decisions made.", tally.decisions),
+        ("rejections", "Decisions that raised the signal.", tally.raised),
+        ("left_out_samples", "Samples of nodes for which there was no place.", agent.nodes.left_out),
+        *(() if disk is None else (("state_saves", "Times state was saved.", disk.saves),)),
+        *(() if disk is None else (("disk_errors", "Writes that failed.", disk.errors),)),
+    ):
+        yield CounterMetricFamily(f"pronto_{name}", text, value=count)
+    for name, text, value in (
+        ("loop_lag_seconds", "How late the last tick was.", pace.lag_seconds),
+        ("loop_worst_lag_seconds", "The latest tick so far.", pace.worst_lag_seconds),
+        ("read_seconds", "How long the last read of the source took.", agent.reader.last_seconds),
+        ("downtime_ratio", "Share of decisions with the signal raised.", tally.downtime),
+        ("metrics", "Metrics per node.", agent.nodes.features),
+        ("log_bytes", "Size of the decision log.", math.nan if disk is None else disk.log.size_bytes),
+    ):
+        if not math.isnan(value):
+            yield GaugeMetricFamily(f"pronto_{name}", text, value=value)
     faults = CounterMetricFamily("pronto_faults", "Faults caught by the loop.", labels=["kind"])
     for kind in sorted({"source", "node", *agent.faults}):
         faults.add_metric([kind], agent.faults[kind])
     yield faults
 
 
-def _tally(agent: Agent) -> Iterator[Metric]:
-    tally = agent.nodes.tally
-    yield CounterMetricFamily("pronto_decisions", "Decisions made.", value=tally.decisions)
-    yield CounterMetricFamily("pronto_rejections", "Decisions that raised the signal.", value=tally.raised)
-    if tally.decisions:
-        yield _gauge("pronto_downtime_ratio", "Share of decisions with the signal raised.", tally.downtime)
-    text = "Samples of nodes for which there was no place."
-    yield CounterMetricFamily("pronto_left_out_samples", text, value=agent.nodes.left_out)
-    yield _gauge("pronto_metrics", "Metrics per node.", agent.nodes.features)
-
-
 def _directions(node: LiveNode) -> Iterator[Metric]:
     evidence = node.evidence
     if evidence is None or evidence.subspace is None:
         return
-    yield _gauge("pronto_rank", "Directions of the subspace.", evidence.subspace.rank)
+    yield GaugeMetricFamily("pronto_rank", "Directions of the subspace.", value=evidence.subspace.rank)
     values = GaugeMetricFamily("pronto_singular_value", "Strength of each direction.", labels=["direction"])
     projections = GaugeMetricFamily(
         "pronto_projection", "The last vector along each direction.", labels=["direction"]
@@ -215,22 +210,10 @@ def _record(node: LiveNode) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "pronto_contentions", "Times CPU Ready rose to the tolerance.", value=figures["contentions"]
     )
-    for figure, (name, text) in _RECORD.items():
-        if figures[figure] is not None:
-            yield _gauge(f"pronto_record_{name}", text, figures[figure])
-    for figure, (name, text) in _SIGNAL.items():
-        if (value := figures.get("signal", {}).get(figure)) is not None:
-            yield _gauge(f"pronto_signal_{name}", text, float(value))
-
-
-def _disk(agent: Agent) -> Iterator[Metric]:
-    if agent.disk is None:
-        return
-    yield CounterMetricFamily("pronto_state_saves", "Times state was saved.", value=agent.disk.saves)
-    yield CounterMetricFamily(
-        "pronto_disk_errors", "Writes that failed.", value=agent.disk.save_errors + agent.disk.log.errors
-    )
-    yield _gauge("pronto_log_bytes", "Size of the decision log.", agent.disk.log.size_bytes)
+    for kind, table, told in (("record", _RECORD, figures), ("signal", _SIGNAL, figures.get("signal", {}))):
+        for figure, (name, text) in table.items():
+            if (value := told.get(figure)) is not None:
+                yield GaugeMetricFamily(f"pronto_{kind}_{name}", text, value=float(value))
 
 
 # By follower and the name in its status: the metric, and what it says. Names of counters end in `_total`.
