@@ -24,36 +24,16 @@ DEEPEST = 100
 INHERITS = {"up": "agent"}
 # What is the signal's to check: options of the same names, passed on as they are.
 SIGNAL_SETTINGS = (
-    "budget",
-    "tolerance",
-    "horizon",
-    "quota",
-    "likelihood",
-    "reopen",
-    "calm",
-    "hold",
-    "hourly_limit",
-    "explore",
-    "weights",
+    *("budget", "tolerance", "horizon", "quota", "likelihood", "reopen"),
+    *("calm", "hold", "hourly_limit", "explore", "weights"),
 )
 # Variables that are no options: credentials of sources and gates, and what a hook's command is told.
 OTHER_VARIABLES = frozenset(
     f"PRONTO_{name}"
     for name in (
-        "PROMETHEUS_TOKEN",
-        "VSPHERE_USER",
-        "VSPHERE_PASSWORD",
-        "VSPHERE_CREDENTIALS",
-        "KUBERNETES_URL",
-        "KUBERNETES_TOKEN",
-        "KUBERNETES_TOKEN_FILE",
-        "KUBERNETES_CA",
-        "HTCONDOR_FOLDER",
-        "EVENT",
-        "NODE",
-        "REASON",
-        "SCORE",
-        "VALID_UNTIL",
+        *("PROMETHEUS_TOKEN", "VSPHERE_USER", "VSPHERE_PASSWORD", "VSPHERE_CREDENTIALS", "HTCONDOR_FOLDER"),
+        *("KUBERNETES_URL", "KUBERNETES_TOKEN", "KUBERNETES_TOKEN_FILE", "KUBERNETES_CA"),
+        *("EVENT", "NODE", "REASON", "SCORE", "VALID_UNTIL"),
     )
 )
 # Kubernetes gives every pod the addresses of services in such variables, as of one called `pronto`.

@@ -121,8 +121,12 @@ def test_the_unit_of_a_package_is_found(tmp_path, monkeypatch, packaged):
     if packaged:
         (tmp_path / "pronto-agent.service").touch()
 
-    _, mend = said(settings(tmp_path))["no agent answers on this machine: nothing is decided"]
+    (tmp_path / "file").write_text("in the way")
+    found = said(settings(tmp_path / "file"))
+    _, mend = found["no agent answers on this machine: nothing is decided"]
 
+    # The unit's own user writes to the folder, and not who asks.
+    assert any("may not be written" in what for what in found) is not packaged
     assert mend == ("sudo systemctl start pronto-agent" if packaged else "pronto agent")
 
 

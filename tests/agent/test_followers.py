@@ -330,6 +330,8 @@ def test_another_budget_keeps_the_node_and_starts_the_signal_anew(tmp_path):
     assert same.nodes.message.endswith("warm, 5 metrics")
     assert same.nodes.only.node.timestep == 41
     assert "the signal starts anew" in other.nodes.message
+    # What the refusals of the other signal were worth is not this one's record.
+    assert [same.nodes.only.record.timesteps, other.nodes.only.record.timesteps] == [41, 1]
     assert other.nodes.only.node.timestep == 42
     assert other.nodes.only.node.signal.policy.budget == 0.2
 

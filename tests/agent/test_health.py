@@ -7,13 +7,15 @@ import json
 import socket
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from prontosched.agent.diagnosis import diagnose
 from prontosched.agent.followers import ServiceManager
 from prontosched.agent.http.auth import Access
-from prontosched.agent.http.client import find_agent
+from prontosched.agent.http.client import Client, find_agent
 from prontosched.agent.http.server import Server
 from prontosched.agent.views import status
 from prontosched.cli.options import find
@@ -22,6 +24,7 @@ from prontosched.gates.gate import Observed
 from prontosched.settings import AgentSettings
 from prontosched.telemetry.prometheus import PrometheusSource
 from tests.agent.machine import Clock, Machine, make_agent, sample
+from tests.agent.test_diagnosis import REPORT
 from tests.agent.test_followers import gated
 from tests.agent.test_process import address, listen, wait_for
 from tests.gates.memory_gate import MemoryGate
@@ -272,3 +275,27 @@ def test_a_vector_without_one_number_is_no_decision():
     ticked(agent, clock, 4)
 
     assert agent.health.trouble.startswith("no decision for 4 s")
+
+
+def test_check_says_that_an_agent_of_many_nodes_does_not_decide(tmp_path):
+    def give(i):
+        return [replace(sample(i), node=name) for name in ("n1", "n2")] if i < 2 else broken(i)
+
+    async def go():
+        agent, clock = agent_of(give)
+        server = Server(agent, Access("127.0.0.1", 0))
+        client = Client(await server.start())
+        for _ in range(6):
+            agent.pace.begin()
+            await agent.tick()
+            clock.now += 1.0
+        settings = AgentSettings(state=tmp_path)
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(None, lambda: diagnose(settings, REPORT, client))
+        await server.stop()
+        await agent.close()
+        return found
+
+    told = [one.what for one in asyncio.run(go()) if one.severity == "stops"]
+
+    assert told == ["the agent does not decide: no decision for 5 s: source: the wire is cut"]

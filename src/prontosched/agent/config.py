@@ -101,7 +101,7 @@ def check(settings: AgentSettings) -> None:
                 f"targets of an agent with a gate must be one for each node, got {hosts.count(twice[0])} for "
                 f"{twice[0]}: give each node once, and no --gate-option node= for several"
             )
-    _, options, _ = _made_gate(settings)
+    _, options, _ = gate_of(settings)
     if words := missing_engine(settings.gate, **options):
         raise IntegrationError(f"gate {settings.gate}: {words}")
 
@@ -213,7 +213,7 @@ def name_at_scheduler(settings: AgentSettings, node: str) -> str:
 def _gate(settings: AgentSettings, link: Any) -> Follower:
     from prontosched.gates.policy import closed_nodes
 
-    gate, _, rules = _made_gate(settings)
+    gate, _, rules = gate_of(settings)
     leases = None
     if link is not None:
         from prontosched.federation.leases import NodeCount, RefusalLeases
@@ -230,13 +230,8 @@ def _gate(settings: AgentSettings, link: Any) -> Follower:
     )
 
 
-def gate_of(settings: AgentSettings) -> Gate:
-    """Make the gate that the settings name."""
-    return _made_gate(settings)[0]
-
-
-def _made_gate(settings: AgentSettings) -> tuple[Gate, dict[str, str], Rules]:
-    """Return the gate, its own options and the rules that hold for any."""
+def gate_of(settings: AgentSettings) -> tuple[Gate, dict[str, str], Rules]:
+    """Return the gate that the settings name, its own options and the rules that hold for any."""
     from prontosched.gates.policy import take_rules
     from prontosched.gates.registry import make_gate
 

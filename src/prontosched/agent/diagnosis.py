@@ -62,7 +62,8 @@ def diagnose(
     one does whose certificate is not trusted.
     """
     found = [
-        *_permissions(settings, report, root),
+        *_permissions(report, root),
+        *(_folder(settings) if agent is None and not is_service() else ()),
         *_agent(agent),
         *_kernel(report, root),
         *_clock(settings),
@@ -72,7 +73,7 @@ def diagnose(
     return sorted(found, key=lambda problem: SEVERITIES.index(problem.severity))
 
 
-def _permissions(settings: AgentSettings, report: MachineReport, root: Path) -> Iterator[Problem]:
+def _permissions(report: MachineReport, root: Path) -> Iterator[Problem]:
     for finding in report.findings:
         if finding.path == "proc/*/task/*/schedstat" and finding.state in ("absent", UNCOUNTED_STATE):
             what = "the kernel does not count what threads wait: CPU Ready is only estimated"
@@ -85,6 +86,10 @@ def _permissions(settings: AgentSettings, report: MachineReport, root: Path) -> 
         elif finding.state == "forbidden":
             what = f"{finding.path} may not be read: {finding.what} is missing"
             yield Problem("limits", what, finding.remedy)
+
+
+def _folder(settings: AgentSettings) -> Iterator[Problem]:
+    """Look at the state folder of an agent that this user would start; another's agent has a user of its own."""
     if settings.keep:
         folder = settings.state or default_folder()
         there = next(one for one in (folder, *folder.parents) if one.exists())
@@ -128,8 +133,8 @@ def _agent(agent: Client | UntrustedError | None) -> Iterator[Problem]:
         restart = "sudo systemctl restart pronto-agent"
     if (decision := status.get("decision", {})).get("stale"):
         yield Problem("stops", f"the agent has no fresh telemetry: {decision['reason']}", restart)
-    if status["loop"]["hanging"]:
-        yield Problem("stops", "a read of the source hangs", restart)
+    elif not (health := agent.health())["ok"]:
+        yield Problem("stops", f"the agent does not decide: {health['reason']}", restart)
     disk = status["disk"]
     if disk and disk["last_error"]:
         what = f"the agent cannot write {disk['folder']}: {disk['last_error']}"
@@ -226,7 +231,7 @@ def _gates(settings: AgentSettings, now: float) -> Iterator[Problem]:
     if settings.gate is not None:
         try:
             check(settings)
-            gates.append(gate_of(settings))
+            gates.append(gate_of(settings)[0])
         except ProntoError as error:
             remedy = f"pronto gate status --gate {settings.gate}"
             yield Problem("stops", f"gate {settings.gate} cannot work: {error}", remedy)

@@ -8,7 +8,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 from prontosched.agent.loop import Agent
 from prontosched.agent.record import plain
@@ -17,7 +17,7 @@ from prontosched.gates.controller import Controller, Dispatcher, vetoes
 from prontosched.gates.gate import Gate, LeaseTable, Verdict, chance
 from prontosched.gates.policy import Rules
 from prontosched.gates.preference import CONTENDED
-from prontosched.telemetry.probe import Probe, ProbeResult, runs_on
+from prontosched.telemetry.probe import Probe, runs_on
 from prontosched.telemetry.source import Source
 
 LOG = logging.getLogger("prontosched.agent")
@@ -164,16 +164,11 @@ class ProbeFollower:
         if probed is not None:
             node.probes.note(probed.state, probed.slowdown)
 
-    @property
-    def last(self) -> ProbeResult:
-        """What the last probe found; a slowdown of NaN before the first."""
-        return self.probe.last
-
     def status(self) -> dict[str, Any]:
         """Return the last slowdown and how often it runs."""
         return {
-            "slowdown": plain(self.last.slowdown),
-            "state": self.last.state,
+            "slowdown": plain(self.probe.last.slowdown),
+            "state": self.probe.last.state,
             "probes": self.probe.count,
             "held_back": self.probe.held_back,
             "every_seconds": self.probe.wait_seconds,
@@ -266,22 +261,6 @@ class ServiceManager:
             self.sent += 1
 
 
-class StateChange(NamedTuple):
-    """A node's state became another one; `previous_state` is None at its first decision."""
-
-    node: str
-    state: str
-    previous_state: str | None
-    probability: float | None
-    cpu_ready_percent: float | None
-    reason: str
-
-    def __str__(self) -> str:
-        """Say it in one line."""
-        came = self.state if self.previous_state is None else f"{self.previous_state} -> {self.state}"
-        return f"{self.node}: {came}: {self.reason}"
-
-
 class ChangeLog:
     """Log every change of a node's state, with its reason. Memory: one word per node."""
 
@@ -296,7 +275,9 @@ class ChangeLog:
         nodes = agent.nodes if len(agent.nodes) <= EVERY_STATE else agent.nodes.changed
         found = [change for node in nodes if (change := self._change(agent, node.name))]
         for change in found[:MOST_LINES]:
-            LOG.info("%s", change, extra={"change": change})
+            states = [state for state in (change["previous_state"], change["state"]) if state]
+            line = f"{change['node']}: {' -> '.join(states)}: {change['reason']}"
+            LOG.info("%s", line, extra={"change": change})
         if len(found) > MOST_LINES:
             LOG.info("%d more nodes changed their state", len(found) - MOST_LINES)
         self.logged += len(found)
@@ -310,17 +291,17 @@ class ChangeLog:
     def close(self) -> None:
         """Do nothing: there is nothing to let go."""
 
-    def _change(self, agent: Agent, name: str) -> StateChange | None:
-        answer = agent.answer(name)
-        before = self._states.get(name)
+    def _change(self, agent: Agent, name: str) -> dict[str, Any] | None:
+        """Return a change of state as plain values; its previous state is None at a node's first decision."""
+        answer, before = agent.answer(name), self._states.get(name)
         if answer.state == before:
             return None
         self._states[name] = answer.state
-        return StateChange(
-            name,
-            answer.state,
-            before,
-            plain(answer.probability),
-            plain(answer.cpu_ready_percent),
-            answer.reason,
-        )
+        return {
+            "node": name,
+            "state": answer.state,
+            "previous_state": before,
+            "probability": plain(answer.probability),
+            "cpu_ready_percent": plain(answer.cpu_ready_percent),
+            "reason": answer.reason,
+        }

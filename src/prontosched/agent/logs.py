@@ -37,7 +37,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         if (change := getattr(record, "change", None)) is not None:
-            found.update(change._asdict())
+            found.update(change)
         if record.exc_info:
             found["traceback"] = self.formatException(record.exc_info)
         return json.dumps(found)
@@ -147,40 +147,17 @@ def log_to_stderr(
     text = logging.Formatter("pronto: %(message)s")
     if stream is not None:
         text = logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
-    handler: logging.Handler = StreamThread(sys.stderr) if stream is None else logging.StreamHandler(stream)
-    handler.setFormatter(JsonFormatter() if form == "json" else text)
-    for name in ("prontosched", *LIBRARIES):
-        logger = logging.getLogger(name)
-        for old in logger.handlers[:]:
-            logger.removeHandler(old)
-            old.close()
-        logger.propagate = False
+    for names, lines in ((("prontosched",), OWN_LINES), (LIBRARIES, OTHER_LINES)):
+        handler = StreamThread(sys.stderr) if stream is None else logging.StreamHandler(stream)
+        handler.setFormatter(JsonFormatter() if form == "json" else text)
         # A filter of the logger itself would not see the lines of those below it.
-        own = name == "prontosched"
-        budget = LineBudget(*(OWN_LINES if own else OTHER_LINES))
-        logger.addHandler(_Limited(handler, budget, closes=own))
-        logger.setLevel(logging.DEBUG if verbose and own else logging.INFO if own else logging.ERROR)
-
-
-class _Limited(logging.Handler):
-    """Hand on to another handler what a budget allows."""
-
-    def __init__(self, handler: logging.Handler, budget: LineBudget, *, closes: bool) -> None:
-        super().__init__()
-        self._handler = handler
-        self._closes = closes
-        self.addFilter(budget)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Hand a line on."""
-        self._handler.handle(record)
-
-    def flush(self) -> None:
-        """Wait until all is written."""
-        self._handler.flush()
-
-    def close(self) -> None:
-        """End the other handler with this one, if it is its own."""
-        if self._closes:
-            self._handler.close()
-        super().close()
+        handler.addFilter(LineBudget(*lines))
+        for name in names:
+            logger = logging.getLogger(name)
+            for old in logger.handlers[:]:
+                logger.removeHandler(old)
+                old.close()
+            logger.propagate = False
+            logger.addHandler(handler)
+            logger.setLevel(logging.ERROR)
+    logging.getLogger("prontosched").setLevel(logging.DEBUG if verbose else logging.INFO)

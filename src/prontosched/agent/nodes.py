@@ -414,9 +414,10 @@ class LiveNode:
             metrics = tuple(str(name) for name in fields.get("metrics", ()))
             if len(set(metrics)) != len(metrics) or node.features not in (None, len(metrics)):
                 raise ValueError(f"{len(metrics)} names for {node.features} metrics")
-            node, how = self._settled(node, metrics)
-            self.record.restore({key.removeprefix("record_"): value for key, value in fields.items()})
-            self.probes.restore({key.removeprefix("probes_"): value for key, value in fields.items()})
+            node, how, same = self._settled(node, metrics)
+            if same:  # what another signal's refusals were worth says nothing of this one's
+                self.record.restore({key.removeprefix("record_"): value for key, value in fields.items()})
+                self.probes.restore({key.removeprefix("probes_"): value for key, value in fields.items()})
         except (TypeError, ValueError, OverflowError) as error:
             raise StateError(
                 f"the state of one node must have its own kind of values, got {error}"
@@ -425,18 +426,17 @@ class LiveNode:
         self._restored = True
         return how
 
-    def _settled(self, node: Node, metrics: tuple[str, ...]) -> tuple[Node, str]:
-        """Return a restored node with the embedding and signal that are asked for now, and how far it goes on."""
+    def _settled(self, node: Node, metrics: tuple[str, ...]) -> tuple[Node, str, bool]:
+        """Return a restored node with the parts that are asked for now, how far it goes on, and if its signal does."""
         embedding, signal = _fresh_parts(self._build, metrics)
-        if _part(node.embedding) != embedding:
-            return self._build(
-                metrics
-            ), f"cold, {len(metrics)} metrics: the settings of the embedding changed"
         how = f"warm, {len(metrics)} metrics"
+        if _part(node.embedding) != embedding:
+            how = f"cold, {len(metrics)} metrics: the settings of the embedding changed"
+            return self._build(metrics), how, False
         if _part(node.signal) == signal:
-            return node, how
+            return node, how, True
         node.signal = self._build(metrics).signal
-        return node, f"{how}, but the signal starts anew: its settings changed"
+        return node, f"{how}, but the signal starts anew: its settings changed", False
 
     def _begin(self, metrics: tuple[str, ...]) -> None:
         """Take the first sample's metrics, unless saved state still fits them."""

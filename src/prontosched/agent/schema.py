@@ -21,21 +21,11 @@ PATIENCE = 60
 """Samples after which another set of metrics is there for good."""
 # Arrays of a node's state whose last axis has one place per metric.
 BY_METRIC = frozenset(
-    {
-        "adopted.rows",
-        "embedding.basis",
-        "embedding.slab",
-        "projector.past",
-        "projector.rows",
-        "scaling.block",
-        "scaling.mean",
-        "scaling.seen",
-        "scaling.unknown",
-        "scaling.variance",
-        "signal.sight.along",
-        "signal.vectors",
-        "view.rows",
-    }
+    (
+        *("adopted.rows", "embedding.basis", "embedding.slab", "projector.past", "projector.rows"),
+        *("scaling.block", "scaling.mean", "scaling.seen", "scaling.unknown", "scaling.variance"),
+        *("signal.sight.along", "signal.vectors", "view.rows"),
+    )
 )
 COUNTS = ("embedding.features", "signal.features")
 

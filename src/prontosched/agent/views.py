@@ -24,18 +24,8 @@ SHOWN_NOTES = 20
 SHOWN_PARTS = 6
 WORDED_NODES = 200
 LISTED = (
-    "node",
-    "accept",
-    "state",
-    "held_by",
-    "raised",
-    "score",
-    "probability",
-    "reason",
-    "since",
-    "valid_until",
-    "stale",
-    "cpu_ready_percent",
+    *("node", "accept", "state", "held_by", "raised", "score", "probability"),
+    *("reason", "since", "valid_until", "stale", "cpu_ready_percent"),
 )
 
 
@@ -138,26 +128,14 @@ def status(agent: Agent) -> dict[str, Any]:
         "valid_seconds": agent.silence.valid_seconds,
         "when_silent": agent.silence.answer,
         "loop": {
-            "ticks": agent.pace.ticks,
-            "late": agent.pace.late,
-            "skipped": agent.pace.skipped,
-            "lag_seconds": plain(agent.pace.lag_seconds),
-            "worst_lag_seconds": plain(agent.pace.worst_lag_seconds),
+            **_values(agent.pace, "ticks late skipped lag_seconds worst_lag_seconds"),
             "read_seconds": plain(agent.reader.last_seconds),
             "hanging": agent.reader.hanging,
         },
         "faults": dict(agent.faults),
         "last_fault": agent.last_fault,
         "last_fault_seconds": plain(now - agent.last_fault_at),
-        "tally": {
-            "decisions": nodes.tally.decisions,
-            "raised": nodes.tally.raised,
-            "contended": nodes.tally.contended,
-            "flips": nodes.tally.flips,
-            "downtime": plain(nodes.tally.downtime),
-            "ready_mean": plain(nodes.tally.ready_mean),
-            "ready_max": plain(nodes.tally.ready_max),
-        },
+        "tally": _values(nodes.tally, "decisions raised contended flips downtime ready_mean ready_max"),
         "enforced": agent.enforced,
         "watchers": agent.events.watchers,
         "disk": disk_status(agent),
@@ -171,11 +149,15 @@ def status(agent: Agent) -> dict[str, Any]:
     return found
 
 
+def _values(of: object, names: str) -> dict[str, Any]:
+    return {name: plain(getattr(of, name)) for name in names.split()}
+
+
 def home(agent: Agent) -> str:
     """Return what a person is told who opens the agent's address in a browser."""
     names = agent.nodes.names
     if len(names) > 1:
-        refusing = sum(node.raised for node in agent.nodes)
+        refusing = sum(agent.state_of(node) == "refusing" for node in agent.nodes)
         now = f"{len(names)} nodes, {refusing} refusing"
     else:
         answer = agent.answer()
@@ -226,14 +208,12 @@ def disk_status(agent: Agent) -> dict[str, Any] | None:
         return None
     return {
         "folder": str(disk.folder),
-        "saves": disk.saves,
-        "save_errors": disk.save_errors,
+        **_values(disk, "saves save_errors last_error"),
         "state_bytes": disk.state.size_bytes,
         "log_bytes": disk.log.size_bytes,
         "log_errors": disk.log.errors,
         "log_rows_lost": disk.log.lost,
         "every_decision": agent.logs_every_decision,
-        "last_error": disk.last_error,
     }
 
 

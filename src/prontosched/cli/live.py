@@ -263,7 +263,8 @@ def _percent(share: float) -> str:
 def _many(agent: Agent) -> list[str]:
     if not len(agent.nodes):
         return ["starting", ""]
-    refusing = f"{sum(node.raised for node in agent.nodes)} of {len(agent.nodes)} nodes refusing"
+    count = sum(agent.state_of(node) == "refusing" for node in agent.nodes)
+    refusing = f"{count} of {len(agent.nodes)} nodes refusing"
     known = [(node.ready, node.name) for node in agent.nodes if node.ready == node.ready]
     ready, name = max(known, default=(0.0, ""))
     return [refusing, f"highest CPU Ready {ready:.1f} % ({name})" if known else ""]

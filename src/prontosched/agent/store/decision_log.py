@@ -31,22 +31,9 @@ LONGEST_GAP_SECONDS = 30 * 86400.0
 # Downsampled rows take at most this share of the bound, by about so many bytes each.
 SHARE_OF_LOG, ROW_BYTES = 2 / 3, 56
 HISTORY_FIELDS = (
-    "time",
-    "timesteps",
-    "raised_share",
-    "rejecting_share",
-    "contended_share",
-    "preferred_share",
-    "closed_share",
-    "ready_mean",
-    "ready_max",
-    "score_max",
-    "threshold",
-    "utilisation_mean",
-    "expected_ready_max",
-    "reason",
-    "seconds",
-    *BAND_FIELDS,
+    *("time", "timesteps", "raised_share", "rejecting_share", "contended_share", "preferred_share"),
+    *("closed_share", "ready_mean", "ready_max", "score_max", "threshold", "utilisation_mean"),
+    *("expected_ready_max", "reason", "seconds", *BAND_FIELDS),
 )
 _TABLES = """
 create table if not exists decisions (
