@@ -118,3 +118,14 @@ def test_a_service_manager_hears_nothing_from_who_only_watches(start, settings, 
 
         with pytest.raises(BlockingIOError):
             manager.recv(4096)
+
+
+def test_settings_that_cannot_work_here_do_not_keep_from_asking_an_agent_that_is_named(
+    start, settings, tmp_path, free_port
+):
+    settings(f'[agent]\ntrace = "{tmp_path / "gone.csv"}"\n')
+    start("agent", "--synthetic", "1", "--trace", str(tmp_path), "--source", "generated", *listen(free_port))
+    url = f"http://127.0.0.1:{free_port}"
+    wait_for(lambda: ask(url)["nodes"] == 1)
+
+    assert json.loads(start("status", "--agent", url, "--json").communicate(timeout=60)[0])["asked"] == url

@@ -286,7 +286,7 @@ def test_the_summary_of_a_short_run_claims_nothing_that_it_cannot_carry():
     found = summary(agent_after([0.5] * 20 + [60.0] * 5 + [0.5] * 15))
 
     assert "coin" not in found
-    assert "40 decisions for n1 in 40.0 s" in found
+    assert "40 decisions for n1 in 40 s" in found
     assert "record: Too little has happened to tell what its refusals are worth: " in found
     assert "% of the time" not in found
     assert "at the tolerance or above in 5 of 40 timesteps" in found

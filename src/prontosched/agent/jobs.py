@@ -100,7 +100,7 @@ class AnnouncedJobs:
             return None
         parts = [f"{self.busy:.1f} busy"]
         if jobs:
-            parts.append(f"{announced:.3g} announced by {_count(len(jobs), 'job')}")
+            parts.append(f"{announced:.3g} announced by {len(jobs)} job{'s' if len(jobs) > 1 else ''}")
         if asked:
             parts.append(f"{asked:.3g} asked for")
         return f"CPUs {' and '.join(parts)} exceed {room:.3g} ({self.capacity:g} CPUs x {self.factor:g})"
@@ -205,7 +205,3 @@ def _ended(handle: int) -> bool:
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -153,7 +153,7 @@ class Agent:
         self._count_cpus = count_cpus
         self.disk = disk
         self.followers = list(followers)
-        self._holders = [one for one in self.followers if isinstance(one, NodeHolder)]
+        self._gate = next((one for one in self.followers if isinstance(one, NodeHolder)), None)
         self.offenders = Offenders(reader.source, offenders)
         self.wall = wall
         self.started_at = pace.clock()
@@ -314,17 +314,17 @@ class Agent:
         return self.health.fault_since(known.seen_at) or nothing
 
     def held_open(self, node: str) -> str:
-        """Say why a gate leaves a node open that refuses; empty where none does."""
-        return next((why for gate in self._holders if (why := gate.held_open(node))), "")
+        """Say why the gate leaves a node open that refuses; empty where it does not."""
+        return "" if self._gate is None else self._gate.held_open(node)
 
     def gate_level(self, node: str) -> int:
-        """Return what gates have done with a node, as the decision log keeps it."""
-        return max((gate.gate_level(node) for gate in self._holders), default=0)
+        """Return what the gate has done with a node, as the decision log keeps it."""
+        return 0 if self._gate is None else self._gate.gate_level(node)
 
     @property
     def enforced(self) -> bool:
-        """Whether a gate carries refusals out at a scheduler."""
-        return any(gate.enforcing for gate in self._holders)
+        """Whether the gate carries refusals out at a scheduler."""
+        return self._gate is not None and self._gate.enforcing
 
     def note_enforcing(self, node: str | None = None) -> None:
         """Take note that who asks obeys a node's refusals (None: those of all), for some time.

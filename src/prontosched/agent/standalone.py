@@ -70,17 +70,16 @@ def one_at_a_time(folder: Path, deadline: float) -> Iterator[bool]:
     make_private(folder)
     handle = os.open(folder / "run.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        yield _turn(handle, deadline)
+        while not (turn := _take(handle)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        yield turn
     finally:
         os.close(handle)
 
 
-def _turn(handle: int, deadline: float) -> bool:
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.1)
+def _take(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -29,39 +29,21 @@ LISTED = (
 )
 
 
-def decision_within(agent: Agent, node: str | None, steps: int) -> dict[str, Any]:
-    """Return a node's answer, with the chance of contention within about `steps` timesteps."""
+def decision_within(agent: Agent, node: str | None, asked: int) -> dict[str, Any]:
+    """Return a node's answer, with the chance of contention within the horizon offered that is nearest to `asked`."""
     found = agent.answer(node)
-    own = settings_of(agent.known(found.node)).get("horizon")
-    return {**found.as_json(), "horizon": chance_within(found, steps, own)}
-
-
-def chance_within(found: Answer, asked: int, own: int | None) -> dict[str, Any]:
-    """Return the chance of contention within `asked` timesteps, or the nearest horizon offered.
-
-    `own` is the horizon of the signal, for which `found.probability` holds.
-
-    Examples
-    --------
-    >>> from prontosched.agent.jobs import AnnouncedJobs
-    >>> from prontosched.agent.nodes import Decision, Silence
-    >>> node = LiveNode(lambda metrics: None, name="n1")
-    >>> node.decision = Decision(False, 0.0, 0.0, "", probability=0.1, outlook=((30, 0.2),))
-    >>> found = node.answer(AnnouncedJobs(capacity=1), Silence(), now=0.0, clock=0.0)
-    >>> chance_within(found, 60, own=5)
-    {'asked': 60, 'steps': 30, 'probability': 0.2, 'offered': [5, 30]}
-    """
     offered = dict(found.outlook)
-    if own is not None:
+    if (own := settings_of(agent.known(found.node)).get("horizon")) is not None:
         offered.setdefault(own, found.probability)
     # Apart by a factor, not by a difference: 100 steps are nearer to 120 than to 30.
     nearest = min(offered, key=lambda steps: abs(math.log(steps / asked)), default=None)
-    return {
+    chance = {
         "asked": asked,
         "steps": nearest,
         "probability": None if nearest is None or found.stale else plain(offered[nearest]),
         "offered": sorted(offered),
     }
+    return {**found.as_json(), "horizon": chance}
 
 
 def slowdown(*, busy: float, waiting: float, ahead: float, asked: float, capacity: float) -> float:

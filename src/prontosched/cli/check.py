@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +53,11 @@ def command(root: Path, as_json: bool, **asked: Any) -> None:
     missing = missing_extras()
     agent: Client | UntrustedError | None
     try:
-        agent, settings = find(**asked)
+        agent, _ = find(**asked)
     except UntrustedError as error:
-        agent, settings = error, agent_settings()
+        agent = error
+    settings = agent_settings()
+    settings = replace(settings, state=asked["state"] or settings.state)
     problems = diagnose(settings, report, agent, root=root)
     code = int(any(problem.severity == "stops" for problem in problems))
     if as_json:

@@ -311,15 +311,16 @@ def agent_settings() -> AgentSettings:
 def find(
     url: str | None, token_file: Path | None, ca: Path | None, state: Path | None
 ) -> tuple[Client | None, AgentSettings]:
-    """Return the agent the options mean, None where there is none, and the settings of this machine's agent.
+    """Return the agent the options mean, None where there is none, and the settings of this machine's.
 
-    The settings always name a state folder.
+    The settings always name a state folder. Beside it they are the defaults where an agent is named.
     """
     from prontosched.agent.http.auth import read_token
     from prontosched.agent.http.client import find_agent, local_url
     from prontosched.agent.store import default_folder
 
-    settings = agent_settings()
+    # An agent that is named has settings of its own.
+    settings = agent_settings() if url in (None, "none") else AgentSettings()
     folder = state or settings.state or default_folder()
     token = None if token_file is None else read_token(token_file)
     # Whoever names a folder means its agent, not whichever listens at the usual address.

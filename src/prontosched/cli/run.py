@@ -250,7 +250,8 @@ def _run_alone(
     from prontosched.agent.standalone import one_at_a_time, watch, watched
     from prontosched.agent.views import waiting as outcome
 
-    there = settings.cpus or os.cpu_count() or 1
+    # How many other machines have is not known.
+    there = settings.cpus or (os.cpu_count() if settings.source == "linux" else None) or cpus
     if cpus > there:
         raise ProntoError(f"--cpus must be at most {there:g}, as many as this machine has, got {cpus:g}")
     waiting.say(f"{why}: watching {watched(settings)} for a few seconds")
