@@ -13,10 +13,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
 from prontosched.agent.federation import FederationFollower
-from prontosched.agent.followers import EVERY_STATE, ChangeLog, GateFollower
+from prontosched.agent.followers import ChangeLog, GateFollower
 from prontosched.agent.http.api import build_app
 from prontosched.agent.http.auth import Access
 from prontosched.agent.http.metrics import exposition
+from prontosched.agent.loop import LOGGED_NODES
 from prontosched.agent.nodes import GROUP_NODES, Silence
 from prontosched.agent.store.decision_log import CLOSED_LEVEL, DecisionLog
 from prontosched.agent.store.state import Disk, restore
@@ -281,7 +282,7 @@ def test_every_node_goes_on_when_its_metrics_change(nodes):
 def test_every_change_of_state_is_followed(nodes):
     changes = ChangeLog()
     ticked(make_agent(machine(nodes, surge=SURGE), followers=[changes]), SURGE + 1)
-    first = nodes if nodes <= EVERY_STATE else 0  # of many only those whose signal turns
+    first = nodes if nodes <= LOGGED_NODES else 0  # of many only those whose signal turns
 
     assert changes.logged == first + nodes
     assert set(changes._states.values()) == {"refusing"}

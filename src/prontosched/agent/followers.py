@@ -21,13 +21,13 @@ from prontosched.telemetry.probe import Probe, runs_on
 from prontosched.telemetry.source import Source
 
 LOG = logging.getLogger("prontosched.agent")
-# A watchdog waits for at least so many ticks: after three without a decision the agent says itself what is wrong.
+# A watchdog allows at least so many ticks. After three without a decision the agent itself says what is wrong.
 WATCHDOG_TICKS = 4
 SUMS = ("refusals", "withheld", "rankings", "errors", "refused_seconds")
 # What was learned is saved after this, and service managers wait only so long for a process to end.
 LONGEST_CLOSING_SECONDS = 20.0
-# Of more nodes only those whose signal turned are looked at for the log, and so many lines written a timestep.
-EVERY_STATE, MOST_LINES = 16, 20
+# Lines that one timestep may log.
+MOST_LINES = 20
 
 
 class GateFollower:
@@ -272,7 +272,7 @@ class ChangeLog:
 
     def follow(self, agent: Agent) -> None:
         """Log the changes of the timestep just made."""
-        nodes = agent.nodes if len(agent.nodes) <= EVERY_STATE else agent.nodes.changed
+        nodes = agent.nodes if agent.logs_every_decision else agent.nodes.changed
         found = [change for node in nodes if (change := self._change(agent, node.name))]
         for change in found[:MOST_LINES]:
             states = [state for state in (change["previous_state"], change["state"]) if state]
@@ -281,7 +281,7 @@ class ChangeLog:
         if len(found) > MOST_LINES:
             LOG.info("%d more nodes changed their state", len(found) - MOST_LINES)
         self.logged += len(found)
-        if len(self._states) > 2 * len(agent.nodes) + EVERY_STATE:
+        if len(self._states) > 2 * len(agent.nodes) + MOST_LINES:
             self._states = {name: state for name, state in self._states.items() if name in agent.nodes}
 
     def status(self) -> dict[str, Any]:

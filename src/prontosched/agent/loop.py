@@ -33,11 +33,11 @@ LOGGED_NODES = 16
 SHOWN_TARGETS = 3
 MAPPED_NODES = 5000
 STATES: tuple[State, ...] = ("accepting", "contended", "refusing")
-# So long may a tick work without letting requests be answered.
+# Longest time that a tick works before it lets requests be answered.
 SLICE_SECONDS = 0.008
 # Turns of the event loop that a request takes from its connection to its answer.
 TURNS = 3
-# Who obeys a node's refusals says so with every question; it counts for so many times the validity of an answer.
+# A client that obeys refusals says so with every question. That counts for so many times an answer's validity.
 ENFORCING_TIMES = 3.0
 
 
@@ -100,7 +100,7 @@ class Reader:
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
-    # An exception nobody asked for any more would be reported when it is collected.
+    # asyncio reports an exception that nobody has asked for.
     if not future.cancelled():
         future.exception()
 
@@ -327,9 +327,9 @@ class Agent:
         return self._gate is not None and self._gate.enforcing
 
     def note_enforcing(self, node: str | None = None) -> None:
-        """Take note that who asks obeys a node's refusals (None: those of all), for some time.
+        """Note that a client obeys the refusals of a node, or of all nodes, for some time.
 
-        Its signal is told: what follows a refusal that is obeyed says nothing of what would have come.
+        The signal is told, because what follows an obeyed refusal does not show what would have come without it.
         """
         now = self.pace.clock()
         for one in self.nodes if node is None else (self.known(node),):
@@ -442,7 +442,7 @@ class Agent:
         """Tell those who watch, and keep what is to be kept."""
         if not len(self.nodes):
             return
-        # Of many nodes only the turns are kept, and minutes: a thousand rows a second would fill any bound.
+        # Of many nodes the log has turns and minutes: a thousand rows a second would fill any bound.
         few = self.logs_every_decision
         clock = self.wall()
         seen = {node.name: self._seen(node, now) for node in self.nodes} if few else {}

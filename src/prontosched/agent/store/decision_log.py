@@ -26,9 +26,9 @@ MAX_WAITING_ROWS = 20_000
 MINUTE_SECONDS, TEN_MINUTES_SECONDS = 60, 600
 MINUTES_KEPT_SECONDS = 2 * 86400.0
 FUTURE_SECONDS = 86400.0
-# What is older by so much than the oldest to be kept was not passed by: the clock has jumped.
+# Rows that are this much too old are left to the bound on size: the clock has jumped, and time has not passed.
 LONGEST_GAP_SECONDS = 30 * 86400.0
-# Downsampled rows take at most this share of the bound, by about so many bytes each.
+# Downsampled rows take at most this share of `max_bytes`; a row is taken for so many bytes.
 SHARE_OF_LOG, ROW_BYTES = 2 / 3, 56
 HISTORY_FIELDS = (
     *("time", "timesteps", "raised_share", "rejecting_share", "contended_share", "preferred_share"),
@@ -229,11 +229,8 @@ class DecisionLog:
     ) -> list[dict[str, Any]]:
         """Return a stretch of time in at most `points` buckets of equal width.
 
-        Each bucket has the mean and largest CPU Ready, the share of time raised, not
-        accepting, and contended but held open, the largest score, the range of each projection
-        with its spikes, and one reason where it was raised. What a bucket is wide enough for comes
-        from the downsampled rows, and so does what is no longer, or was never (without
-        `every_decision`), kept of single decisions.
+        A bucket has `HISTORY_FIELDS`. Buckets of a minute and more come from downsampled rows. So does time of which
+        single decisions are no longer kept, or never were: without `every_decision`.
         """
         width = max((end - begin) / points, 1e-9)
         order = (0, MINUTE_SECONDS, TEN_MINUTES_SECONDS)
@@ -289,7 +286,7 @@ class DecisionLog:
         given = {"node": node, "seconds": seconds, "begin": begin, "end": end, "width": width}
         rows = self._open_reading().execute(_BUCKETS.format(rows=_rows(seconds)), given).fetchall()
         bands: dict[int, Bands] = {}
-        # In buckets of a minute and more single decisions have none: their minutes do.
+        # In buckets of a minute and more, projections come from the downsampled rows.
         if seconds or width < MINUTE_SECONDS:
             for bucket, kept in self._open_reading().execute(_BANDS.format(rows=_rows(seconds)), given):
                 found = bands.setdefault(bucket, Bands())
