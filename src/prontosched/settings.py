@@ -177,18 +177,9 @@ def unknown_variables(
 ) -> list[str]:
     """Return a line for every variable `PRONTO_*` that sets nothing.
 
-    Parameters
-    ----------
-    known
-        The variables of the commands in `checked`.
-    checked, commands
-        Words that follow `PRONTO_`: of the command that runs, and of all. Those of commands that
-        do not run are left to them.
-
-    Raises
-    ------
-    SettingsError
-        One looks like a setting: of the command that runs, or of one that is nearly called so.
+    `checked` and `commands` are the words that follow `PRONTO_`: of the command that runs, and of all; `known` are the
+    variables of those in `checked`. Variables of commands that do not run are left to them. `SettingsError` for one
+    that looks like a setting: of the command that runs, or of one that is nearly called so.
 
     Examples
     --------
@@ -257,11 +248,7 @@ def default_map(
 ) -> dict[str, dict[str, Any]]:
     """Return the file's values as defaults per command, or raise naming the key that is not known.
 
-    Parameters
-    ----------
-    known
-        For each command its settings: the name a file gives, with underscores, and the
-        name the command gives its value.
+    `known` has the settings of each command: the name a file gives, with underscores, and the command's own.
 
     Examples
     --------

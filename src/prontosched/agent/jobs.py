@@ -22,16 +22,9 @@ IDLE_SHARE = 0.1
 class Job:
     """A job that a scheduler has sent here and telemetry may not show yet.
 
-    Attributes
-    ----------
-    visible_at
-        The busy CPUs from which telemetry is taken to show it; NaN while unknown.
-    samples
-        Telemetry vectors seen since it was announced.
-    handle
-        A file descriptor that becomes readable when the job's process ends, or None.
-    uid
-        The ordinary user that announced it; None for a scheduler's own, which every answer weighs.
+    Telemetry is taken to show it from `visible_at` busy CPUs on, NaN while unknown; `samples` counts the vectors since.
+    `handle` is a file descriptor that becomes readable when the job's process ends. `uid` is the ordinary user that
+    announced it, None for a scheduler's own, which every answer weighs.
     """
 
     id: str

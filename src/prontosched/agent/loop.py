@@ -58,13 +58,7 @@ class Reader:
         self._pending: asyncio.Future[list[Sample]] | None = None
 
     async def read(self) -> list[Sample] | None:
-        """Return the samples of this tick, or None while the source has not answered.
-
-        Raises
-        ------
-        EOFError
-            When a trace has ended; and whatever else the source raises.
-        """
+        """Return the samples of this tick, or None while the source has not answered; `EOFError` at a trace's end."""
         if self._pending is None:
             self._pending = self._thread.submit(self._timed_read)
         done, _ = await asyncio.wait((self._pending,), timeout=self.timeout)
@@ -108,23 +102,10 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
 class Agent:
     """Run nodes live.
 
-    Parameters
-    ----------
-    capacity, capacity_factor
-        CPUs of a node, and how far announced jobs may fill it.
-    cpus_known
-        Whether `capacity` is that of the nodes; False where it is only assumed, of other machines.
-    count_cpus
-        Whether `capacity` follows the CPUs that the source counts: they may come and go.
-    followers
-        Told of every timestep, in this order.
-    wall
-        Seconds since 1970. Shown to people and never compared, for it may jump.
-
-    Attributes
-    ----------
-    version
-        Changes whenever an answer may be another one, apart from its age.
+    `capacity` is the CPUs of a node, and announced jobs may fill it up to `capacity_factor` times. `cpus_known` is
+    False where it is only assumed, of other machines. With `count_cpus` it follows the CPUs that the source counts. The
+    `followers` are told of every timestep, in their order. `wall` gives seconds since 1970, which are shown and never
+    compared: they may jump. `version` changes whenever an answer may be another one, apart from its age.
     """
 
     def __init__(
@@ -279,11 +260,7 @@ class Agent:
 
         With `own`, the node's own word, whether or not a gate holds it open. Without `jobs`,
         nothing that was announced counts; with `among_users`, what ordinary users announced does too.
-
-        Raises
-        ------
-        KeyError
-            There is no such node, or there are several and none is named.
+        `KeyError` as from `known`.
         """
         known, now = self.known(node), self.pace.clock()
         fresh = known.decision is not None and now - known.seen_at <= self.silence.valid_seconds
@@ -340,10 +317,7 @@ class Agent:
     def known(self, node: str | None = None) -> LiveNode:
         """Return one node, by default the only one; before the first sample, one that has seen nothing.
 
-        Raises
-        ------
-        KeyError
-            There is no such node, or there are several and none is named.
+        `KeyError` where there is no such node, or where there are several and none is named.
         """
         if not len(self.nodes) and node in (None, self.nodes.fallback_name):
             return self._nobody

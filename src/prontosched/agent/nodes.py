@@ -90,25 +90,13 @@ class Silence:
 class Answer:
     """One answer to "may I send a job here?".
 
-    Attributes
-    ----------
-    state
-        `accepting`, `refusing`, or `contended`: contention is expected and the node is held open.
-    held_by
-        By what a contended node is held open, in words; empty in the other states.
-    enforced
-        Whether a gate carries refusals out. Where none does, it is up to who asks.
-    raised
-        What the signal alone said; None before the first decision.
-    since, valid_until
-        Clock times from which this has been the answer, and until which the decision behind it counts.
-    stale
-        True when the telemetry is too old to count, so that a stated policy answers.
-    outlook
-        Chance of contention within further horizons: pairs of timesteps ahead and chance.
-    offenders
-        Who waits and who runs, in half a sentence, where the node does not simply accept. Not part of
-        `reason`, which schedulers and the federation are told: names stay on the node.
+    In the state `contended` contention is expected, and `held_by` says what holds the node open. `enforced` tells
+    whether a gate carries refusals out; where none does, it is up to who asks. `raised` is what the signal alone said,
+    None before the first decision. The answer has been the same `since` a clock time, and its decision counts until
+    `valid_until`. Once telemetry is too old it is `stale`, and a stated policy answers. `outlook` has the chance of
+    contention within further horizons: pairs of timesteps ahead and chance. `offenders` says who waits and who runs
+    where the node does not simply accept. Names stay on the node: they are not part of `reason`, which schedulers and
+    the federation are told.
     """
 
     node: str
@@ -154,31 +142,14 @@ def _known(value: Any) -> Any:
 class LiveNode:
     """One node, built when its first sample tells the metrics, and the newest that is known of it.
 
-    Memory: that of `Node`, two more subspaces and the last rejection's vector.
+    `build` makes a cold node for a list of metrics. `tolerance` and `horizon` say what counts as contention in the
+    record, where the signal itself does not tell. After `patience` samples with another set of metrics the node is
+    rebuilt for it. Memory: that of `Node`, two more subspaces and the last rejection's vector.
 
-    Parameters
-    ----------
-    build
-        Makes a cold node for a list of metrics.
-    tolerance, horizon
-        What counts as contention in the signal's own record, where the signal itself does not tell.
-    patience
-        Samples with another set of metrics before the node is rebuilt for it.
-
-    Attributes
-    ----------
-    seen_at, changed_at
-        When its last vector came, and when its state last became another one, on the agent's clock.
-    turned
-        Whether the signal was raised or lowered at the last vector.
-    ready, utilisation, background, timestamp, notes
-        Of the last sample. `background` is the part of the utilisation that gives way to a job.
-    heard
-        When the last vector came, in seconds of telemetry of the whole agent.
-    slot
-        The node's place in the files.
-    obeyed_until
-        Until when someone has declared to obey its refusals, on the agent's clock.
+    `seen_at` is when the last vector came and `changed_at` when the state last changed, both on the agent's clock;
+    `heard` is the former in seconds of telemetry of the whole agent. `turned` tells whether the last vector raised or
+    lowered the signal. `background` is the part of the utilisation that gives way to a job. `slot` is the node's place
+    in the files. Until `obeyed_until` a client has declared to obey its refusals.
     """
 
     def __init__(
@@ -302,14 +273,10 @@ class LiveNode:
     ) -> Answer:
         """Weigh the decision with its age and the jobs on their way into an answer.
 
-        Parameters
-        ----------
-        now, clock
-            The agent's own clock, on which the node has its times, and seconds since 1970, only shown: it may jump.
-        cpus, among_users
-            CPUs of the job asked for, 0 for a general answer; whether jobs that ordinary users announced are weighed.
-        held_by, trouble
-            Why the node's scheduler takes jobs for it even while it refuses; why there is no newer decision.
+        `now` is on the agent's clock, as the node's times are; `clock` is seconds since 1970, only shown: it may jump.
+        `cpus` are those of the job asked for, 0 for a general answer. With `among_users`, jobs that ordinary users
+        announced are weighed. `held_by` says why the scheduler takes jobs for the node even while it refuses, `trouble`
+        why there is no newer decision.
         """
         age = max(0.0, now - self.seen_at)
         decision = self.decision or UNDECIDED
@@ -485,18 +452,9 @@ class NodeTable:
     A node that sends nothing for a day, while others do, is forgotten. Restored nodes that
     have not been seen again are waited for as long, and not listed meanwhile.
 
-    Attributes
-    ----------
-    fallback_name
-        What the agent is called while it knows no node.
-    changed
-        Nodes whose signal was raised or lowered at the last timestep.
-    left_out
-        Samples of nodes beyond `most`.
-    message
-        What was found in saved state, for people.
-    enforcing
-        Whether the agent's own gate closes nodes that refuse.
+    The agent is called `fallback_name` while it knows no node. `changed` has the nodes whose signal was raised or
+    lowered at the last timestep, `left_out` counts samples of nodes beyond `most`, `message` says what was found in
+    saved state, and `enforcing` whether the agent's own gate closes nodes that refuse.
     """
 
     def __init__(

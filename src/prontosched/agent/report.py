@@ -42,22 +42,12 @@ Points = Sequence[Mapping[str, Any]]
 class NodePeriod:
     """What one node did in a period.
 
-    Attributes
-    ----------
-    watched_hours, contended_hours
-        Hours with decisions, and of them those in which mean CPU Ready was at the tolerance or above.
-    refused_hours
-        Hours in which the node refused, whether or not anything carried that out.
-    preferred_away_hours, closed_hours
-        Hours in which the agent's gate ranked the node after calm ones, and in which it had closed it.
-    held_open_hours
-        Hours in which contention was expected and an option or the capacity floor held the node open.
-    consumers
-        Who used CPUs while the node refused, with in how many stretches, most often first.
-    record, probes
-        What the forecast was worth and what probes suffered, as the agent tells it; empty where none does.
-    stripes
-        For the picture: share of time refused or contended in each part of the period, None where unwatched.
+    It was watched in hours with decisions, and contended in those of them in which mean CPU Ready was at the tolerance
+    or above. It refused whether or not anything carried that out; the agent's gate preferred it away (ranked it after
+    calm ones) or closed it; an option or the capacity floor held it open although contention was expected.
+    `consumers` used CPUs while it refused, in so many stretches, most often first. `record` and `probes` are as the
+    agent tells them, empty where none does. `stripes` are for the picture: the share of time refused or contended in
+    each part of the period, None where unwatched.
     """
 
     node: str

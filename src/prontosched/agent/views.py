@@ -230,13 +230,7 @@ def _one_node(agent: Agent, node: LiveNode) -> dict[str, Any]:
 
 
 def explanation(agent: Agent, node: str | None = None) -> dict[str, Any]:
-    """Return why a node answers as it does, as plain values.
-
-    Raises
-    ------
-    KeyError
-        There is no such node, or there are several and none is named.
-    """
+    """Return why a node answers as it does, as plain values; `KeyError` as from `Agent.known`."""
     found, one = agent.answer(node), agent.known(node)
     explained: dict[str, Any] = {
         "node": found.node,

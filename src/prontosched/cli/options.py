@@ -53,15 +53,7 @@ def columns_of(stream: TextIO) -> int:
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
-    """A length of time in seconds: `90s`, `10m`, `1h30m`.
-
-    Parameters
-    ----------
-    least
-        The shortest that is taken.
-    above
-        Take only what is longer than `least`.
-    """
+    """A length of time in seconds: `90s`, `10m`, `1h30m`; at least `least`, or `above` it."""
 
     name = "duration"
 
