@@ -11,6 +11,7 @@ from pathlib import Path
 # Small matrices: threads of the BLAS only get in each other's way. Read when numpy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -21,6 +22,12 @@ from tests.requirements import require_data, summary
 RUNTIME = tempfile.mkdtemp(prefix="pronto-run-")
 os.chmod(RUNTIME, 0o755)
 os.environ["RUNTIME_DIRECTORY"] = RUNTIME
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile(
+    "pronto", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("pronto")
 
 # Files that take longest, first: a run on several processes then ends on short ones.
 LONGEST = (

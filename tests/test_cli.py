@@ -88,7 +88,7 @@ def test_a_csv_with_a_node_column_is_replayed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["replay", "missing.csv"], 2, "does not exist"),
+        (["replay", "missing.csv"], 1, "missing.csv: no such file"),
         (["replay", "--signal", "psychic"], 1, "no signal is called 'psychic': known are learned, paper"),
         (["replay", "--budget", "7"], 1, "budget must lie between 0 and 1, got 7.0"),
         (["replay", "--tolerance", "lots"], 1, "tolerance must be"),
@@ -294,3 +294,10 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert json.loads(ran.stdout)["timestep"] == 0
     assert "Traceback" not in ran.stderr
     assert "Error" not in ran.stderr
+
+
+def test_replay_takes_the_traces_that_come_with_pronto():
+    done = pronto("replay", "server", "--steps", "40")
+
+    assert done.returncode == 0, done.stderr
+    assert "40 decisions of 1 node" in done.stdout + done.stderr

@@ -77,14 +77,14 @@ class Recorder:
         self._format = _format_of(out, single_precision=single_precision)
         self._part_seconds = part_seconds
         self._folder = parts_folder(out)
-        if out.exists():
-            raise TelemetryError(f"{out}: exists already: name another file, or remove it first")
-        if self._folder.exists() and any(self._folder.glob("part-*")):
-            raise TelemetryError(
-                f"{self._folder}: holds a recording that was cut off: join it with "
-                f"`pronto record --join {out}`, or remove it"
-            )
         try:
+            if out.exists():
+                raise TelemetryError(f"{out}: exists already: name another file, or remove it first")
+            if self._folder.exists() and any(self._folder.glob("part-*")):
+                raise TelemetryError(
+                    f"{self._folder}: holds a recording that was cut off: join it with "
+                    f"`pronto record --join {out}`, or remove it"
+                )
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise TelemetryError(f"{self._folder}: cannot be made ({error.strerror})") from error

@@ -154,6 +154,7 @@ class Replay:
                 truth, color="0.4", linewidth=0.8, linestyle="--", label=f"contention from {truth:g} %"
             )
         above.set_ylabel("CPU Ready, %")
+        above.set_ylim(bottom=0.0)
         below.plot(at, self.probability, linewidth=0.8, color="tab:green", label="chance of contention")
         below.set_ylabel("chance")
         below.set_ylim(-0.03, 1.03)

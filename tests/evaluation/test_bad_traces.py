@@ -200,3 +200,12 @@ def test_cpu_ready_is_a_metric_only_when_asked(tmp_path: Path) -> None:
 
     assert leaky.outcome["data"]["metrics"] == [3]
     assert evaluate(plan, Setting(methods=("paper",)), workers=1).outcome["data"]["metrics"] == [2]
+
+
+@pytest.mark.parametrize("content", [b"not gzip", b"\x1f\x8b\x08\x00cut off"])
+def test_a_broken_gzip_is_one_clear_line(tmp_path, content):
+    path = tmp_path / "broken.csv.gz"
+    path.write_bytes(content)
+
+    with pytest.raises(ProntoError, match=r"broken\.csv\.gz: cannot be read"):
+        plan_traces([str(path)], Columns())

@@ -54,7 +54,7 @@ class ReplayTally:
 
 
 @click.command("replay")
-@click.argument("trace", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.argument("trace", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--signal",
     default="learned",
@@ -82,7 +82,7 @@ class ReplayTally:
 def command(trace: tuple[Path, ...], as_json: bool, every: bool, **options: Any) -> None:
     """Replay TRACE and show decisions as they come.
 
-    TRACE is CSV or Parquet, a row per timestep, with an optional `node` column.
+    TRACE is CSV or Parquet, a row per timestep, with an optional `node` column; `host` and `server` come with Pronto.
     Without one, a generated stream with planted contention is replayed.
 
     \b
@@ -128,10 +128,12 @@ def decisions(
 
 def _source(trace: tuple[Path, ...], options: dict[str, Any]) -> Source:
     if trace:
+        from prontosched.evaluation.datasets import resolve
         from prontosched.telemetry.trace import open_trace
 
         exclude = [name for name in options["exclude"].split(",") if name]
-        return open_trace(trace, ready=options["ready"], utilisation=options["utilisation"], exclude=exclude)
+        paths = map(resolve, trace)
+        return open_trace(paths, ready=options["ready"], utilisation=options["utilisation"], exclude=exclude)
     from prontosched.telemetry.synthetic import SyntheticFleet, SyntheticSource
 
     click.echo("pronto: no trace given: replaying a generated stream with planted contention", err=True)

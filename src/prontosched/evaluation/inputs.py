@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import re
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -261,9 +262,12 @@ def _header(path: str) -> tuple[tuple[str, ...], int]:
         return tuple(about.schema.names), int(about.num_rows)
     if path.endswith((".csv", ".csv.gz")) and Path(path).is_file():
         opener = gzip.open if path.endswith(".gz") else open
-        with opener(path, "rt", newline="", encoding="utf-8", errors="replace") as lines:
-            header = tuple(next(csv.reader(lines), ()))
-            first = next(lines, "")
+        try:
+            with opener(path, "rt", newline="", encoding="utf-8", errors="replace") as lines:
+                header = tuple(next(csv.reader(lines), ()))
+                first = next(lines, "")
+        except (OSError, EOFError, zlib.error, csv.Error) as error:
+            raise TelemetryError(f"{path}: cannot be read ({error})") from error
         size = Path(path).stat().st_size * (4 if path.endswith(".gz") else 1)
         return header, size // max(1, len(first))
     # Folders of parts, and what does not exist: the reader knows, or says why not.

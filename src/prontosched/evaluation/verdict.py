@@ -168,8 +168,10 @@ def _one_line(study: Study, name: str, label: str) -> str:
     ratio = study.ratio(name, "ready", "recall")
     if not math.isfinite(ratio.low):
         return line
-    times = f"{ratio.value:.2f} times ({ratio.low:.2f}–{ratio.high:.2f}) what that line does."
-    return f"{line} At equal downtime of {study.setting.budget:.0%}, {label} meets {times}"
+    times = f"{ratio.value:.2f} times ({ratio.low:.2f}–{ratio.high:.2f}) what that line does"
+    if ratio.low <= 1.0:
+        times += ": the line does better" if ratio.high < 1.0 else ": the line may do as well"
+    return f"{line} At equal downtime of {study.setting.budget:.0%}, {label} meets {times}."
 
 
 def _times(number: int) -> str:

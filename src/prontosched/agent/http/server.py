@@ -157,4 +157,6 @@ class Server:
 def _not_listening(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"port {port} on {host} must be free, got it taken: stop what listens there, or give --listen another"
+    if error.errno == errno.EACCES:
+        return f"port {port} must be one that this user may take, got {error.strerror}: give --listen one from 1024 on"
     return f"{host}:{port} must be an address of this machine, got {error.strerror}: give --listen another"
