@@ -322,6 +322,21 @@ def test_golden_traces_give_their_exact_decisions(name: str) -> None:
     assert raised == golden["raised"]
 
 
+def test_a_node_with_an_adopted_view_restored_after_every_vector_goes_on_bit_for_bit() -> None:
+    rng = np.random.default_rng(4)
+    direction, adopted = rng.standard_normal(20), summarise(rng.standard_normal((20, 50)), rank=4)
+    assert adopted is not None
+    node, twin = make_node("paper"), make_node("paper")
+    for one in (node, twin):
+        one.adopt(adopted, samples=50)
+    for _ in range(70):
+        y = rng.standard_normal() * direction
+        node.step(y)
+        twin.step(y)
+        twin = Node.from_bytes(twin.to_bytes())
+        assert twin.to_bytes() == node.to_bytes()
+
+
 @pytest.mark.parametrize("nothing", [[], {}, np.zeros(0)])
 def test_a_vector_without_metrics_is_refused_in_words(nothing: Any) -> None:
     with pytest.raises(ValueError, match="at least one number, one per metric, got shape"):

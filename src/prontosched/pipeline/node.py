@@ -219,7 +219,8 @@ class Node:
                 "align it to the node's metrics first"
             )
         per_sample = global_view.singular_values / np.sqrt(samples)
-        self._adopted = Subspace(global_view.basis, per_sample)
+        # Laid out in memory as it will be when restored: merging then rounds alike.
+        self._adopted = Subspace(np.ascontiguousarray(global_view.basis.T).T, per_sample)
         self._view = None
 
     @property
