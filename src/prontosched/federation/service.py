@@ -305,8 +305,12 @@ class AggregatorDiscovery:
         """Return all services that are needed now, the deepest first and the root last."""
         for unused in [name for name, one in self._services.items() if name != ROOT and one.unused]:
             self._services.pop(unused).close()
+        done: set[str] = set()
         for entry in self._subscription.drain():
-            name = self._sender(entry.key) if entry.value else ROOT
+            above = entry.key.rpartition(".")[0]  # the same for all children of one parent
+            name = self._sender(entry.key) if entry.value and above not in done else ROOT
+            if name != ROOT:
+                done.add(above)
             while name != ROOT:
                 name = self.tree.parent(name)
                 self._add(name)
