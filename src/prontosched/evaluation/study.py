@@ -182,7 +182,7 @@ class Study:
 
     @property
     def _degrees(self) -> int:
-        return (min(len(self.nodes), self._observations) if self._over else self._observations) - 1
+        return (min(len(self.nodes), self.contended_blocks) if self._over else self._observations) - 1
 
     def lift(self, name: str) -> Interval:
         """Return how many times more moments before a spike a method's own refusals met than chance would.
