@@ -26,6 +26,20 @@ def test_probabilities_are_calibrated(rng):
     assert calibration_error(said.probability[500:-5], labels(ready)[500:-5]) <= 0.02
 
 
+@pytest.mark.parametrize("level", [2.0, 4.0])
+def test_what_is_expected_agrees_with_the_chance(rng, level):
+    signal = LearnedSignal(tolerance="5%")
+    said = [
+        signal.decide(Evidence(t, ready=value))
+        for t, value in enumerate(lasting(rng, 4000, level=level).tolist())
+    ]
+
+    assert 0.05 < np.mean([one.probability >= 0.5 for one in said]) < 0.95
+    assert all(
+        (one.expected_ready >= 5.0) == (one.probability >= 0.5) or one.expected_ready == 5.0 for one in said
+    )
+
+
 def test_it_ranks_better_than_the_present_value(rng):
     ready = lasting(rng, 6000)
 

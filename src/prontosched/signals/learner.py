@@ -271,6 +271,8 @@ class ContentionLearner(Component):
         # The second head's target ends at three tolerances; what lies above is expected to stay.
         above = ops.maximum(u + OFFSET - MOST_EXPECTED, 0.0)
         units = ops.maximum(ops.exp(ops.minimum(level, LEAST_SQUARES_TOP)) - OFFSET, 0.0) + above
+        # Two heads may disagree. What is expected lies on that side of the tolerance which the chance says.
+        units = ops.where(self.logit >= 0.0, ops.maximum(units, 1.0), ops.minimum(units, 1.0))
         tolerance = self.tolerance.level
         return units * ops.where(tolerance < math.inf, tolerance, 0.0)
 
