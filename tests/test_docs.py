@@ -197,7 +197,9 @@ def test_every_optional_method_of_a_gate_that_the_page_names_is_one_of_a_gate() 
 
 
 def test_make_help_lists_every_target() -> None:
-    listed = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
     makefile = (ROOT / "Makefile").read_text()
     targets = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
 

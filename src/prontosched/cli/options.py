@@ -289,10 +289,11 @@ def agent_settings() -> AgentSettings:
     """Return the settings that `pronto agent` would have here, from the file and the environment."""
     context = click.get_current_context(silent=True)
     root = None if context is None else context.find_root()
-    if root is None or not isinstance(root.command, click.Group):
+    agent = (
+        root.command.get_command(root, "agent") if root and isinstance(root.command, click.Group) else None
+    )
+    if root is None or agent is None:
         return AgentSettings()
-    agent = root.command.get_command(root, "agent")
-    assert agent is not None
     params = [copy(param) for param in agent.params if param.name in AgentSettings.__slots__]
     for param in params:
         if param.type is FILE:  # the agent's own user may read it, others need not
