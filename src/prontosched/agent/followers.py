@@ -196,7 +196,7 @@ def probe_view(agent: Agent) -> dict[str, Any]:
         note = (
             "no probe runs: it is turned off, or the machine that is read is another one"
             if own
-            else f"a probe tells of the machine that the agent runs on; source {agent.reader.source.name} has others"
+            else f"no probe runs: it measures only the agent's own machine, and source {agent.reader.source.name} reads others"
         )
         return {"running": False, "note": note, "record": None, "last": None}
     record = agent.nodes.only.probes.figures() if agent.nodes.only is not None else None
