@@ -159,7 +159,7 @@ def test_where_there_is_none_it_says_why() -> None:
     asyncio.run(agent.tick())
 
     assert probe_view(agent)["note"] == (
-        "a probe tells of the machine that the agent runs on; source machine has others"
+        "no probe runs: it measures the agent's own machine, and source machine reads others"
     )
 
 

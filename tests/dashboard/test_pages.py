@@ -110,7 +110,7 @@ def test_this_machine_shows_what_a_job_suffers_and_who_waits(
             watched.page,
             "document.getElementById('who-words').textContent.includes('Source trace does not see')",
         )
-        assert "source trace has others" in watched.page.inner_text("#probe-words")
+        assert "source trace reads others" in watched.page.inner_text("#probe-words")
 
 
 def test_live_values_move(browser: Any, fleet: str) -> None:

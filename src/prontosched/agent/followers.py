@@ -192,12 +192,12 @@ def probe_view(agent: Agent) -> dict[str, Any]:
     """Return the probe's record and last result, or why there is none, as plain values."""
     follower = next((one for one in agent.followers if isinstance(one, ProbeFollower)), None)
     if follower is None:
-        own = hasattr(agent.reader.source, "exclude_thread")
-        note = (
-            "no probe runs: it is turned off, or the machine that is read is another one"
-            if own
-            else f"no probe runs: it measures only the agent's own machine, and source {agent.reader.source.name} reads others"
-        )
+        source = agent.reader.source
+        note = "no probe runs: it is turned off, or the machine that is read is another one"
+        if not hasattr(source, "exclude_thread"):
+            note = (
+                f"no probe runs: it measures the agent's own machine, and source {source.name} reads others"
+            )
         return {"running": False, "note": note, "record": None, "last": None}
     record = agent.nodes.only.probes.figures() if agent.nodes.only is not None else None
     return {"running": True, "note": follower.probe.note, "record": record, "last": follower.status()}
