@@ -6,6 +6,7 @@ ends with how many inputs each fuzzer has tried.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import resource
@@ -123,6 +124,9 @@ def fuzz(
             then, now = now, time.monotonic()
             assert now - then < HANGS_SECONDS, f"{name}/{SEED}/{number} hangs"
             if number % 64 == 0:
+                for handler in logging.getLogger().handlers:
+                    if hasattr(handler, "reset"):  # pytest keeps every line that is logged
+                        handler.reset()
                 grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
                 assert grown < MOST_MEGABYTES, f"{name}/{SEED}/{number}: {grown:.0f} MB more"
     count_inputs(name, refused + taken)
