@@ -305,12 +305,18 @@ def test_many_nodes_are_looked_at_in_one_call() -> None:
     assert {controller.status.state for controller in controllers} == {"open"}
 
 
-def test_a_failed_look_at_all_nodes_is_not_made_again_for_each() -> None:
+def all_know_of(error: Exception) -> tuple[ListingMemoryGate, Dispatcher, list[Controller]]:
+    """A gate of many nodes that is broken, and controllers that have all met its error."""
     gate = ListingMemoryGate(*(f"n{number}" for number in range(100)))
-    gate.broken = IntegrationError("away")
+    gate.broken = error
     dispatcher, controllers = many(gate)
     calm(controllers)
     wait_for(lambda: all(one.status.errors for one in controllers), 10, "all to know")
+    return gate, dispatcher, controllers
+
+
+def test_a_failed_look_at_all_nodes_is_not_made_again_for_each() -> None:
+    gate, dispatcher, controllers = all_know_of(IntegrationError("away"))
     assert gate.calls.count(("list", "")) <= 3
     gate.broken = None
 
@@ -385,11 +391,7 @@ def test_a_look_at_all_nodes_that_takes_long_is_not_made_for_each(monkeypatch: p
 
 
 def test_a_look_at_all_nodes_that_breaks_has_failed_for_all() -> None:
-    gate = ListingMemoryGate(*(f"n{number}" for number in range(100)))
-    gate.broken = OSError("the system has no process left")
-    dispatcher, controllers = many(gate)
-    calm(controllers)
-    wait_for(lambda: all(one.status.errors for one in controllers), 10, "all to know")
+    gate, dispatcher, controllers = all_know_of(OSError("the system has no process left"))
 
     assert sum(what == "observe" for what, _ in gate.calls) <= 16
     gate.broken = None
