@@ -16,7 +16,7 @@ from prontosched import __version__
 from prontosched.cli import cli
 from prontosched.federation.address import Address
 from prontosched.gates.agent_client import Addresses
-from prontosched.gates.kubernetes import KEY
+from prontosched.gates.kubernetes import CONTENDED_CONDITION, KEY
 from tests.gates.chart import CHART, MODES, helm, only, render, settings
 from tests.requirements import require_program
 
@@ -97,6 +97,13 @@ def test_what_was_learned_lies_on_the_node_and_survives_a_rollout(manifests: Man
     assert "--state=/var/lib/pronto" in arguments(manifests, "agent")
 
 
+def test_agents_have_the_time_to_end_that_systemd_gives_them(manifests: Manifests) -> None:
+    pod = only(manifests, "DaemonSet", "pronto-agent")["spec"]["template"]["spec"]
+    unit = (CHART.parents[1] / "systemd" / "pronto-agent.service").read_text()
+
+    assert f"\nTimeoutStopSec={pod['terminationGracePeriodSeconds']}\n" in unit
+
+
 def test_what_must_run_while_nodes_refuse_tolerates_our_taint(manifests: Manifests) -> None:
     for pod in pods(manifests):
         assert any(t.get("key") in (KEY, None) and t["operator"] == "Exists" for t in pod["tolerations"])
@@ -151,8 +158,11 @@ def test_on_a_signed_bus_each_has_the_registered_keys_and_its_own() -> None:
         given = "nats://nats/prod?keys=/etc/pronto/bus/keys"
         parsed = Address.parse((address or given).replace("$(BUS_ADDRESS)", given))
         assert parsed.keys == "/etc/pronto/bus/keys"
-    agent = only(manifests, "DaemonSet", "pronto-agent")["spec"]["template"]["spec"]
-    (keys,) = (volume["secret"] for volume in agent["volumes"] if volume["name"] == "bus")
+
+    def mounted(kind: str, name: str) -> list[str] | None:
+        pod = only(manifests, kind, name)["spec"]["template"]["spec"]
+        (keys,) = (volume["secret"] for volume in pod["volumes"] if volume["name"] == "bus")
+        return [item["path"] for item in keys["items"]] if "items" in keys else None
 
     assert addresses == {
         "agent": None,
@@ -160,7 +170,8 @@ def test_on_a_signed_bus_each_has_the_registered_keys_and_its_own() -> None:
         "aggregate": "$(BUS_ADDRESS)&sign=/etc/pronto/bus/$(POD_NAME).key",
     }
     assert only(manifests, "StatefulSet", "pronto-aggregate")["spec"]["replicas"] == 2
-    assert keys["items"] == [{"key": "keys", "path": "keys"}], "no private key of another reaches a node"
+    assert mounted("DaemonSet", "pronto-agent") == ["keys"], "no private key of another reaches a node"
+    assert mounted("Deployment", "pronto-scheduler") == ["keys", "viewer.key"], "nor who only looks"
 
 
 def test_rights_are_no_more_than_the_gates_need() -> None:
@@ -199,9 +210,10 @@ def test_certificate_is_vouched_for_by_its_authority(tmp_path: Path) -> None:
         (["--set", "mode=enforce"], "mode"),
         (["--set", "gates=taint"], "gates"),
         (["--set", "maxRefusing=2"], "maxRefusing"),
+        (["--set", "nats.keys=bus-keys"], "nats.secret"),
     ],
 )
-def test_values_that_do_not_exist_are_refused_by_name(values: list[str], said: str) -> None:
+def test_values_that_cannot_be_are_refused_by_name(values: list[str], said: str) -> None:
     done = helm("template", "pronto", str(CHART), *settings(), *values)
 
     assert done.returncode != 0
@@ -214,6 +226,19 @@ def test_image_that_is_not_named_is_asked_for(missing: str) -> None:
 
     assert done.returncode != 0
     assert f"{missing} must name" in done.stderr
+
+
+def test_notes_name_the_condition_only_where_agents_write_it() -> None:
+    def notes(mode: str) -> str:
+        done = helm("install", "pronto", str(CHART), "--dry-run=client", *settings(f"mode={mode}"))
+        return done.stdout.partition("NOTES:")[2]
+
+    assert "Pronto runs in mode shadow: nothing is changed yet" in notes("shadow")
+    assert [CONTENDED_CONDITION in notes(mode) for mode in ("shadow", "preference", "veto")] == [
+        False,
+        True,
+        True,
+    ]
 
 
 def test_chart_and_package_have_one_version() -> None:

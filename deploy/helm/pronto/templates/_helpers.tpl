@@ -46,9 +46,11 @@ seccompProfile: {type: RuntimeDefault}
   valueFrom:
     secretKeyRef: {name: {{ $root.Values.nats.secret }}, key: address}
 {{- if $signs }}
+{{- if contains "$(POD_NAME)" $signs }}
 - name: POD_NAME
   valueFrom:
     fieldRef: {fieldPath: metadata.name}
+{{- end }}
 - name: {{ index . 1 }}
   value: $(BUS_ADDRESS)&sign=/etc/pronto/bus/{{ index . 2 }}
 {{- end }}
@@ -60,17 +62,24 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end }}
 
-{{/* The keys of a signed bus; of agents only what is registered: their private keys lie on their nodes. */}}
+{{/* The keys of a signed bus; agents get only what is registered, since their private keys lie on their nodes, and the
+     extender its own besides. */}}
 {{- define "pronto.bus-volume" -}}
 {{- $root := index . 0 -}}
 {{- if $root.Values.nats.keys }}
+{{- if not $root.Values.nats.secret }}
+{{- fail "nats.keys signs what is said on a bus, and nats.secret names none; give --set nats.secret=NAME" }}
+{{- end }}
 - name: bus
   secret:
     secretName: {{ $root.Values.nats.keys }}
     defaultMode: 288
-    {{- if eq (index . 1) "agent" }}
+    {{- if ne (index . 1) "aggregate" }}
     items:
       - {key: keys, path: keys}
+      {{- if eq (index . 1) "extender" }}
+      - {key: viewer.key, path: viewer.key}
+      {{- end }}
     {{- end }}
 {{- end }}
 {{- end }}
