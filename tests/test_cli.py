@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,28 @@ def test_help_tells_the_story_in_one_screen() -> None:
 
 def test_the_version_is_the_packages() -> None:
     assert pronto("--version").stdout.strip().endswith(__version__)
+
+
+@pytest.mark.parametrize(
+    ("module", "said"), [("click", ""), ("prontosched.cli.status", "\npronto: stopped\n")]
+)
+def test_ctrl_c_during_imports_shows_no_traceback(module: str, said: str) -> None:
+    code = f"""if True:
+        import os, runpy, signal, sys
+
+        class Interrupt:
+            def find_spec(self, name, *rest):
+                if name == {module!r}:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        sys.argv = ["pronto", "status"]
+        sys.meta_path.insert(0, Interrupt())
+        runpy.run_module("prontosched", run_name="__main__")
+    """
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (ran.stdout, ran.stderr) == ("", said)
+    assert ran.returncode in (130, -signal.SIGINT)  # a shell calls both 130
 
 
 def test_a_generated_stream_is_replayed_without_any_argument() -> None:
@@ -93,7 +116,12 @@ def test_a_csv_with_a_node_column_is_replayed(tmp_path: Path) -> None:
         (["replay", "--budget", "7"], 1, "budget must lie between 0 and 1, got 7.0"),
         (["replay", "--tolerance", "lots"], 1, "tolerance must be"),
         (["nonsense"], 2, "No such command"),
-        (["statsu"], 2, "No such command 'statsu': did you mean 'status'?"),
+        (["statsu"], 2, "No such command 'statsu': did you mean 'status'? See pronto --help"),
+        (
+            ["up", "--config", "x"],
+            2,
+            "--config must stand before the command, got it after up: pronto --config … up",
+        ),
         (["gate", "statsu"], 2, "No such command 'statsu'. Did you mean 'status'?"),
         (["agent", "--budgte", "0.1"], 2, "Did you mean"),
         (["agent", "--interval", "0"], 2, "a length of time must be at least 0.01s here, got '0'"),

@@ -116,7 +116,7 @@ def environment(folder: Path, extras: tuple[str, ...]) -> Path:
                 (site / top).symlink_to(place)
     (site / "prontosched.pth").write_text(f"{ROOT / 'src'}\n")
     program = folder / "bin" / "pronto"
-    guarded = "from prontosched.cli import main\n\nif __name__ == '__main__':\n    main()\n"
+    guarded = "from prontosched.__main__ import main\n\nif __name__ == '__main__':\n    main()\n"
     program.write_text(f"#!{folder}/bin/python\n{guarded}")
     program.chmod(0o755)
     return folder / "bin"

@@ -334,7 +334,7 @@ def test_a_variable_of_the_agent_holds_for_up_too(tmp_path, command):
             ["--gate", "hook", "--gate-option", "comand=/bin/true"],
             "no option 'comand': did you mean 'command'",
         ),
-        (["--gate", "hook"], "gate hook needs the option command"),
+        (["--gate", "hook"], "gate hook needs the option command: give command=VALUE"),
         (
             ["--gate", "hook", "--gate-option", "command=/bin/true", "--gate-option", "min_hold_second=3"],
             "no option 'min_hold_second': did you mean 'min_hold_seconds'",

@@ -260,7 +260,7 @@ def test_without_an_agent_it_watches_by_itself_for_a_few_seconds(start, tmp_path
     assert process.returncode == 1
     assert "an agent must answer at http://127.0.0.1:9" in refused
     assert out == "ran\n"
-    assert "no agent answers: watching this machine" in err
+    assert "no agent is asked: watching this machine" in err
 
 
 def test_a_user_without_a_home_runs_commands_too(start):

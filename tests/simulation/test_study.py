@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -67,29 +70,36 @@ def test_a_study_is_the_same_whatever_the_number_of_workers() -> None:
     assert json.dumps(one.as_json()) == json.dumps(two.as_json())
 
 
-def test_workers_end_with_the_process_that_started_them() -> None:
-    arguments = [
-        "simulate",
-        "--nodes",
-        "60",
-        "--steps",
-        "20000",
-        "--rules",
-        "pronto,paper",
-        "--placers",
-        "random",
-    ]
-    with subprocess.Popen(
-        [sys.executable, "-m", "prontosched", *arguments, "--workers", "2"], stderr=subprocess.DEVNULL
-    ) as parent:
+@pytest.mark.parametrize("ending", ["killed", "Ctrl-C"])
+def test_workers_end_with_the_process_that_started_them(ending: str, tmp_path: Path) -> None:
+    arguments = ["simulate", "--nodes", "60", "--steps", "20000", "--placers", "random"]
+    arguments += ["--rules", "pronto,paper", "--workers", "2"]
+    with (
+        (tmp_path / "errors").open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "prontosched", *arguments], stderr=errors, start_new_session=True
+        ) as parent,
+    ):
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
 
         def workers() -> list[Path]:
             started = [Path("/proc", pid) for pid in children.read_text().split()]
             return [path for path in started if b"spawn_main" in (path / "cmdline").read_bytes()]
 
+        def simulating(worker: Path) -> bool:
+            return len(list((worker / "task").iterdir())) > 1  # one watches the parent
+
         started = wait_for(lambda: len(found := workers()) == 2 and found, what="two workers")
-        parent.kill()
+        wait_for(lambda: all(map(simulating, started)), what="workers that simulate")
+        blocked = [re.search(r"SigBlk:\s+(\w+)", (path / "status").read_text()) for path in started]
+        assert all(mask and int(mask[1], 16) & 1 << signal.SIGINT - 1 for mask in blocked)
+        try:
+            if ending != "killed":
+                os.killpg(parent.pid, signal.SIGINT)  # as a terminal does
+                assert parent.wait(30) == 130
+                assert (tmp_path / "errors").read_text().split() == ["simulating", "pronto:", "stopped"]
+        finally:
+            parent.kill()
 
     wait_for(lambda: not any(path.exists() for path in started), what="no worker is left")
 

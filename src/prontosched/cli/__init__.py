@@ -157,7 +157,10 @@ def _words(option: click.Parameter) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> Any:
-    """Run the command; what a user can mend becomes one line, exit code 1, or 2 for the command line itself."""
+    """Run the command; what a user can mend becomes one line.
+
+    Exit codes: 1, 2 for the command line itself, 130 for Ctrl-C.
+    """
     use_one_thread()
     if isinstance(sys.stdout, io.TextIOWrapper):  # names may have what the encoding of a terminal has not
         sys.stdout.reconfigure(errors="replace")
@@ -174,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         sys.exit(error.exit_code)
     except click.Abort:
         click.echo("pronto: stopped", err=True)
-        sys.exit(1)
+        sys.exit(130)
     except ProntoError as error:
         click.echo(f"pronto: {error}", err=True)
         sys.exit(1)
@@ -193,4 +196,9 @@ def main(arguments: Sequence[str] | None = None) -> Any:
 def _one_line(error: click.ClickException) -> str:
     text = " ".join(error.format_message().split()).removesuffix(".")
     context = getattr(error, "ctx", None)
-    return text if context is None else f"{text}; see {context.command_path} --help"
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        name, path = error.option_name, context.command_path.removeprefix("pronto ")
+        if any(name in option.opts for option in cli.params):
+            return f"{name} must stand before the command, got it after {path}: pronto {name} … {path}"
+    see = " See" if text.endswith("?") else "; see"
+    return text if context is None else f"{text}{see} {context.command_path} --help"

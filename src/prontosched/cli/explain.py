@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import click
 
-from prontosched.cli.options import asking_options, find, lasting, node_option
+from prontosched.cli.options import asking_options, find, lasting, node_option, why_alone
 from prontosched.cli.status import beside, styled
 from prontosched.errors import IntegrationError, ProntoError
 from prontosched.settings import AgentSettings
@@ -96,7 +96,7 @@ def command(at: float | None, node: str | None, as_json: bool, **asked: Any) -> 
             raise IntegrationError(_nothing(client.get("/v1/status"), at))
         click.echo(json.dumps(past) if as_json else _then(past, at))
         return
-    found = _watch(settings, node) if client is None else _get(client, "/v1/explain", named)
+    found = _watch(settings, node, asked["url"]) if client is None else _get(client, "/v1/explain", named)
     click.echo(json.dumps(found) if as_json else _now(found))
 
 
@@ -121,12 +121,12 @@ def _around(client: Client, at: float, named: dict[str, str]) -> dict[str, Any]:
     return past
 
 
-def _watch(settings: AgentSettings, node: str | None) -> dict[str, Any]:
+def _watch(settings: AgentSettings, node: str | None, url: str | None) -> dict[str, Any]:
     """Watch long enough for a first picture of the directions."""
     from prontosched.agent.standalone import watch, watched
     from prontosched.agent.views import explanation
 
-    click.echo(f"no agent answers: watching {watched(settings)} for {WATCH_SECONDS:.0f} s", err=True)
+    click.echo(f"{why_alone(url)}: watching {watched(settings)} for {WATCH_SECONDS:.0f} s", err=True)
     agent = watch(settings, node, seconds=WATCH_SECONDS, interval=WATCH_INTERVAL)
     if not len(agent.nodes):
         raise IntegrationError("this machine must be readable, got no telemetry: see `pronto check`")

@@ -319,3 +319,8 @@ def find(
     # Whoever names a folder means its agent, not whichever listens at the usual address.
     usual = local_url(settings) if state is None else None
     return find_agent(url, folder, token=token, certificate=ca, usual=usual), replace(settings, state=folder)
+
+
+def why_alone(url: str | None) -> str:
+    """Say why a command watches by itself."""
+    return "no agent is asked" if url == "none" else "no agent answers"

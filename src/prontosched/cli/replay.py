@@ -45,7 +45,7 @@ class ReplayTally:
         """Return what came of it, in one line or two."""
         refused, steps, nodes = self.decisions[True], sum(self.decisions.values()), len(self.last)
         found = (
-            f"{steps} decisions of {nodes} node{'s' if nodes > 1 else ''}: "
+            f"{steps} decision{'s' if steps > 1 else ''} of {nodes} node{'s' if nodes > 1 else ''}: "
             f"refused {refused} ({100 * refused / steps:.1f} % downtime)"
         )
         words = {True: "refused", False: "accepted"}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from prontosched.cli.options import Duration, asking_options, find, lasting, node_option
+from prontosched.cli.options import Duration, asking_options, find, lasting, node_option, why_alone
 from prontosched.errors import ProntoError, TelemetryError
 from prontosched.settings import AgentSettings
 from prontosched.threads import given_environment
@@ -106,7 +106,7 @@ def command(
         patience = PATIENCE_SECONDS if timeout is None else float("inf")
     interest = None if length is None or considerate else length
     waiting = _Waiting(patience, float("inf") if timeout is None else timeout, interest, quiet, words)
-    why = "no agent answers"
+    why = why_alone(asked["url"])
     try:
         client, settings = find(**asked)
     except UntrustedError as error:

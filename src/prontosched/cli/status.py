@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from prontosched.cli.options import COLOURS, asking_options, find, lasting, node_option
+from prontosched.cli.options import COLOURS, asking_options, find, lasting, node_option, why_alone
 from prontosched.errors import ProntoError
 from prontosched.settings import AgentSettings
 
@@ -47,7 +47,9 @@ def command(node: str | None, horizon: int | None, as_json: bool, **asked: Any) 
     """
     try:
         client, settings = find(**asked)
-        found = _watch(settings, node, horizon) if client is None else _ask(client, node, horizon)
+        found = (
+            _watch(settings, node, horizon, asked["url"]) if client is None else _ask(client, node, horizon)
+        )
     except ProntoError as error:
         click.echo(f"pronto: {error}", err=True)
         raise click.exceptions.Exit(NO_ANSWER) from error
@@ -75,11 +77,11 @@ def _ask(client: Client, node: str | None, horizon: int | None) -> dict[str, Any
     return {**found, "probe": client.get("/v1/status").get("probe")}
 
 
-def _watch(settings: AgentSettings, node: str | None, horizon: int | None) -> dict[str, Any]:
+def _watch(settings: AgentSettings, node: str | None, horizon: int | None, url: str | None) -> dict[str, Any]:
     from prontosched.agent.standalone import WATCH_SECONDS, watch, watched
     from prontosched.agent.views import decision_within
 
-    click.echo(f"no agent answers: watching {watched(settings)} for {WATCH_SECONDS:.0f} s", err=True)
+    click.echo(f"{why_alone(url)}: watching {watched(settings)} for {WATCH_SECONDS:.0f} s", err=True)
     agent = watch(settings, node)
     found = agent.answer(node).as_json() if horizon is None else decision_within(agent, node, horizon)
     return {"asked": None, **found}

@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -89,7 +89,7 @@ def _run_processes(
         counter = context.Value("q", 0)
         left = [place for place in range(len(parts)) if place not in results]
         base = sum(result.node_steps for result in results.values())
-        with _one_thread(), ProcessPoolExecutor(workers, context, _begin, (counter, os.getpid())) as pool:
+        with _one_thread(), process_pool(workers, _begin, counter, os.getpid()) as pool:
             waiting = {pool.submit(evaluate_part, parts[place], setting, _report): place for place in left}
             try:
                 while waiting:
@@ -120,9 +120,19 @@ def _run_processes(
 def _begin(counter: Any, parent: int) -> None:
     global _done
     _done = counter
-    # Ctrl-C reaches the whole process group: the parent alone acts on it, and tells workers by the counter.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with(parent)
+
+
+@contextmanager
+def process_pool(workers: int, begin: Callable[..., None], *arguments: Any) -> Iterator[ProcessPoolExecutor]:
+    """Start workers that each call `begin` first; Ctrl-C reaches the parent alone, which acts on it."""
+    # A fresh interpreter each: forking a process with BLAS threads can hang.
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), begin, arguments) as pool:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        for _ in range(workers):
+            pool.submit(os.getpid)  # starts a worker, and what is blocked here is blocked there
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        yield pool
 
 
 def end_with(parent: int) -> None:

@@ -63,8 +63,11 @@ def make_gate(name: str, **options: Any) -> Gate:
         return maker(**_typed(maker, options))
     except TypeError as error:
         needed = [p.name for p in parameters.values() if p.default is p.empty and p.name not in options]
-        what = f"needs the option {needed[0]}" if needed else f"does not take the options {sorted(options)}"
-        raise SettingsError(f"gate {name} {what}: {error}") from error
+        if needed:
+            raise SettingsError(
+                f"gate {name} needs the option {needed[0]}: give {needed[0]}=VALUE"
+            ) from error
+        raise SettingsError(f"gate {name} does not take the options {sorted(options)}: {error}") from error
 
 
 def missing_engine(name: str, **options: Any) -> str | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, fields, replace
-from multiprocessing import get_context
+from multiprocessing import active_children
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from prontosched.evaluation.evaluate import end_with
+from prontosched.evaluation.evaluate import end_with, process_pool
 from prontosched.evaluation.nulls import plain
 from prontosched.simulation.run import RunOutcome, Scenario, simulate
 from prontosched.student import t_quantile
@@ -174,14 +174,16 @@ def run_cells(
         for cell in cells:
             yield cell, simulate(*cell[1:], seeds)
         return
-    # A fresh interpreter each: forking a process with BLAS threads can hang.
-    with ProcessPoolExecutor(workers, get_context("spawn"), end_with, (os.getpid(),)) as pool:
+    others = set(active_children())
+    with process_pool(workers, end_with, os.getpid()) as pool:
         waiting = {pool.submit(simulate, *cell[1:], seeds): cell for cell in cells}
         try:
             for done in as_completed(waiting):
                 yield waiting[done], done.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        except BaseException:
+            for worker in set(active_children()) - others:  # in the middle of a cell, which takes seconds
+                worker.kill()
+            raise
 
 
 class Goal(NamedTuple):
