@@ -26,10 +26,10 @@ True
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing has the same, and takes long to import
 if TYPE_CHECKING:
+    from typing import Any
+
     __version__: str
     from prontosched.decision import Decision, Evidence, Signal
     from prontosched.errors import ProntoError
@@ -106,6 +106,8 @@ def __getattr__(name: str) -> Any:
         return version("prontosched")
     if name not in _HOMES:
         raise AttributeError(f"module 'prontosched' has no attribute {name!r}")
+    from importlib import import_module
+
     value = getattr(import_module(f"prontosched.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -43,8 +43,6 @@ class Decision(NamedTuple):
     contended
         Whether another job is expected to meet contention here. True and not raised means
         that an option (a budget, a limit, an exception) holds the node open all the same.
-    outlook
-        Chance of contention within other horizons: pairs of steps ahead and chance.
 
     Examples
     --------
@@ -60,7 +58,6 @@ class Decision(NamedTuple):
     probability: float = NAN
     expected_ready: float = NAN
     contended: bool = False
-    outlook: tuple[tuple[int, float], ...] = ()
 
     @property
     def accept(self) -> bool:

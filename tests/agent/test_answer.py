@@ -148,9 +148,3 @@ def test_without_telemetry_an_old_expectation_says_nothing_of_now():
     found = ask(CALM._replace(contended=True, probability=0.9), now=194.0)
 
     assert (found.state, found.held_by) == ("accepting", "")
-
-
-def test_further_horizons_are_in_the_answer():
-    found = ask(CALM._replace(outlook=((30, 0.25), (120, math.nan)))).as_json()
-
-    assert found["outlook"] == [{"steps": 30, "probability": 0.25}, {"steps": 120, "probability": None}]

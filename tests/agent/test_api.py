@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 
 import numpy as np
@@ -411,7 +412,8 @@ def test_the_state_is_one_of_three_in_the_metrics_and_the_same_in_every_answer()
 def test_the_chance_within_another_horizon_is_of_the_nearest_offered():
     async def ask(client):
         known = client.agent.known()
-        known.decision = known.decision._replace(probability=0.1, outlook=((30, 0.2), (120, 0.4)))
+        known.decision = known.decision._replace(probability=0.1)
+        known.node.signal.outlook = lambda: ((30, 0.2), (120, 0.4), (600, math.nan))
         client.agent.version += 1
         exact = (await get(client, "/v1/decision?horizon=30"))[1]["horizon"]
         other = (await get(client, "/v1/decision?horizon=100"))[1]["horizon"]
@@ -420,9 +422,13 @@ def test_the_chance_within_another_horizon_is_of_the_nearest_offered():
         return exact, other, plain, wrong
 
     exact, other, plain, wrong = asking(ask)
-    assert exact == {"asked": 30, "steps": 30, "probability": 0.2, "offered": [30, 120]}
-    assert other == {"asked": 100, "steps": 120, "probability": 0.4, "offered": [30, 120]}
-    assert plain["outlook"] == [{"steps": 30, "probability": 0.2}, {"steps": 120, "probability": 0.4}]
+    assert exact == {"asked": 30, "steps": 30, "probability": 0.2, "offered": [30, 120, 600]}
+    assert other == {"asked": 100, "steps": 120, "probability": 0.4, "offered": [30, 120, 600]}
+    assert [(one["steps"], one["probability"]) for one in plain["outlook"]] == [
+        (30, 0.2),
+        (120, 0.4),
+        (600, None),
+    ]
     assert wrong[0] == 400
     assert "horizon must be a whole number" in wrong[1]["error"]
 

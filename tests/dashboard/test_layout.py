@@ -84,7 +84,7 @@ def test_a_wall_screen_shows_everything_at_once(
 
 
 def test_a_wall_screen_has_room_for_a_long_reason(browser: Any, pages: dict[str, str]) -> None:
-    reason = "CPU Ready 46.1 % expected within 5 s; driven by CPU Ready now and by what run_queue did; " * 2
+    reason = "CPU Ready 46 % expected within 5 s; driven by CPU Ready now and by what run_queue did; " * 2
     with Watched(browser, pages["node"], size=(1920, 1080)) as watched:
         filled(watched, "node")
         watched.page.evaluate(

@@ -44,6 +44,7 @@ def test_the_command_prints_every_claim_with_its_verdict() -> None:
     for row in rows:
         assert f"{row.name}: {row.verdict.upper()}" in text.output
         assert row.found in text.output
+        assert row.command == "–" or text.output.count(f"  {row.command}\n") == 1  # many claims share it
 
 
 def test_every_claim_has_a_verdict_and_says_why() -> None:

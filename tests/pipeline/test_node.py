@@ -144,6 +144,18 @@ def test_a_node_restored_in_mid_stream_goes_on_bit_for_bit(embedding: str, prese
         assert repr(found) == repr(expected), t
 
 
+def test_a_time_in_milliseconds_is_told_and_counts_as_unknown() -> None:
+    node = make_node()
+    with pytest.warns(
+        UserWarning, match="must be in seconds, got 1700000000000, .*: divide milliseconds by 1000"
+    ):
+        node.step(np.ones(3), ready=1.0, time=1.7e12)
+
+    assert node.evidence is not None
+    assert np.isnan(node.evidence.time)
+
+
+@pytest.mark.filterwarnings("ignore:time must be in seconds")
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12))
 def test_no_input_crashes_a_node_or_poisons_it_for_longer_than_it_lasts(seed: int, features: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -150,6 +151,19 @@ def test_frequent_directions_with_the_authors_schedule_agrees_with_the_reference
     weighted = sketch.subspace.basis * sketch.subspace.singular_values
 
     assert np.linalg.norm(weighted @ weighted.T - gram, 2) < 1e-12 * np.linalg.norm(gram, 2)
+
+
+def test_each_squeeze_of_frequent_directions_makes_room_for_all_but_the_kept_rows(
+    rng: np.random.Generator,
+) -> None:
+    sketch = FrequentDirections(rank=4)
+    used = []
+    for y in rng.standard_normal((20_000, 6)):
+        sketch.learn_one(y)
+        used.append(sketch.state()["used"])
+
+    # Of four directions the weakest pays with all it has, so that the next vector is the fourth row.
+    assert {now for before, now in itertools.pairwise(used) if now < before} == {4}
 
 
 def test_power_method_agrees_with_the_reference(shared_data: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -255,6 +256,17 @@ def test_the_reason_gives_seconds_when_the_clock_is_known(rng):
     said = run(LearnedSignal(horizon=6), lasting(rng, 20), interval=10.0)
 
     assert "expected within 60 s" in said.reasons[-1]
+
+
+@pytest.mark.parametrize("interval", [0.937, 1.937, 97.31, 1973.1])
+def test_the_reason_has_no_more_digits_than_are_known(rng, interval):
+    said = run(LearnedSignal(), lasting(rng, 40), interval=interval)
+
+    for reason in said.reasons:
+        shown = re.match(r"CPU Ready (\S+) % expected within (\S+) (?:s|min),", reason)
+        for number in shown.groups() if shown else ():
+            assert re.fullmatch(r"\d+|\d\.\d|0\.0*[1-9]\d?", number), reason
+    assert "expected within" in said.reasons[-1]
 
 
 def test_settings_make_the_same_signal_again():

@@ -93,10 +93,9 @@ class Answer:
     In the state `contended` contention is expected, and `held_by` says what holds the node open. `enforced` tells
     whether a gate carries refusals out; where none does, it is up to who asks. `raised` is what the signal alone said,
     None before the first decision. The answer has been the same `since` a clock time, and its decision counts until
-    `valid_until`. Once telemetry is too old it is `stale`, and a stated policy answers. `outlook` has the chance of
-    contention within further horizons: pairs of timesteps ahead and chance. `offenders` says who waits and who runs
-    where the node does not simply accept. Names stay on the node: they are not part of `reason`, which schedulers and
-    the federation are told.
+    `valid_until`. Once telemetry is too old it is `stale`, and a stated policy answers. `offenders` says who
+    waits and who runs where the node does not simply accept. Names stay on the node: they are not part of `reason`,
+    which schedulers and the federation are told. `ahead` works out the `outlook`, which few ask for.
     """
 
     node: str
@@ -118,8 +117,13 @@ class Answer:
     utilisation_percent: float
     announced_cpus: float
     timestep: int
-    outlook: tuple[tuple[int, float], ...] = ()
     offenders: str = ""
+    ahead: Callable[[], tuple[tuple[int, float], ...]] = tuple
+
+    @property
+    def outlook(self) -> tuple[tuple[int, float], ...]:
+        """Chances of contention within further horizons, as of now: pairs of timesteps ahead and chance."""
+        return self.ahead()
 
     @property
     def full_reason(self) -> str:
@@ -128,7 +132,7 @@ class Answer:
 
     def as_json(self) -> dict[str, Any]:
         """Return the answer as plain values, null where nothing is known."""
-        found = {name: _known(getattr(self, name)) for name in self.__slots__}
+        found = {name: _known(getattr(self, name)) for name in self.__slots__ if name != "ahead"}
         found["reason"] = self.full_reason
         found["outlook"] = [{"steps": steps, "probability": _known(p)} for steps, p in self.outlook]
         return found
@@ -280,6 +284,7 @@ class LiveNode:
         """
         age = max(0.0, now - self.seen_at)
         decision = self.decision or UNDECIDED
+        signal = None if self.node is None or self.decision is None else self.node.signal
         stale = self.decision is None or age > silence.valid_seconds
         # What was busy long ago says nothing of now; announced jobs do.
         full = announced.full(cpus, among_users=among_users) if len(announced) or not stale else None
@@ -324,7 +329,7 @@ class LiveNode:
             utilisation_percent=float(self.utilisation),
             announced_cpus=announced.cpus,
             timestep=int(decision.timestep),
-            outlook=decision.outlook,
+            ahead=getattr(signal, "outlook", tuple),
             offenders=offenders if likely else "",
         )
 

@@ -67,18 +67,26 @@ def claim_rows(numbers: Numbers) -> list[ClaimRow]:
     return [ClaimRow(c.name, c.says, c.command.format(servers=servers), *c.judge(numbers)) for c in CLAIMS]
 
 
+def command_letters(rows: list[ClaimRow]) -> dict[str, str]:
+    """Return a letter for each command, which many claims share."""
+    commands = dict.fromkeys(row.command for row in rows if row.command != "–")
+    return dict(zip(commands, "abcdefgh", strict=False))
+
+
 def print_claims(rows: list[ClaimRow], numbers: Numbers) -> str:
-    """Return the table as text for a terminal."""
+    """Return the table as text for a terminal; the commands stand below."""
+    letters = command_letters(rows)
     lines = [data_in_words(numbers), ""]
     for row in rows:
         lines += [
             f"{row.name}: {row.verdict.upper()}",
             f"  paper    {row.says}",
-            f"  command  {row.command}",
             f"  here     {row.found}",
             f"  why      {row.why}",
+            f"  command  {letters.get(row.command, '–')}",
             "",
         ]
+    lines += ["Commands:", *(f"  {letter}  {command}" for command, letter in letters.items()), ""]
     every = Counter(row.verdict for row in rows)
     counts = ", ".join(f"{every[verdict]} {verdict}" for verdict in (REPRODUCED, NOT, OPEN))
     return "\n".join([*lines, f"{len(rows)} claims: {counts}."])

@@ -46,7 +46,17 @@ def total_within(values: NDArray[Any], *, first: int, last: int) -> Array:
 
 def any_within(happened: Mask, *, first: int, last: int) -> Mask:
     """Return, for each t, whether anything happened in `t + first … t + last`."""
-    return np.asarray(total_within(happened, first=first, last=last) > 0)
+    steps, low = len(happened), max(first, 0)
+    high = max(low, steps + min(last, 0))
+    line = np.zeros((steps + last - first, *happened.shape[1:]), bool)
+    line[low - first : high - first] = happened[low:high]
+    # Two spans side by side are one of twice the length.
+    length = 1
+    while length <= last - first:
+        shift = min(length, last - first + 1 - length)
+        line = line[:-shift] | line[shift:]
+        length += shift
+    return line
 
 
 def mean_ahead(values: Array, *, horizon: int) -> Array:
@@ -188,8 +198,6 @@ def count_honest(stretch: Stretch) -> dict[str, Array]:
     label = stretch.label[part] & valid
     future = np.where(valid, np.nan_to_num(stretch.future[part]), 0.0)
     raised = stretch.raised[part]
-    counted = raised & valid[:, None, :, None]
-    hits = raised & label[:, None, :, None]
     refused = np.einsum("tkmb,tm->kmb", raised, future, optimize=True)
 
     latched = any_within(stretch.raised, first=-stretch.window, last=-1)[part]
@@ -204,12 +212,21 @@ def count_honest(stretch: Stretch) -> dict[str, Array]:
         "future": total,
         "onsets": onset.sum(axis=0, dtype=np.float64),
         "latched_steps": live.sum(axis=0, dtype=np.float64),
-        "raised": counted.sum(axis=0, dtype=np.float64),
-        "hits": hits.sum(axis=0, dtype=np.float64),
+        "raised": _count_raises(raised, valid),
+        "hits": _count_raises(raised, label),
         "accepted_future": total[None, :, None] - refused,
-        "latched": (latched & live[:, None, :, None]).sum(axis=0, dtype=np.float64),
-        "latched_onsets": (latched & onset[:, None, :, None]).sum(axis=0, dtype=np.float64),
+        "latched": _count_raises(latched, live),
+        "latched_onsets": _count_raises(latched, onset),
     }
+
+
+def _count_raises(raised: Mask, moments: Mask) -> Array:
+    """Count raises, `(steps, methods, nodes, n)`, at moments of each node, `(steps, nodes)`."""
+    steps, methods, *last = raised.shape
+    counted = raised.reshape(steps, methods, -1) & np.repeat(moments, last[-1], axis=1)[:, None]
+    # Short whole numbers add up several times as fast, and reach as far as a stretch is long.
+    total = counted.view(np.uint8).sum(axis=0, dtype=np.uint16 if steps < 1 << 16 else np.int64)
+    return np.asarray(total.reshape(methods, *last), np.float64)
 
 
 def _count_own(stretch: Stretch) -> dict[str, Array]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from prontosched.evaluation.measures import Mask
 from prontosched.pipeline import Embedding
 from prontosched.pipeline.fpca import FPCAEdge, FPCAEdgeFleet
-from prontosched.pipeline.frequent_directions import FrequentDirections
+from prontosched.pipeline.frequent_directions import FrequentDirections, FrequentDirectionsFleet
 from prontosched.pipeline.node import ADOPTED_SAMPLES
 from prontosched.pipeline.power_method import PowerMethod
 from prontosched.pipeline.projection import RELATIVE_FLOOR, SpikeDetector
@@ -46,10 +46,13 @@ class SubspaceReplay:
         self._width = min(getattr(like, "block_size" if adapts else "rank", 4), features)
         self._detector = SpikeDetector(lag)
         self._restless = bool(getattr(like, "restless", False))
-        self._spirit = self._fpca = None
+        self._fleet: SpiritFleet | FrequentDirectionsFleet | None = None
+        self._fpca = None
         self._embeddings: list[_NodeEmbedding] = []
         if isinstance(like, Spirit) and not adapts:
-            self._spirit = SpiritFleet(nodes, features, like)
+            self._fleet = SpiritFleet(nodes, features, like)
+        elif isinstance(like, FrequentDirections) and not like.authors:
+            self._fleet = FrequentDirectionsFleet(nodes, features, like)
         elif isinstance(like, FPCAEdge) and not adapts:
             self._fpca = FPCAEdgeFleet(nodes, features, like, lag=1)
         else:
@@ -84,17 +87,17 @@ class SubspaceReplay:
         if self._fpca is not None:
             self._follow_blocks(self._fpca, line, sizes, along, strengths, samples, turned)
         else:
-            spirit = None if self._spirit is None else self._spirit.follow(Z, sizes)
+            together = None if self._fleet is None else self._fleet.follow(Z, sizes)
             for node, size in enumerate(sizes.tolist()):
                 if not size:
                     continue
                 at = slice(size), node
-                if spirit is not None:
-                    rows, strengths[at] = spirit[0][at], spirit[1][at]
+                if together is not None:
+                    rows, strengths[at] = together[0][at], together[1][at]
                 else:
                     rows, strengths[at], samples[at], turned[at] = self._embeddings[node].follow(Z[at])
                 windows = sliding_window_view(line[: lag + size, node], lag + 1, axis=0)
-                along[at] = np.matmul(self._aligned(rows, node), windows)
+                np.multiply(np.matmul(rows, windows), self._signs(rows, node)[..., None], out=along[at])
         there = strengths[..., 0] > 0.0
         step = np.arange(steps)[:, None]
         warm = there & (self._held + step >= lag) & (step < sizes)
@@ -144,18 +147,21 @@ class SubspaceReplay:
         turned[:] = turns[:-1]
         self._turned = turns[sizes, np.arange(len(sizes))]
 
-    def _aligned(self, rows: Array, node: int) -> Array:
-        """Return directions with the signs of those before them, as `subspace.align_signs` would one by one."""
-        before = np.concatenate([self._directions[[node]], rows[:-1]])
-        side = np.sign(np.einsum("trd,trd->tr", rows, before))
+    def _signs(self, rows: Array, node: int) -> Array:
+        """Return the signs of directions beside those before them, as `subspace.align_signs` would one by one."""
+        before = np.einsum("rd,rd->r", rows[0], self._directions[node])
+        side = np.sign(np.concatenate([before[None], np.einsum("trd,trd->tr", rows[1:], rows[:-1])]))
         # A direction that has none before it starts with a sum that is not negative.
         starts = side == 0.0
-        signs = np.cumprod(np.where(starts, np.where(rows.sum(axis=2) < 0.0, -1.0, 1.0), side), axis=0)
-        begun = np.maximum.accumulate(np.where(starts, np.arange(len(rows))[:, None], 0), axis=0)
-        earlier = np.concatenate([np.ones((1, self._width)), signs])
-        rows = rows * (signs * np.take_along_axis(earlier, begun, axis=0))[..., None]
-        self._directions[node] = rows[-1]
-        return rows
+        if starts.any():
+            side[starts] = np.where(rows[starts].sum(axis=1) < 0.0, -1.0, 1.0)
+        signs = np.cumprod(side, axis=0)
+        if starts.any():
+            begun = np.maximum.accumulate(np.where(starts, np.arange(len(rows))[:, None], 0), axis=0)
+            earlier = np.concatenate([np.ones((1, self._width)), signs])
+            signs *= np.take_along_axis(earlier, begun, axis=0)
+        self._directions[node] = rows[-1] * signs[-1, :, None]
+        return signs
 
     def _detect(self, along: Array, turned: Mask, warm: Mask, sizes: NDArray[np.int64]) -> NDArray[np.int8]:
         """Return the spikes, as `SpikeDetector` finds them.
@@ -172,14 +178,18 @@ class SubspaceReplay:
         self._since_turn = np.where(sizes > 0, since[sizes - 1, each] + 1, self._since_turn)
         # What was dampened before directions turned counts as it was again, unless they turn at every vector.
         reach = np.full(turned.shape, lag) if self._restless else np.minimum(since, lag)
-        spiked = np.concatenate([self._spiked, np.zeros(values.shape, bool)])
-        dampened = np.concatenate([self._dampened, values])
-        plain = found = self._outliers(windows, values, warm[..., None])
+        found = self._outliers(windows, values, warm[..., None])
         newest = windows[..., -1].copy()
+        spiked = np.concatenate([self._spiked, found != 0])
+        dampened = np.concatenate([self._dampened, values])
+        changed = spiked.copy()
         while True:
-            spiked[lag:] = found
-            dampened[lag:] = np.where(found, influence * values + (1.0 - influence) * newest, values)
-            before = np.concatenate([np.zeros((1, *spiked.shape[1:]), int), np.cumsum(spiked, axis=0)])
+            now = np.where(found, influence * values + (1.0 - influence) * newest, values)
+            changed[lag:] |= now != dampened[lag:]
+            dampened[lag:] = now
+            before = np.zeros((lag + count + 1, *values.shape[1:]), np.int32)
+            np.cumsum(changed, axis=0, out=before[1:])
+            # Where nothing changed in reach of a window, it tells what it told before.
             some = np.nonzero(before[lag : lag + count] > before[lag - reach + steps, each])
             if not some[0].size:
                 break
@@ -190,13 +200,10 @@ class SubspaceReplay:
                 given = _dampen(given, marks, influence)
             else:
                 given = np.where(marks, sliding_window_view(dampened, lag, axis=0)[some], given)
-            again = plain.copy()
-            again[some] = self._outliers(given, values[some], warm[some[:2]])
-            settled = np.array_equal(newest[some], given[:, -1]) and np.array_equal(found, again)
-            found = again
+            found[some] = self._outliers(given, values[some], warm[some[:2]])
             newest[some] = given[:, -1]
-            if settled:
-                break
+            changed = np.concatenate([np.zeros_like(self._spiked), spiked[lag:] != (found != 0)])
+            spiked[lag:] = found
         self._spiked, self._dampened = self._last(spiked, sizes), self._last(dampened, sizes)
         return found
 
@@ -223,8 +230,6 @@ class _NodeEmbedding:
     def follow(self, Z: Array) -> tuple[Array, Array, Array, Mask]:
         """Let it learn; return directions, strengths, samples and turns, as known before each vector."""
         embedding, last = self._embedding, self._last
-        if isinstance(embedding, FrequentDirections):
-            return *embedding.follow(Z), np.ones(len(Z)), np.ones(len(Z), bool)
         if isinstance(embedding, PowerMethod):
             rows, strengths, turned = embedding.follow(Z)
             return rows, strengths, np.ones(len(Z)), turned

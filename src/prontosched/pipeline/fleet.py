@@ -182,7 +182,8 @@ class Fleet:
                 self.detector.refill(nodes, window)
 
     def _each(self, value: Array | float) -> Array:
-        return np.broadcast_to(np.asarray(value, dtype=np.float64), (self.nodes,))
+        value = np.asarray(value, dtype=np.float64)
+        return value if value.shape == (self.nodes,) else np.broadcast_to(value, (self.nodes,))
 
     def subspace(self, node: int) -> Subspace | None:
         """Return the subspace of one node."""

@@ -449,15 +449,15 @@ class FPCAEdgeFleet:
         last vectors on the new directions: `(m, width, n)`, oldest first, n at most `lag`.
         """
         numbers = np.arange(at.start, at.stop) if isinstance(at, slice) else at
-        held = self._held[numbers]
-        if held.size and held.min() == held.max():
+        held = self._held[at].copy()
+        if held.size and (held == held[0]).all():
             self.slab[at, self.depth + int(held[0])] = Z
         else:
             self.slab[numbers, self.depth + held] = Z
         if self._past is not None:
             self._past[numbers, self._seen[numbers] % self.lag] = Z
-        self._seen[numbers] += 1
-        self._held[numbers] += 1
+        self._seen[at] += 1
+        self._held[at] += 1
         full: Nodes = numbers[held + 1 == self.block_size]
         if not full.size:
             return []

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from prontosched.pipeline.embedding import VectorEmbedding, check_rank
-from prontosched.subspace import Array, Subspace, leading_exactly, room
+from prontosched.pipeline.embedding import VectorEmbedding, check_rank, finite_all
+from prontosched.subspace import Array, Subspace, leading, leading_exactly, room
 
 # Distance between squares, over the largest, from which directions of a Gram matrix are good to ten digits.
 GRAM_CLEAR = 1e-5
@@ -90,39 +91,13 @@ class FrequentDirections(VectorEmbedding):
         self.seen += 1
         self._fresh = False
 
-    def follow(self, Y: Array) -> tuple[Array, Array]:
-        """Take in the vectors `(n, d)` in order; return what was known before each.
-
-        Directions are rows `(n, rank, d)` and strengths `(n, rank)`, 0 where there are fewer. They are those of
-        `subspace` to about ten digits, found for all vectors at once.
-        """
-        sketches = np.zeros((len(Y), 2 * self.rank, Y.shape[1]))
-        for step, y in enumerate(Y):
-            if self._used:
-                sketches[step, : self._used] = self._rows[: self._used]
-            self.learn_one(y)
-        rank = min(self.rank, Y.shape[1])
-        rows, strengths = np.zeros((len(Y), rank, Y.shape[1])), np.zeros((len(Y), rank))
-        squares, vectors = np.linalg.eigh(np.matmul(sketches, sketches.swapaxes(1, 2)))
-        squares, vectors = squares[:, ::-1], vectors[:, :, ::-1]
-        # Directions whose squares nearly agree, or are weak, need an SVD.
-        apart = squares[:, :rank] - np.pad(squares, ((0, 0), (0, 1)))[:, 1 : rank + 1]
-        clear = (apart > GRAM_CLEAR * squares[:, :1]).all(axis=1)
-        strengths[clear] = np.sqrt(squares[clear, :rank])
-        along = np.matmul(vectors[clear, :, :rank].swapaxes(1, 2), sketches[clear])
-        rows[clear] = along / strengths[clear, :, None]
-        for place in np.flatnonzero(~clear):
-            found = leading_exactly(sketches[place], rank)
-            if found is not None:
-                rows[place, : len(found[0])], strengths[place, : len(found[1])] = found
-        return rows, strengths
-
     def _squeeze(self) -> None:
         _, strengths, directions = np.linalg.svd(self._rows, full_matrices=False)
         kept = min(self.rank, strengths.size)
         # The weakest kept direction pays for all: its square is taken from each.
-        floor = strengths[kept - 1] ** 2 if strengths.size >= self.rank else 0.0
-        shrunk = np.sqrt(np.maximum(strengths[:kept] ** 2 - floor, 0.0))
+        squares = strengths[:kept] ** 2
+        floor = squares[-1] if strengths.size >= self.rank else 0.0
+        shrunk = np.sqrt(np.maximum(squares - floor, 0.0))
         self._rows[:] = 0.0
         self._rows[:kept] = shrunk[:, None] * directions[:kept]
         # The last kept row is now zero: the next vector may have its place.
@@ -142,3 +117,69 @@ class FrequentDirections(VectorEmbedding):
         self._used = int(state["used"])
         self.seen = int(state["seen"])
         self._fresh = self.seen == 0
+
+
+class FrequentDirectionsFleet:
+    """Frequent Directions on M nodes at once, for replays: what M of `FrequentDirections` would have.
+
+    Parameters
+    ----------
+    like
+        Whose rank to use.
+    """
+
+    def __init__(self, nodes: int, features: int, like: FrequentDirections) -> None:
+        self._rank = like.rank
+        self._sketches = np.zeros((nodes, 2 * like.rank, features))
+        self._used = np.zeros(nodes, np.int64)
+
+    def follow(self, Y: Array, sizes: NDArray[np.int64]) -> tuple[Array, Array]:
+        """Learn the first of the vectors `(n, M, d)` of each node, as many as `sizes` says.
+
+        Returns what was known before each vector: directions as rows `(n, M, r, d)`, and their strengths
+        `(n, M, r)`, 0 where there are fewer. They are those of `FrequentDirections.subspace` to about ten digits.
+        """
+        steps, nodes, features = Y.shape
+        rank = min(self._rank, features)
+        rows, strengths = np.zeros((steps, nodes, rank, features)), np.zeros((steps, nodes, rank))
+        here, least = np.arange(nodes), sizes.min()
+        at: Any = slice(0, nodes)
+        for step, y in enumerate(finite_all(Y)):
+            if step >= least:
+                at = here = np.flatnonzero(step < sizes)
+            sketches = self._sketches[at, : max(rank + 1, self._used[here].max(initial=0))]
+            rows[step, at], strengths[step, at] = _strongest(sketches, rank)
+            full = here[self._used[here] == 2 * self._rank]
+            if full.size:
+                self._squeeze(full)
+            self._sketches[here, self._used[here]] = y[at]
+            self._used[here] += 1
+        return rows, strengths
+
+    def _squeeze(self, nodes: NDArray[np.int64]) -> None:
+        _, strengths, directions = np.linalg.svd(self._sketches[nodes], full_matrices=False)
+        kept = strengths[:, : self._rank]
+        squares = kept**2
+        floor = squares[:, -1:] if kept.shape[1] == self._rank else 0.0
+        shrunk = np.sqrt(np.maximum(squares - floor, 0.0))
+        self._sketches[nodes] = 0.0
+        self._sketches[nodes, : kept.shape[1]] = shrunk[..., None] * directions[:, : kept.shape[1]]
+        self._used[nodes] = np.count_nonzero(shrunk, axis=1)
+
+
+def _strongest(sketches: Array, rank: int) -> tuple[Array, Array]:
+    """Return directions and strengths of a stack of sketches, each as `leading_exactly` would."""
+    squares, vectors, _ = leading(np.matmul(sketches, sketches.swapaxes(1, 2)), rank)
+    squares, vectors = squares[:, ::-1], vectors[:, :, : -rank - 1 : -1]
+    # Directions whose squares nearly agree, or are weak, need an SVD.
+    apart = squares[:, :rank] - squares[:, 1 : rank + 1]
+    clear = apart.min(axis=1) > GRAM_CLEAR * squares[:, 0]
+    strengths = np.sqrt(np.where(clear[:, None], squares[:, :rank], 1.0))
+    rows = np.matmul(vectors.swapaxes(1, 2), sketches)
+    rows /= strengths[..., None]
+    for place in np.flatnonzero(~clear):
+        rows[place], strengths[place] = 0.0, 0.0
+        found = leading_exactly(sketches[place], rank)
+        if found is not None:
+            rows[place, : len(found[0])], strengths[place, : len(found[1])] = found
+    return rows, strengths

@@ -30,6 +30,8 @@ FLOAT = np.dtype(np.float64)
 ADOPTED_SAMPLES = 20.0
 ADOPTED_HALF_LIFE = 500.0
 LEAST_WEIGHT = 1.0
+# Clock times in seconds are below the first, as signals have it; those in milli- to nanoseconds between the two.
+LATEST_SECONDS, LATEST_TIME = 1e12, 1e20
 NOTHING = np.zeros(0)
 
 
@@ -114,6 +116,12 @@ class Node:
         """
         if ready < 0.0:
             check_ready(ready, self.timestep)
+        if LATEST_SECONDS < time < LATEST_TIME:
+            warnings.warn(
+                f"time must be in seconds, got {time:.0f}, which counts as unknown: divide milliseconds by 1000",
+                stacklevel=2,
+            )
+            time = NAN
         if y.__class__ is not np.ndarray or y.shape != self._shape or y.dtype is not FLOAT:
             y = self._checked(y)
         y = finite(y, IMPLAUSIBLE) if self.scaling is None else self.scaling.scale(y)

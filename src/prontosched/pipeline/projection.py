@@ -452,12 +452,12 @@ class FleetSpikeDetector:
         left = square + change * (new - mean - step + old - mean)
         self._mean[at] = mean + step
         self._square[at] = left
-        moved = numbers if embedded.all() else numbers[embedded]
+        moved = at if embedded.all() else numbers[embedded]
         self._next[moved] = (self._next[moved] + 1) % self.lag
         self._rounds[moved] += self._next[moved] == 0
-        filling = numbers[embedded & ~warm]
-        self._held[filling] += 1
+        filling = embedded & ~warm
+        self._held[at] += filling
         afresh = (left < CANCELLED * square).any(axis=1) | (self._rounds[at] >= ROUNDS)
-        afresh = (afresh & warm) | (embedded & ~warm & (self._held[at] == self.lag))
+        afresh = (afresh & warm) | (filling & (self._held[at] == self.lag))
         if afresh.any():
             self._measure(numbers[afresh])

@@ -23,6 +23,8 @@ LEAST_ENERGY = 1e-200
 _dot: Callable[[Array, Array], Array] = getattr(np, "vecdot", partial(np.einsum, "nd,nd->n"))
 # What is left of a unit vector along its own, below which rounding matters.
 PARALLEL = 1e-4
+# Steps whose directions are made orthonormal together: those of a few dozen nodes then stay in the cache.
+AT_ONCE = 8
 
 
 class Spirit(VectorEmbedding):
@@ -203,18 +205,22 @@ class SpiritFleet:
         `(n, M, r)`, all 0 before the first vector.
         """
         rank, nodes, features = self._directions.shape
-        rows, energies = np.empty((len(Y), rank, nodes, features)), np.empty((len(Y), rank, nodes))
+        rows, energies = np.empty((len(Y), nodes, rank, features)), np.empty((len(Y), nodes, rank))
         seen = np.arange(len(Y))[:, None] + self._seen
         for step, y in enumerate(Y):
-            rows[step], energies[step] = self._directions, self._energies
+            rows[step], energies[step] = self._directions.swapaxes(0, 1), self._energies.T
             here = slice(None) if step < sizes.min() else np.flatnonzero(step < sizes)
             self._learn(y[here], here)
         self._seen += sizes
-        strengths = np.sqrt(energies).transpose(0, 2, 1)
-        order = np.argsort(-strengths, axis=-1, kind="stable")
-        basis = _orthonormal_stack(rows.transpose(0, 2, 1, 3).reshape(-1, rank, features))
-        found = np.take_along_axis(basis.reshape(len(Y), nodes, rank, features), order[..., None], axis=2)
-        return found, np.take_along_axis(strengths, order, axis=2) * (seen > 0)[..., None]
+        for start in range(0, len(Y), AT_ONCE):
+            _make_orthonormal(rows[start : start + AT_ONCE].reshape(-1, rank, features))
+        strengths = np.sqrt(energies)
+        weaker = np.nonzero((strengths[..., 1:] > strengths[..., :-1]).any(axis=-1))
+        if weaker[0].size:
+            order = np.argsort(-strengths[weaker], axis=-1, kind="stable")
+            rows[weaker] = np.take_along_axis(rows[weaker], order[..., None], axis=1)
+            strengths[weaker] = np.take_along_axis(strengths[weaker], order, axis=1)
+        return rows, strengths * (seen > 0)[..., None]
 
     def _learn(self, y: Array, here: Any) -> None:
         rest = y.copy()
@@ -230,9 +236,9 @@ class SpiritFleet:
             directions[here] = w / np.sqrt(_dot(w, w))[:, None]
 
 
-def _orthonormal_stack(directions: Array) -> Array:
-    """Do what `_orthonormal` does for a stack `(n, r, d)`: row after row, unless rows nearly agree."""
-    rows = directions.copy()
+def _make_orthonormal(rows: Array) -> None:
+    """Do what `_orthonormal` does for a stack `(n, r, d)`, in place: row after row, unless rows nearly agree."""
+    directions = rows.copy()
     parallel = np.zeros(len(rows), bool)
     for j in range(rows.shape[1]):
         row = rows[:, j]
@@ -243,7 +249,6 @@ def _orthonormal_stack(directions: Array) -> Array:
         row /= np.maximum(length, PARALLEL)[:, None]
     for place in np.flatnonzero(parallel):
         rows[place] = _orthonormal(directions[place])
-    return rows
 
 
 def _orthonormal(directions: Array) -> Array:

@@ -121,16 +121,17 @@ class Many:
     where: ClassVar[Any] = staticmethod(np.where)
     maximum: ClassVar[Any] = staticmethod(np.maximum)
     minimum: ClassVar[Any] = staticmethod(np.minimum)
-    clip: ClassVar[Any] = staticmethod(np.clip)
+    # In place of np.clip, which takes three times as long over a few numbers; counting is the fastest look for any.
+    clip: ClassVar[Any] = staticmethod(lambda x, low, high: np.minimum(np.maximum(x, low), high))
     no: ClassVar[Any] = staticmethod(np.logical_not)
     exp: ClassVar[Any] = staticmethod(lambda x: np.exp(np.minimum(x, 709.0)))
-    largest: ClassVar[Any] = staticmethod(lambda values: np.maximum.reduce(list(values)))
-    smallest: ClassVar[Any] = staticmethod(lambda values: np.minimum.reduce(list(values)))
-    stack: ClassVar[Any] = staticmethod(lambda values: np.stack(values, axis=-1))
+    largest: ClassVar[Any] = staticmethod(lambda values: np.maximum.reduce(values))
+    smallest: ClassVar[Any] = staticmethod(lambda values: np.minimum.reduce(values))
+    stack: ClassVar[Any] = staticmethod(lambda values: np.array(values).T.copy())
     known: ClassVar[Any] = staticmethod(lambda x: x == x)
     whole: ClassVar[Any] = staticmethod(lambda x: x.astype(np.int64))
     column: ClassVar[Any] = staticmethod(lambda x: x[:, None])
-    any: ClassVar[Any] = staticmethod(lambda condition: bool(np.any(condition)))
+    any: ClassVar[Any] = staticmethod(lambda condition: np.count_nonzero(condition) > 0)
 
     def __init__(self, nodes: int) -> None:
         self.lead: tuple[int, ...] = (nodes,)

@@ -126,14 +126,17 @@ class Heads(Component):
             return
         rows = np.flatnonzero(learns)
         place = self.labels[rows] % self.batch
-        self.labels[rows] += 1
-        self.waiting[rows, place] = x[rows]
-        for head, (error, curvature) in enumerate(zip(errors, curvatures, strict=True)):
-            self.waiting_errors[rows, head, place] = error[rows]
-            self.waiting_curvatures[rows, head, place] = curvature[rows]
         full = rows[place + 1 == self.batch]
+        at: Any = rows
+        if rows.size == len(learns) and (place == place[0]).all():
+            at, place = slice(None), int(place[0])
+        self.labels[at] += 1
+        self.waiting[at, place] = x[at]
+        for head, (error, curvature) in enumerate(zip(errors, curvatures, strict=True)):
+            self.waiting_errors[at, head, place] = error[at]
+            self.waiting_curvatures[at, head, place] = curvature[at]
         for start in range(0, full.size, CHUNK):
-            self._newton(full[start : start + CHUNK])
+            self._newton(full[start : start + CHUNK] if at is rows else slice(start, start + CHUNK))
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
@@ -404,35 +407,34 @@ class OutlookHead(Component):
         # The head's weights as floats, until it learns again.
         self._weights: list[float] = []
 
-    def step(self, x: list[float], u: float, counts: float) -> float:
-        """Learn from one step, and return the chance of contention within the horizon.
-
-        `x` are the inputs of `Outlook`, `u` is contention (below 0: unknown), and `counts` is 0 for a step that must
-        not be learned from.
-        """
+    def note(self, u: float) -> bool:
+        """Take in one step's contention (below 0: unknown); tell whether a part of the horizon ends with it."""
         if u > self.block:
             self.block = u
-        self.known += u >= 0.0
+        if u >= 0.0:
+            self.known += 1
         self.steps += 1
-        if self.steps % self.stride == 0:
-            self._end_part(x, counts)
-        return self._chance(x)
+        return self.steps % self.stride == 0
 
-    def _end_part(self, x: list[float], counts: float) -> None:
-        """Learn from the inputs of a horizon ago, and keep those of now for their label."""
+    def end_part(self, x: list[float], counts: float) -> None:
+        """Learn from the inputs of a horizon ago, and keep those of now for their label.
+
+        `x` are the inputs of `Outlook`, and `counts` is 0 for a step that must not be learned from.
+        """
         push(self.blocks, self.block)
         push(self.knowns, self.known)
         hit = max(self.blocks) >= 1.0
         if self.learns[-1] and (hit or sum(self.knowns) >= KNOWN_SHARE * self.horizon):
             past = self.inputs[-1]
-            p = self._chance(past.tolist())
+            p = self.chance(past.tolist())
             self.heads.learn(past, [hit - p], [max(p * (1.0 - p), CURVATURE_FLOOR)], True)
             self._weights = []
         push(self.inputs, np.array(x))
         push(self.learns, counts > 0.0)
         self.block, self.known = -1.0, 0
 
-    def _chance(self, x: list[float]) -> float:
+    def chance(self, x: list[float]) -> float:
+        """Return the chance of contention within the horizon."""
         if not self._weights:
             self._weights = self.heads.weights[0].tolist()
         chance: float = 1.0 / (1.0 + self.ops.exp(-sum(map(mul, self._weights, x))))
@@ -463,29 +465,39 @@ class Outlook(Component):
         self._heads: list[tuple[int, OutlookHead | None]]
         self._heads = [(h, None if h == horizon else getattr(self, f"within_{h}")) for h in ahead]
 
-    def step(
-        self, x: Array, u: float, counts: float, chance: float, clock: StepClock, profiles: Profiles
+    def learn(self, x: Array, u: float, counts: float, clock: StepClock, profiles: Profiles) -> None:
+        """Take in one step: its inputs, its contention, and how many steps its label stands for."""
+        for steps, head in self._heads:
+            if head is not None and head.note(u):
+                head.end_part(_ahead(steps, _shared(x), clock, profiles), counts)
+
+    def chances(
+        self, x: Array, chance: float, clock: StepClock, profiles: Profiles
     ) -> tuple[tuple[int, float], ...]:
-        """Learn from one step, and return the chance within each horizon, shortest first.
+        """Return the chance within each horizon as of the last step, shortest first.
 
         `chance` is that of the learner's own horizon. Within longer there can only be more; heads that
         learn by themselves need not agree.
         """
-        shared = [CONSTANT, *_used(x.tolist())]
-        levels, spikes = profiles.trusted_levels, profiles.trusted_spikes
-        now, interval, sqrt = clock.now, clock.interval, math.sqrt
-        highest, found = 0.0, []
+        shared, highest, found = _shared(x), 0.0, []
         for steps, head in self._heads:
-            within = chance
-            if head is not None:
-                # What is usual at half of the horizon and at its end.
-                end, half = now + steps * interval, now + 0.5 * steps * interval
-                inputs = shared.copy()
-                for width, bins, first in BINS_OF:
-                    i, j = first + int(half / width) % bins, first + int(end / width) % bins
-                    inputs += (0.5 * (levels[i] + levels[j]), sqrt(0.5 * (spikes[i] + spikes[j])))
-                within = head.step(inputs, u, counts)
-            if within > highest:
-                highest = within
+            within = chance if head is None else head.chance(_ahead(steps, shared, clock, profiles))
+            highest = max(within, highest)
             found.append((steps, highest))
         return tuple(found)
+
+
+def _shared(x: Array) -> list[float]:
+    """Return the learner's inputs that every horizon uses."""
+    return [CONSTANT, *_used(x.tolist())]
+
+
+def _ahead(steps: int, shared: list[float], clock: StepClock, profiles: Profiles) -> list[float]:
+    """Return the inputs for a horizon: those of all, and what is usual at half of it and at its end."""
+    levels, spikes = profiles.trusted_levels, profiles.trusted_spikes
+    end, half = clock.now + steps * clock.interval, clock.now + 0.5 * steps * clock.interval
+    inputs = shared.copy()
+    for width, bins, first in BINS_OF:
+        i, j = first + int(half / width) % bins, first + int(end / width) % bins
+        inputs += (0.5 * (levels[i] + levels[j]), math.sqrt(0.5 * (spikes[i] + spikes[j])))
+    return inputs

@@ -126,32 +126,29 @@ class LearnedSignal(_LearnedForm):
         now, learner = self._input(evidence), self.learner
         known = -LARGEST < evidence.ready < LARGEST
         result = learner.step(now, known=known, enforcing=self.enforcing)
-        chance = learner.chance()
-        outlook = self._outlook(chance)
+        learner.outlook.learn(
+            learner.inputs[0], learner.contention[0], learner.counts[0], learner.clock, learner.profiles
+        )
         return Decision(
             result.raised,
             learner.learned,
             result.threshold,
             reason(learner, evidence, raised=result.raised),
             evidence.timestep,
-            chance,
+            learner.chance(),
             learner.expected,
             result.contended,
-            outlook,
         )
 
-    def _outlook(self, chance: float) -> tuple[tuple[int, float], ...]:
-        """Return the chance within each horizon; nothing while CPU Ready is unknown."""
+    def outlook(self) -> tuple[tuple[int, float], ...]:
+        """Return the chance of contention within several horizons, as of the last step.
+
+        Pairs of steps ahead and chance, shortest first; nothing before the first step and while CPU Ready is unknown.
+        """
         learner = self.learner
-        found = learner.outlook.step(
-            learner.inputs[0],
-            learner.contention[0],
-            learner.counts[0],
-            chance,
-            learner.clock,
-            learner.profiles,
-        )
-        return () if learner.unknown > self.policy.horizon else found
+        if not learner.history.steps or learner.unknown > self.policy.horizon:
+            return ()
+        return learner.outlook.chances(learner.inputs[0], learner.chance(), learner.clock, learner.profiles)
 
     def _input(self, evidence: Evidence) -> StepInput:
         vector = NOTHING if evidence.vector is None else evidence.vector
@@ -280,7 +277,7 @@ def _inputs(evidence: FleetEvidence) -> StepInput:
     strong = evidence.singular_values > 0.0
     strengths = np.where(strong, evidence.singular_values, 1.0)
     units = np.where(strong & embedded[:, None], evidence.projections * root[:, None] / strengths, 0.0)
-    near = np.clip(units[:, :DIRECTIONS], -FARTHEST, FARTHEST)
+    near = Many.clip(units[:, :DIRECTIONS], -FARTHEST, FARTHEST)
     inside = np.einsum("mr,mr->m", evidence.projections, evidence.projections)
     total = np.einsum("md,md->m", evidence.vectors, evidence.vectors)
     padding = np.zeros(len(embedded))
@@ -350,15 +347,12 @@ def reason(
 @lru_cache(maxsize=64)  # a regular clock asks for the same again and again
 def _duration(seconds: float) -> str:
     """Return a time in seconds, or minutes where it is long."""
-    if seconds >= 120.0:
-        return f"{seconds / 60.0:.3g} min"
-    # A measured interval is never quite round.
-    return f"{seconds:.0f} s" if seconds >= 10.0 else f"{seconds:.2g} s"
+    return f"{_short(seconds / 60.0)} min" if seconds >= 120.0 else f"{_short(seconds)} s"
 
 
 def _short(value: float) -> str:
-    """Return a value with about three digits, never in powers of ten."""
-    return f"{value:.0f}" if value >= 100.0 else f"{value:.3g}" if value >= 0.001 else "0"
+    """Return a value with two digits, or those before the point; never in powers of ten."""
+    return f"{value:.0f}" if value >= 10.0 else f"{value:.2g}" if value >= 0.001 else "0"
 
 
 def _drivers(learner: ContentionLearner, evidence: Evidence | None, node: int | None) -> str:
@@ -368,15 +362,16 @@ def _drivers(learner: ContentionLearner, evidence: Evidence | None, node: int | 
     apart = (learner.inputs[0][at] - learner.usual[at]) * learner.heads.weights[at][0]
     for name, part in zip(NAMES, np.add.reduceat(apart, FIRST).tolist(), strict=True):
         parts[name] += part
-    found = [(part, name) for name, part in parts.items()]
+    found = sorted([(part, name) for name, part in parts.items()], reverse=True)
     trusted = learner.correction.trust() if node is None else learner.correction.trust()[node]
     if trusted > 0.0:
         coefficients, inputs = learner.correction.heads.weights[at][0], learner.correction_inputs[0][at]
         correction = float(trusted * coefficients.dot(inputs))
-        if correction > 0.0:
+        # Telling the metrics apart costs more than all the rest: only where one would be named.
+        if correction > max(0.0, found[NAMED - 1][0], WORTH_NAMING * found[0][0]):
             metrics = _metrics(learner, evidence, coefficients, inputs, at)
             found += [(correction / (1 + i), name) for i, name in enumerate(metrics)]
-    found.sort(reverse=True)
+            found.sort(reverse=True)
     strongest = found[0][0]
     if strongest <= 0.0:
         return ""

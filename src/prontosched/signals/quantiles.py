@@ -120,28 +120,36 @@ class ManySamples(_Sample):
 
     def add(self, x: Array) -> Value:
         """Take in one value per stream, or none where it is NaN; tell whose answers may have changed."""
-        changed = np.zeros(len(self.seen), dtype=bool)
         known = x == x  # NaN differs from itself: the cheapest test there is
-        rows = np.flatnonzero(known & (self.seen % self.stride == 0))
+        kept = known & (self.seen % self.stride == 0)
         self.seen += known
-        if not rows.size:
-            return changed
-        place = self.next[rows]
-        self.values[rows, place] = x[rows]
-        self.next[rows] = place + 1
-        self.fresh[rows] += 1
-        self.count[rows] = np.maximum(self.count[rows], place + 1)
-        full = rows[place + 1 == self.size]
+        return self._keep(x[None], kept[None])
+
+    def _keep(self, values: Array, kept: Value) -> Value:
+        """Keep some of the values `(n, streams)`; only the last of a stream may fill it, or have it put in order."""
+        came = kept.cumsum(axis=0)
+        place = came + (self.next - 1 + np.arange(0, self.values.size, self.size))
+        self.values.put(place[kept], values[kept])
+        new = came[-1]
+        self.next += new
+        self.fresh += new
+        np.maximum(self.count, self.next, out=self.count)
+        full = np.flatnonzero(self.next == self.size)
         if full.size:
             self._make_room(full)
-        due = rows[self.fresh[rows] * FRESH >= self.count[rows]]
+        changed: Value = (self.fresh * FRESH >= self.count) & (new > 0)
+        due = np.flatnonzero(changed)
         if due.size:
             width = int(self.count[due].max())
-            # A row that was thinned is shorter than before: what lies beyond it is infinite.
-            self.ordered[due, :width] = np.sort(self.values[due, :width], axis=1)
             self.sorted_count[due] = self.count[due]
             self.fresh[due] = 0
-            changed[due] = True
+            # Neighbours at once and in place: fresh memory takes as long as the sorting.
+            gaps = np.flatnonzero(due[1:] - due[:-1] > 1)
+            for first, last in zip((due[0], *due[gaps + 1]), (*due[gaps], due[-1]), strict=True):
+                # A row that was thinned is shorter than before: what lies beyond it is infinite.
+                ordered = self.ordered[first : last + 1, :width]
+                ordered[...] = self.values[first : last + 1, :width]
+                ordered.sort(axis=1)
         return changed
 
     def spans(self, values: Array) -> Iterator[tuple[slice, Value]]:
@@ -162,9 +170,7 @@ class ManySamples(_Sample):
             part = known[start:stop]
             seen = self.seen + come[: stop - start] - part
             yield slice(start, stop), seen
-            for step in np.flatnonzero((part & (seen % self.stride == 0)).any(axis=1)):
-                self.seen[:] = seen[step]
-                self.add(values[start + step])
+            self._keep(values[start:stop], part & (seen % self.stride == 0))
             self.seen[:] = seen[-1] + part[-1]
             start = stop
 

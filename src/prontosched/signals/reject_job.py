@@ -94,7 +94,7 @@ class RejectJob(_Options):
         if self._holding or any(spikes):
             return self._judge(evidence, spikes)
         # Nearly every step ends here; by its parts a decision costs a third less.
-        return _decision(Decision, (False, 0.0, self.threshold, CALM, evidence.timestep, NAN, NAN, False, ()))
+        return _decision(Decision, (False, 0.0, self.threshold, CALM, evidence.timestep, NAN, NAN, False))
 
     def _judge(self, evidence: Evidence, spikes: list[int]) -> Decision:
         """Answer where a direction spikes, or the signal is held."""
