@@ -191,7 +191,7 @@ def test_controller_in_shadow_mode_changes_nothing(harness: Harness) -> None:
     controller = Controller(harness.gate, node, rules=Rules(veto=True, min_accept_seconds=0))
     status = controller.settle(refusing(), time.time())
 
-    assert (status.mode, status.state, status.refusals) == ("shadow", "closed-by-us", 1)
+    assert (status.mode, status.state, status.refusals) == ("shadow", "would-be-closed", 1)
     assert harness.shown(node) == before
     assert harness.gate.observe(node).state == "open"
 

@@ -27,7 +27,7 @@ def test_first_use_is_shadow_mode_and_changes_nothing() -> None:
     gate = MemoryGate("n1")
     status = Controller(gate, "n1").settle(busy_at(0), 0.0)
 
-    assert (status.mode, status.state, status.refusals) == ("shadow", "closed-by-us", 1)
+    assert (status.mode, status.state, status.refusals) == ("shadow", "would-be-closed", 1)
     assert gate.changes() == []
 
 
@@ -293,6 +293,31 @@ def test_a_slow_call_for_one_node_holds_up_no_other() -> None:
     assert gate.owned() == []
 
 
+def test_nodes_end_in_the_order_told_whatever_is_at_work_or_due() -> None:
+    held = threading.Event()
+
+    class SlowForOne(MemoryGate):
+        def observe(self, node: str) -> Observed:
+            found = super().observe(node)
+            if node == "n9" and self.reasons[node]:
+                held.wait(60)
+            return found
+
+    gate = SlowForOne(*(f"n{number}" for number in range(10)))
+    dispatcher, controllers = many(gate, replace(EAGER, observe_seconds=0.05), threads=1)
+    for controller in controllers:
+        controller.apply(busy_at(time.time()), time.time())
+    wait_for(lambda: gate.calls.count(("observe", "n9")) == 2, 5, "another look at the last node")
+    # By now all are due, the first node first.
+    for controller in reversed(controllers):
+        controller.close(timeout=0.0)
+    held.set()
+
+    assert dispatcher.join(5.0)
+    opened = [node for what, node in gate.calls if what == "accept"]
+    assert opened == [f"n{number}" for number in reversed(range(10))]
+
+
 def test_many_nodes_are_looked_at_in_one_call() -> None:
     gate = ListingMemoryGate(*(f"n{number}" for number in range(100)))
     dispatcher, controllers = many(gate, Rules(enforce=True, observe_seconds=1.0))
@@ -467,7 +492,7 @@ def test_shadow_mode_asks_nothing_about_what_it_only_remembers() -> None:
     for second in range(60):
         controller.settle(busy_at(second, score=0.2 if second < 20 else 0.9), float(second))
 
-    assert (controller.status.state, controller.status.level) == ("closed-by-us", 4)
+    assert (controller.status.state, controller.status.level) == ("would-be-closed", 4)
     assert gate.calls == [("observe", "n1")]
 
 

@@ -519,3 +519,27 @@ def test_line_that_is_no_node_is_an_error_that_shows_it() -> None:
 
 def test_health_check_is_executable() -> None:
     assert os.access(HEALTHCHECK, os.X_OK)
+
+
+def test_daemons_of_a_cluster_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    require_slurm()
+    require_program("setpriv")
+    code = f"""if True:
+        import time
+        from pathlib import Path
+        from examples.slurm_cluster import SlurmCluster
+
+        cluster = SlurmCluster(Path({str(tmp_path)!r}), nodes=1)
+        cluster.start()
+        print(*(process.pid for process in cluster._running), flush=True)
+        time.sleep(600)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as parent:
+        assert parent.stdout is not None
+        daemons = [Path("/proc", pid) for pid in parent.stdout.readline().split()]
+        parent.kill()
+
+    assert len(daemons) == 3
+    wait_for(lambda: not any(path.exists() for path in daemons), 30, "the daemons to end")

@@ -125,7 +125,7 @@ class GateFollower:
             "gate": self.gate.name,
             "mode": "enforce" if self.rules.enforce else "shadow",
             "veto": vetoes(self.gate, self.rules),
-            "refusing": sum(status.state == "closed-by-us" for status in statuses),
+            "refusing": sum(status.state in ("closed-by-us", "would-be-closed") for status in statuses),
             "levels": dict(sorted(Counter(s.level for s in statuses if s.level is not None).items())),
             "held_open": sum(bool(status.held_open) for status in statuses),
         }

@@ -55,7 +55,8 @@ class GateStatus:
 
     `mode` is `shadow`, where all is what would be, or `enforce`; `floor` says by what means the
     capacity floor is held. `level` is None where the scheduler cannot be told one. `state` is
-    `unknown` before the first answer and after an error: an error is never read as "open".
+    what the scheduler shows, or `would-be-closed` in shadow mode; it is `unknown` before the
+    first answer and after an error: an error is never read as "open".
     `held_open` says why the node is left open although it refuses. `withheld` counts refusals
     that the floor did not allow, `rankings` changes of level.
     """
@@ -187,9 +188,14 @@ class Controller:
         return not (release and self._failures)
 
     @property
-    def pressing(self) -> bool:
-        """Whether there is something to do at once; read under the dispatcher's lock."""
-        return self._fresh or self._closing
+    def fresh(self) -> bool:
+        """Whether a verdict waits to be carried; read under the dispatcher's lock."""
+        return self._fresh
+
+    @property
+    def closing(self) -> bool:
+        """Whether this is the end; read under the dispatcher's lock."""
+        return self._closing
 
     def work(self) -> float | None:
         """Carry what was handed over; return in how many seconds to look again, None after the last time."""
@@ -241,7 +247,8 @@ class Controller:
         seen = self._take(step, bounded, seen, now)
         self._list(verdict, seen, now)
         held = step.held if self.rules.enforce and seen.state == "open" else ""
-        self._note(state=seen.state, why=step.why, held_open=held)
+        state = "would-be-closed" if seen.ours and not self.rules.enforce else seen.state
+        self._note(state=state, why=step.why, held_open=held)
 
     def _choose(self, verdict: Verdict | None, seen: Observed, now: float) -> PolicyStep:
         """Choose by the policy; a refusal that the floor has just denied is not asked for again."""
@@ -429,7 +436,9 @@ class Dispatcher:
         if controller in self._working:
             return
         # One that is due keeps its turn: verdicts come every second, and a slow scheduler takes longer for all.
-        if self._due.get(controller, math.inf) > (now := time.monotonic()):
+        # What ends goes before all else, in the order in which it was told so.
+        now = 0.0 if controller.closing else time.monotonic()
+        if self._due.get(controller, math.inf) > now:
             self._put(controller, now)
         self._summon()
 
@@ -526,10 +535,12 @@ class Dispatcher:
             seconds = controller.work()
             with self.lock:
                 self._working.discard(controller)
-                if seconds is not None:
-                    self._put(controller, time.monotonic() + (0.0 if controller.pressing else seconds))
-                else:
+                if seconds is None:
                     self.lock.notify_all()
+                elif controller.closing:  # told so while at work: not behind those told after it
+                    self._put(controller, -math.inf)
+                else:
+                    self._put(controller, time.monotonic() + (0.0 if controller.fresh else seconds))
 
     def _next(self) -> Controller | None:
         """Wait for a controller that is due; None when the last one has ended."""
