@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from examples.demo_nodes import PIN, DemoNodes
-from examples.slurm_cluster import SlurmCluster, missing_programs, running_cluster, wait_for
+from examples.slurm_cluster import ENDS_WITH_US, SlurmCluster, missing_programs, running_cluster, wait_for
 
 BUSY, DRAINED = "n2", "n4"
 ADMIN = "disk is being replaced"
@@ -103,7 +103,8 @@ class Demo:
             self.nodes.relax(BUSY)
             if refusing:
                 self.story.accepted_after = self.wait_open("the load has ended")
-            self.round("idle again, with Pronto", 2 * WAVE)
+            # As many at once as there is room for: others take what they can, the rest comes to this node.
+            self.round(f"idle again, {2 * WAVE} at once", 2 * WAVE, wave=2 * WAVE)
 
             self.refusal()
             self.killed()
@@ -137,19 +138,19 @@ class Demo:
     def refusing(self) -> bool:
         return "DRAIN" in self.slurm.state(BUSY)
 
-    def round(self, title: str, count: int) -> None:
+    def round(self, title: str, count: int, *, wave: int = WAVE) -> None:
         """Submit jobs in waves, wait for all, and note where they ran."""
         script = self.folder / "job.py"
         script.write_text(JOB)
         cores = " ".join(f"{node}) core={core};;" for node, core in self.nodes.cores.items())
         line = f"case $SLURMD_NODENAME in {cores} esac; {sys.executable} -S {script} $core {self.work}"
         submitted = {}
-        with ThreadPoolExecutor(WAVE) as together:
-            for _ in range(count // WAVE):
+        with ThreadPoolExecutor(wave) as together:
+            for _ in range(count // wave):
                 at = time.time()
-                for number in together.map(self.slurm.submit, [line] * WAVE):
+                for number in together.map(self.slurm.submit, [line] * wave):
                     submitted[number] = at
-                time.sleep(2 * WAVE * self.work)  # one core keeps up with this
+                time.sleep(2 * wave * self.work)  # one core keeps up with this
         wait_for(lambda: self.finished(submitted), 60, "the jobs to finish", self.slurm.logs)
         done = Round(title, dict.fromkeys(self.slurm.nodes, 0))
         jobs = self.slurm.jobs()
@@ -195,7 +196,7 @@ class Demo:
     @contextmanager
     def process(self, name: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         with (self.folder / f"{name}.log").open("wb") as log:
-            command = [sys.executable, "-m", "prontosched", *arguments]
+            command = [*ENDS_WITH_US, sys.executable, "-m", "prontosched", *arguments]
             process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             yield process

@@ -19,6 +19,8 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "sbatch", "squeue")
 SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
+# Before a command: it ends with the process that started it, even one that was killed.
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
 CONF = """
 ClusterName=pronto
@@ -172,7 +174,11 @@ class SlurmCluster:
             raise RuntimeError(f"{program} is not installed: apt-get install slurm-wlm munge")
         with (self.folder / f"{program}.out").open("ab") as out:
             process = subprocess.Popen(
-                [path, *arguments], env=self.env, stdout=out, stderr=out, stdin=subprocess.DEVNULL
+                [*ENDS_WITH_US, path, *arguments],
+                env=self.env,
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
             )
         self._running.append(process)
 

@@ -372,9 +372,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 def claims_table(numbers: dict[str, Any]) -> str:
     """Return the table of the paper's claims, as the page has it; the commands, which many share, stand below."""
     rows = claims.claim_rows(numbers)
-    letters = dict(
-        zip(dict.fromkeys(row.command for row in rows if row.command != "–"), "abcdefgh", strict=False)
-    )
+    letters = claims.command_letters(rows)
     cells = [
         (f"**{row.name}**: {row.says}", row.verdict, row.found, row.why, letters.get(row.command, "–"))
         for row in rows

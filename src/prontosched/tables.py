@@ -20,6 +20,7 @@ from prontosched.pipeline.presets import make_node
 from prontosched.subspace import Array
 from prontosched.telemetry.source import Sample, samples
 from prontosched.telemetry.trace import Layout, lay_out, open_trace
+from prontosched.telemetry.trace.files import all_to_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -285,7 +286,8 @@ def _frame_rows(
         return _numbers(None if absent or name is None else columns[name], len(table))
 
     now = side("ready", layout.ready) if ready is None or named["ready"] else _numbers(ready, len(table))
-    busy, clock = side("utilisation", layout.utilisation), side("timestamp", layout.timestamp)
+    busy = side("utilisation", layout.utilisation)
+    clock = all_to_seconds(side("timestamp", layout.timestamp))
     if hasattr(frame, "index") and np.isnan(clock).all():
         index = _values(frame.index)
         clock = _numbers(index, len(table)) if index.dtype.kind == "M" else clock

@@ -42,7 +42,7 @@ def test_without_a_file_the_start_is_cold(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"PRON", b"\0" * 4000, None])
-def test_a_damaged_file_is_set_aside_with_a_message(tmp_path, damage):
+def test_a_damaged_file_is_set_aside_and_named_once(tmp_path, damage, caplog):
     path = tmp_path / "a.state"
     file = state.StateFiles(tmp_path, "a")
     file.save(0, {"form": "one", "count": 3})
@@ -52,8 +52,8 @@ def test_a_damaged_file_is_set_aside_with_a_message(tmp_path, damage):
     file.close()
 
     assert fields == []
-    assert "is damaged" in message
-    assert "set aside as a.state.corrupt" in message
+    assert message == "starting cold: what was saved cannot be used"
+    assert caplog.text.count("is damaged") == caplog.text.count("set aside as a.state.corrupt") == 1
     assert not path.exists()
     assert (tmp_path / "a.state.corrupt").exists()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from prontosched.agent.nodes import LiveNode
-from prontosched.agent.record import ENOUGH, SEPARATE, TrackRecord, record_shown
+from prontosched.agent.record import ENOUGH, SEPARATE, TrackRecord, _missing, record_shown
 from prontosched.agent.views import record_figures
 from prontosched.pipeline.presets import make_node
 from prontosched.telemetry.source import Sample
@@ -111,6 +111,7 @@ def test_figures_that_so_few_events_cannot_carry_are_not_told_but_what_is_missin
 
     assert math.isnan(shown[0]["preceded"])
     assert "19 more contended moments and 19 more refused moments needed" in shown[0]["words"]
+    assert "4 more contentions, 20 more contended moments and 1 more refused moment" in _missing(20, 1, 4)
     assert shown[-1]["preceded"] == shown[-1]["precision"] == 1.0
     assert "needed" not in shown[-1]["words"]
 

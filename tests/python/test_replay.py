@@ -153,6 +153,14 @@ def test_times_with_a_zone_and_missing_ones_are_understood(place):
     np.testing.assert_allclose(found[1:], 1767222000.0 + np.arange(30))
 
 
+@pytest.mark.parametrize("ticks_a_second", [1, 10**3, 10**6, 10**9])
+def test_times_as_numbers_become_seconds_whatever_their_unit(ticks_a_second):
+    times = (1_700_000_000 + np.arange(30)) * ticks_a_second
+    found = prontosched.replay(pd.DataFrame({"timestamp": times, "ready": 1.0, "cpu": np.arange(30.0)}))
+
+    assert found.time.tolist() == pytest.approx((1_700_000_000 + np.arange(30)).tolist(), abs=1e-3)
+
+
 def test_columns_of_one_name_and_an_unknown_node_are_refused_in_words():
     with pytest.raises(ValueError, match="different names, got ready, cpu, cpu"):
         prontosched.replay(pd.DataFrame(np.ones((9, 3)), columns=["ready", "cpu", "cpu"]))

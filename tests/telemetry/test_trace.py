@@ -179,6 +179,7 @@ def test_gaps_are_counted_and_nothing_is_lost(tmp_path: Path) -> None:
     (chunk,) = everything(source)
 
     assert (len(chunk), source.counts.gaps, source.interval_seconds) == (5, 1, 1.0)
+    assert source.counts.warnings() == ["1 gap in time"]
 
 
 def test_text_in_a_number_is_unknown_and_counted(tmp_path: Path) -> None:

@@ -275,7 +275,8 @@ def _missing(contended: int, refused: int, contentions: int = 0) -> str:
     missing = [f"{n} more {noun}{'s' if n > 1 else ''}" for n, noun in wanted if n > 0]
     if not missing:
         return ""
-    return f"Too little has happened to tell what its refusals are worth: {' and '.join(missing)} needed."
+    few = " and ".join([", ".join(missing[:-1]), missing[-1]] if missing[1:] else missing)
+    return f"Too little has happened to tell what its refusals are worth: {few} needed."
 
 
 def _worth(better: bool | None) -> str:

@@ -85,8 +85,8 @@ class StateFiles:
     def load(self) -> tuple[list[dict[str, Any]], str]:
         """Return what was saved, file by file, the oldest first, and a sentence on what was found.
 
-        A file that is truncated, altered or not ours is set aside as `.corrupt`; one from a newer version is
-        left alone and raises `NewerStateError`.
+        A file that is truncated, altered or not ours is set aside as `.corrupt` and named in the log; one from a
+        newer version is left alone and raises `NewerStateError`.
         """
         found: list[dict[str, Any]] = []
         message = "starting cold: there is no saved state yet"
@@ -96,11 +96,11 @@ class StateFiles:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                message = f"starting cold: {path} cannot be read ({error.strerror})"
-                LOG.warning("%s", message)
+                message = "starting cold: what was saved cannot be used"
+                LOG.warning("%s cannot be read (%s)", path, error.strerror)
             except StateError as error:
-                message = f"starting cold: {set_aside(path, error)}"
-                LOG.warning("%s", message)
+                message = "starting cold: what was saved cannot be used"
+                LOG.warning("%s", set_aside(path, error))
         self._set_aside_crowd()
         found = [fields for fields in found if fields.get("form") in ("one", "several")]
         found.sort(key=_saved_at)

@@ -53,7 +53,7 @@ class TraceCounts:
         lines = [f"{n} of {self.rows} rows dropped: {cause}" for cause, n in sorted(self.dropped.items())]
         lines += [f"{n} cells taken as unknown: {cause}" for cause, n in sorted(self.cells.items())]
         if self.gaps:
-            lines.append(f"{self.gaps} gaps in time")
+            lines.append(f"{self.gaps} gap{'s' if self.gaps > 1 else ''} in time")
         by_reason: dict[str, list[str]] = {}
         for name, reason in self.columns.items():
             by_reason.setdefault(reason, []).append(name)
@@ -115,6 +115,12 @@ def to_seconds(number: float) -> float:
     """Return a clock time in seconds; milli-, micro- and nanoseconds are told by their size."""
     size = abs(number)
     return number / (1e9 if size > 1e17 else 1e6 if size > 1e14 else 1e3 if size > 1e11 else 1.0)
+
+
+def all_to_seconds(numbers: Array) -> Array:
+    """Return clock times in seconds; the largest tells the unit of all."""
+    largest = float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0))
+    return numbers * (to_seconds(largest) / largest if largest else 1.0)
 
 
 def parse_time(text: str) -> float:
@@ -348,10 +354,7 @@ class ParquetFile:
         if kinds.is_timestamp(kind):
             return self._floats(column.cast(self._pa.int64())) / TICKS_PER_SECOND[kind.unit]
         if kinds.is_integer(kind) or kinds.is_floating(kind):
-            numbers = self._floats(column)
-            # The largest tells the unit of all.
-            largest = float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0))
-            return numbers * (to_seconds(largest) / largest if largest else 1.0)
+            return all_to_seconds(self._floats(column))
         return np.array([parse_time(text) for text in self._texts(column, "nan")], dtype=float)
 
     def _texts(self, column: Any, unknown: str) -> list[str]:
