@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,11 @@ SUBJECTS = {
     "contention now": "CPU Ready now",
     PROFILE_INPUTS[0]: "the time of day",
 }
-NAMES, FIRST = tuple(SUBJECTS.values()), np.array([INPUTS.index(name) for name in SUBJECTS])
+NAMES = tuple(dict.fromkeys(SUBJECTS.values()))
+# Which input belongs to which name: `(inputs, names)`, 1 or 0.
+BELONGS = np.zeros((len(INPUTS), len(NAMES)))
+for first, subject in SUBJECTS.items():
+    BELONGS[INPUTS.index(first) :] = [subject == other for other in NAMES]
 NAMED = 2
 # The logarithm of CPU Ready at the tolerance, as the learner keeps it.
 CONTENDED = math.log(1.0 + OFFSET)
@@ -161,12 +166,10 @@ class LearnedSignal(_LearnedForm):
             if subspace is not self._subspace or samples != self._samples:
                 self._subspace, self._samples, root = subspace, samples, math.sqrt(samples)
                 self._scales = [root / s if s > 0.0 else 0.0 for s in subspace.singular_values.tolist()]
-            inside, directions = 0.0, []
-            for p, scale in zip(evidence.projections, self._scales, strict=False):
-                unit = p * scale
-                t_squared += unit * unit
-                inside += p * p
-                directions.append(unit if -FARTHEST < unit < FARTHEST else math.copysign(FARTHEST, unit))
+            along = evidence.projections
+            units = list(map(mul, along, self._scales))
+            t_squared, inside = sum(map(mul, units, units)), sum(map(mul, along, along))
+            directions = [u if -FARTHEST < u < FARTHEST else math.copysign(FARTHEST, u) for u in units]
             if len(directions) != DIRECTIONS:
                 directions = (directions + NO_DIRECTIONS)[:DIRECTIONS]
             outside = float(vector.dot(vector)) - inside
@@ -357,12 +360,9 @@ def _short(value: float) -> str:
 
 def _drivers(learner: ContentionLearner, evidence: Evidence | None, node: int | None) -> str:
     """Name what sets the present apart from this node's usual state, strongest first."""
-    at: Any = () if node is None else node
-    parts = dict.fromkeys(NAMES, 0.0)
+    at: Any = ... if node is None else node
     apart = (learner.inputs[0][at] - learner.usual[at]) * learner.heads.weights[at][0]
-    for name, part in zip(NAMES, np.add.reduceat(apart, FIRST).tolist(), strict=True):
-        parts[name] += part
-    found = sorted([(part, name) for name, part in parts.items()], reverse=True)
+    found = sorted(zip(apart.dot(BELONGS).tolist(), NAMES, strict=True), reverse=True)
     trusted = learner.correction.trust() if node is None else learner.correction.trust()[node]
     if trusted > 0.0:
         coefficients, inputs = learner.correction.heads.weights[at][0], learner.correction_inputs[0][at]
