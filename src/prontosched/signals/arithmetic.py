@@ -179,25 +179,26 @@ def push(values: list[Any], newest: Any) -> None:
 class Component:
     """A part of the learned signal that keeps state.
 
-    Its state is its public attributes: numbers, arrays, tables, lists of those (of fixed
-    length) and other components. Over many nodes all have the node as their first axis.
+    State are numbers, arrays, tables, lists of those (of fixed length) and other components. Over
+    many nodes all have the node as their first axis. Attributes are slots: reading the `__dict__`
+    of an object, as saving would, makes every later use of its attributes slower.
 
     Attributes
     ----------
-    SETTINGS
-        Names of public attributes that are no state; `ops` never is.
+    STATE
+        Names of the attributes that are state; some settings leave some of them unset.
     SAVED_AS
         Names that state files have for some of it.
     """
 
-    SETTINGS: ClassVar[tuple[str, ...]] = ()
+    STATE: ClassVar[tuple[str, ...]] = ()
     SAVED_AS: ClassVar[Mapping[str, str]] = {}
+    __slots__ = ("ops",)
     ops: Operations
 
     def _parts(self) -> list[tuple[str, Any]]:
         """Return everything that is state, by the attribute's name."""
-        settings = ("ops", *self.SETTINGS)
-        return [(k, v) for k, v in vars(self).items() if not k.startswith("_") and k not in settings]
+        return [(name, getattr(self, name)) for name in self.STATE if hasattr(self, name)]
 
     def state(self) -> dict[str, Any]:
         """Return everything held, by dotted name: plain numbers and arrays."""

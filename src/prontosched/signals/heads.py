@@ -67,7 +67,18 @@ class Heads(Component):
     taken from a fleet.
     """
 
-    SETTINGS: ClassVar[tuple[str, ...]] = ("prior", "overlap", "ridge", "batch", "fade", "cap")
+    STATE = (
+        "weights",
+        "inverse",
+        "prior_left",
+        "labels",
+        "waiting",
+        "waiting_errors",
+        "waiting_curvatures",
+        "fleet_prior",
+        "fleet_labels",
+    )
+    __slots__ = ("prior", "overlap", "ridge", "batch", "fade", "cap", *STATE)
     SAVED_AS: ClassVar[Mapping[str, str]] = {"fleet_prior": "borrowed", "fleet_labels": "credit"}
 
     def __init__(
@@ -240,7 +251,19 @@ class Correction(Component):
     Memory: about 300 floats per node, and `d * (horizon + 1)` for the metrics.
     """
 
-    SETTINGS: ClassVar[tuple[str, ...]] = ("horizon",)
+    STATE = (
+        "heads",
+        "trends",
+        "means",
+        "squares",
+        "seen",
+        "gain",
+        "gain_weight",
+        "along",
+        "along_weight",
+        "along_scale",
+    )
+    __slots__ = ("horizon", *STATE)
 
     def __init__(self, ops: Operations, horizon: int) -> None:
         self.ops = ops
@@ -384,7 +407,8 @@ class OutlookHead(Component):
     Memory: about 900 floats.
     """
 
-    SETTINGS: ClassVar[tuple[str, ...]] = ("horizon", "stride")
+    STATE = ("heads", "steps", "block", "known", "blocks", "knowns", "inputs", "learns")
+    __slots__ = ("horizon", "stride", "_weights", *STATE)
 
     def __init__(self, ops: One, horizon: int) -> None:
         self.ops = ops
@@ -452,7 +476,8 @@ class Outlook(Component):
     Memory: about 900 floats per horizon.
     """
 
-    SETTINGS: ClassVar[tuple[str, ...]] = ("horizon",)
+    STATE = tuple(f"within_{h}" for h in HORIZONS)
+    __slots__ = ("_heads", "horizon", *STATE)
 
     def __init__(self, ops: One, horizon: int) -> None:
         self.ops = ops

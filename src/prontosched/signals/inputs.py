@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 from prontosched.signals.arithmetic import Component, Operations, Value
 from prontosched.telemetry.scaling import weight_of
@@ -53,6 +52,21 @@ class History(Component):
 
     Memory: some forty floats per node.
     """
+
+    STATE = (
+        "recent",
+        "levels",
+        "rates",
+        "restless",
+        "since",
+        "used",
+        "used_mean",
+        "used_square",
+        "used_now",
+        "steps",
+        "used_steps",
+    )
+    __slots__ = STATE
 
     def __init__(self, ops: Operations) -> None:
         self.ops = ops
@@ -189,6 +203,9 @@ PROFILE_INPUTS = tuple(
 class StepClock(Component):
     """Seconds on the clock, known or counted, and the usual interval between steps."""
 
+    STATE = ("now", "interval", "seen", "measured")
+    __slots__ = STATE
+
     def __init__(self, ops: Operations) -> None:
         self.ops = ops
         self.now = ops.full(-MINUTE)
@@ -225,7 +242,8 @@ class Profiles(Component):
     Memory: five floats for each of 684 bins.
     """
 
-    SETTINGS: ClassVar[tuple[str, ...]] = ("periods",)
+    STATE = ("levels", "spikes", "trusted_levels", "trusted_spikes", "visits")
+    __slots__ = ("periods", *STATE)
 
     def __init__(self, ops: Operations, horizon: int) -> None:
         self.ops = ops

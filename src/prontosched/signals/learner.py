@@ -83,7 +83,39 @@ class ContentionLearner(Component):
     percentile tolerance.
     """
 
-    SETTINGS: ClassVar[tuple[str, ...]] = ("policy", "unit")
+    STATE = (
+        "tolerance",
+        "clock",
+        "history",
+        "profiles",
+        "heads",
+        "correction",
+        "admission",
+        "record",
+        "outlook",
+        "error",
+        "positives",
+        "contention",
+        "inputs",
+        "correction_inputs",
+        "vectors",
+        "logits",
+        "decided_logits",
+        "offsets",
+        "offset_known",
+        "during",
+        "wanted",
+        "early",
+        "counts",
+        "unknown",
+        "level",
+        "learned",
+        "logit",
+        "forecast",
+        "expected",
+        "usual",
+    )
+    __slots__ = ("policy", "unit", *STATE)
     SAVED_AS: ClassVar[Mapping[str, str]] = {
         "correction": "sight",
         "correction_inputs": "sights",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -157,7 +157,8 @@ class Tolerance(Component):
     Memory: nothing for a fixed value; two rows of 4,096 floats for a percentile, of the whole past.
     """
 
-    SETTINGS: ClassVar[tuple[str, ...]] = ("kind", "value")
+    STATE = ("level", "sample")
+    __slots__ = ("kind", "value", *STATE)
 
     def __init__(self, ops: Operations, text: str | float) -> None:
         self.ops = ops
@@ -197,7 +198,8 @@ class Budget(Component):
     Memory: two rows of 1,024 floats per node.
     """
 
-    SETTINGS: ClassVar[tuple[str, ...]] = ("share",)
+    STATE = ("sample", "downtime", "saved")
+    __slots__ = ("share", *STATE)
 
     def __init__(self, ops: Operations, share: float) -> None:
         self.ops = ops
@@ -243,7 +245,8 @@ class HourLimit(Component):
     Memory: 61 floats per node.
     """
 
-    SETTINGS: ClassVar[tuple[str, ...]] = ("allowed",)
+    STATE = ("minutes", "minute", "refused")
+    __slots__ = ("allowed", *STATE)
 
     def __init__(self, ops: Operations, share: float) -> None:
         self.ops = ops
@@ -301,7 +304,25 @@ class Admission(Component):
     hourly limit 61 floats.
     """
 
-    SETTINGS: ClassVar[tuple[str, ...]] = ("policy", "close_at", "open_at")
+    STATE = (
+        "refusing",
+        "refused",
+        "unlikely",
+        "calm",
+        "present_steps",
+        "present_accepted",
+        "excepting",
+        "seed",
+        "counter",
+        "exceptions",
+        "excepted",
+        "spent",
+        "limited",
+        "exempt",
+        "budget",
+        "limit",
+    )
+    __slots__ = ("policy", "close_at", "open_at", *STATE)
 
     def __init__(self, ops: Operations, policy: Policy) -> None:
         self.ops = ops

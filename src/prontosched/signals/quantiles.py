@@ -10,7 +10,6 @@ percentiles of CPU Ready and thresholds on scores from the same samples.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 import numpy as np
 
@@ -28,7 +27,8 @@ FRESH = 64
 class _Sample(Component):
     """What both forms hold: the sample as it came and in order, and where it stands."""
 
-    SETTINGS: ClassVar[tuple[str, ...]] = ("size", "longest_stride")
+    STATE = ("values", "ordered", "seen", "count", "next", "fresh", "stride", "sorted_count")
+    __slots__ = ("size", "longest_stride", *STATE)
 
     def __init__(self, ops: Operations, size: int = SIZE, longest_stride: int = LONGEST_STRIDE) -> None:
         if size < 2 or size % 2:
@@ -51,6 +51,8 @@ class OneSample(_Sample):
 
     Memory: two rows of `size` floats.
     """
+
+    __slots__ = ()
 
     def add(self, x: float) -> bool:
         """Take in one value, or none where it is NaN; tell whether answers may have changed."""

@@ -11,7 +11,7 @@ weighted so.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from prontosched.signals.arithmetic import Component, Operations, Value
 from prontosched.telemetry.scaling import weight_of
@@ -42,7 +42,21 @@ class SignalRecord(Component):
     Memory: twelve numbers per node.
     """
 
-    SETTINGS: ClassVar[tuple[str, ...]] = ("horizon",)
+    STATE = (
+        "steps",
+        "raised",
+        "spikes",
+        "hits",
+        "weights",
+        "labels",
+        "foreseen",
+        "leads",
+        "demoted",
+        "early_steps",
+        "early_hits",
+        "trusted_early",
+    )
+    __slots__ = ("horizon", *STATE)
 
     def __init__(self, ops: Operations, horizon: int) -> None:
         self.ops = ops
