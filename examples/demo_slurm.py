@@ -103,7 +103,9 @@ class Demo:
             self.nodes.relax(BUSY)
             if refusing:
                 self.story.accepted_after = self.wait_open("the load has ended")
-            # As many at once as there is room for: others take what they can, the rest comes to this node.
+            # A node that was opened takes jobs once it has answered, and says so without a star. As many at once as
+            # there is room for: others take what they can, the rest comes to this node.
+            wait_for(lambda: self.slurm.state(BUSY) == "IDLE", 60, f"{BUSY} to take jobs", self.logs)
             self.round(f"idle again, {2 * WAVE} at once", 2 * WAVE, wave=2 * WAVE)
 
             self.refusal()
@@ -147,9 +149,10 @@ class Demo:
         submitted = {}
         with ThreadPoolExecutor(wave) as together:
             for _ in range(count // wave):
-                at = time.time()
-                for number in together.map(self.slurm.submit, [line] * wave):
-                    submitted[number] = at
+                # Held until all are there, so that they come at once also where submitting takes long.
+                numbers = list(together.map(lambda _: self.slurm.submit(line, "--hold"), range(wave)))
+                submitted |= dict.fromkeys(numbers, time.time())
+                self.slurm.call("scontrol", "release", ",".join(numbers))
                 time.sleep(2 * wave * self.work)  # one core keeps up with this
         wait_for(lambda: self.finished(submitted), 60, "the jobs to finish", self.slurm.logs)
         done = Round(title, dict.fromkeys(self.slurm.nodes, 0))

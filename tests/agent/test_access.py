@@ -169,7 +169,8 @@ def test_an_agent_that_is_not_trusted_is_not_said_to_be_none(certificate, tmp_pa
     asked = ("--state", str(tmp_path))
     trusting = (*asked, "--ca", str(certificate / "cert.pem"))
     with started("agent", *tls, "--listen", f"127.0.0.1:{free_port()}", "--no-probe", *asked):
-        wait_for(lambda: called("status", *trusting).returncode != NO_ANSWER, what="an answer over TLS")
+        # Where none answers yet, `status` watches by itself.
+        wait_for(lambda: "no agent" not in called("status", *trusting).stderr, what="an answer over TLS")
         status, checked = called("status", *asked), called("check", *asked)
         ran = subprocess.run(
             [sys.executable, "-m", "prontosched", "run", *asked, "--patience", "10s", "--", "echo", "done"],
