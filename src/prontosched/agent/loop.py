@@ -546,11 +546,8 @@ def _signal_row(node: LiveNode, time: float, level: int) -> DecisionRow:
     decision, raised = node.decision, node.raised
     assert decision is not None
     contended = not raised and expects(decision)
-    return DecisionRow(
-        *(time, node.name, raised, not raised, decision.score, NAN, node.ready, NAN, NAN, None, None),
-        contended=contended,
-        level=level,
-    )
+    said = (time, node.name, raised, not raised, decision.score, NAN, node.ready, NAN, NAN, None, None)
+    return DecisionRow._make((*said, contended, level))
 
 
 def _no_node(metrics: tuple[str, ...]) -> Any:

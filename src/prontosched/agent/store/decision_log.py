@@ -122,20 +122,23 @@ class Bucket:
 
     def add(self, row: DecisionRow) -> None:
         """Count one decision."""
-        counts = self.counts
+        counts, most = self.counts, self.most
         counts[0] += 1
-        counts[1] += bool(row.raised)
-        counts[2] += not row.accept
-        counts[3] += bool(row.contended)
-        counts[4] += 0 < row.level < CLOSED_LEVEL
-        counts[5] += row.level == CLOSED_LEVEL
+        if row.raised:
+            counts[1] += 1
+        if not row.accept:
+            counts[2] += 1
+        if row.contended:
+            counts[3] += 1
+        if row.level:
+            counts[5 if row.level == CLOSED_LEVEL else 4] += 1
         for held, value in ((self.ready, row.ready), (self.used, row.utilisation)):
             if value - value == 0.0:  # neither NaN nor infinite
                 held[0] += value
                 held[1] += 1.0
         for i, value in enumerate((row.ready, row.score, row.threshold, row.expected)):
-            if value > self.most[i] and value != math.inf:
-                self.most[i] = value
+            if most[i] < value < math.inf:
+                most[i] = value
         if row.directions is not None:
             self.bands = self.bands or Bands()
             self.bands.add(row.directions)
