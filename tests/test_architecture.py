@@ -45,7 +45,7 @@ INNER_ROWS = {
         {"extender"},
         {"kubernetes"},
         {"controller", "dask", "registry"},
-        {"agent_client", "hook", "htcondor", "lsf", "policy", "slurm"},
+        {"agent_client", "hook", "htcondor", "lsf", "policy", "slurm", "sweep"},
         {"__init__", "gate", "kubernetes_client"},
         {"preference"},
     ],

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from prontosched.errors import IntegrationError
-from prontosched.gates.controller import Controller, release, sweep
+from prontosched.gates.controller import Controller
 from prontosched.gates.gate import Gate, ListingGate, PreferringGate, QueueGate, Rank, Verdict
 from prontosched.gates.policy import Rules
 from prontosched.gates.registry import BUILT_IN
+from prontosched.gates.sweep import release, sweep
 from tests.contract.gate_harness import HARNESSES, Harness, harness_of
 
 EAGER = Rules(

@@ -10,9 +10,10 @@ import pytest
 
 from examples.slurm_cluster import wait_for
 from prontosched.errors import IntegrationError
-from prontosched.gates.controller import Controller, Dispatcher, GateStatus, sweep
+from prontosched.gates.controller import Controller, Dispatcher, GateStatus
 from prontosched.gates.gate import Observed, Rank, Verdict
 from prontosched.gates.policy import Rules
+from prontosched.gates.sweep import sweep
 from tests.gates.memory_gate import ListingMemoryGate, MemoryGate, RankingMemoryGate
 from tests.gates.verdicts import busy_at, quiet_at
 

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 import yaml
 
-from prontosched.gates.controller import Controller, release, sweep
+from prontosched.gates.controller import Controller
 from prontosched.gates.gate import Rank
 from prontosched.gates.kubernetes import KEY, KubernetesGate
 from prontosched.gates.kubernetes_client import STRATEGIC, ApiError, ApiServer
 from prontosched.gates.policy import Rules
+from prontosched.gates.sweep import release, sweep
 from tests.gates.chart import only, render
 from tests.gates.kubernetes_cluster import BINARIES, Cluster
 from tests.gates.verdicts import DEDICATED, busy, quiet

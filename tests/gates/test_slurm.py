@@ -16,9 +16,10 @@ import pytest
 
 from examples.slurm_cluster import SlurmCluster, running_cluster, wait_for
 from prontosched.errors import IntegrationError, SettingsError
-from prontosched.gates.controller import Controller, release, sweep
+from prontosched.gates.controller import Controller
 from prontosched.gates.gate import Verdict
 from prontosched.gates.slurm import SlurmFeatureGate, SlurmGate, read_node
+from prontosched.gates.sweep import release, sweep
 from tests.gates.verdicts import busy, eager, quiet
 from tests.requirements import require_program, require_root, require_slurm
 

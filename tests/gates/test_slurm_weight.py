@@ -12,10 +12,11 @@ import pytest
 
 from examples.slurm_cluster import SlurmCluster, wait_for
 from prontosched.errors import SettingsError
-from prontosched.gates.controller import Controller, release, sweep
+from prontosched.gates.controller import Controller
 from prontosched.gates.gate import Rank, Verdict
 from prontosched.gates.policy import Rules
 from prontosched.gates.slurm import SlurmGate, base_weight, rank_of
+from prontosched.gates.sweep import release, sweep
 from tests.gates.test_slurm import HEALTHCHECK, agent_to_kill, finished
 from tests.gates.verdicts import busy
 

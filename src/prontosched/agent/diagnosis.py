@@ -18,9 +18,9 @@ from prontosched.agent.config import check, gate_of
 from prontosched.agent.http.client import Client, UntrustedError
 from prontosched.agent.store import default_folder
 from prontosched.errors import ProntoError
-from prontosched.gates.controller import marked
 from prontosched.gates.gate import Gate
 from prontosched.gates.registry import make_gate, present_gates
+from prontosched.gates.sweep import marked
 from prontosched.settings import AgentSettings
 from prontosched.telemetry.linux.check import MachineReport
 from prontosched.telemetry.linux.threads import UNCOUNTED_STATE

@@ -18,8 +18,8 @@ from prontosched.errors import IntegrationError, ProntoError, SettingsError
 from prontosched.settings import pairs, with_durations
 
 if TYPE_CHECKING:
-    from prontosched.gates.controller import SweepResult
     from prontosched.gates.gate import Gate, Observed
+    from prontosched.gates.sweep import SweepResult
 
 _gate_options = together(
     click.option(
@@ -80,7 +80,7 @@ def status(names: tuple[str, ...], options: tuple[str, ...], nodes: tuple[str, .
     Example:
         pronto gate status --gate slurm --node n2
     """
-    from prontosched.gates.controller import marked
+    from prontosched.gates.sweep import marked
 
     failed = False
     for gate in _gates(names, options):
@@ -114,7 +114,7 @@ def release(names: tuple[str, ...], options: tuple[str, ...], as_json: bool) -> 
     Example:
         pronto gate release
     """
-    from prontosched.gates.controller import release as release_all
+    from prontosched.gates.sweep import release as release_all
 
     if not _report_each(_gates(names, options), release_all, as_json):
         raise click.exceptions.Exit(1)
@@ -147,7 +147,7 @@ def watch(
     Example:
         pronto gate watch --gate slurm --every 10s
     """
-    from prontosched.gates.controller import sweep
+    from prontosched.gates.sweep import sweep
 
     gates = _gates(names, options)
 
@@ -247,7 +247,7 @@ def _report_each(
     gates: list[Gate], work: Callable[[Gate], SweepResult], as_json: bool, *, only_changes: bool = False
 ) -> bool:
     """Do the work at each gate and print what it did; return whether all went well."""
-    from prontosched.gates.controller import SweepResult
+    from prontosched.gates.sweep import SweepResult
 
     well = True
     for gate in gates:

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from prontosched.errors import IntegrationError
-from prontosched.gates.controller import sweep
 from prontosched.gates.gate import (
     DAMAGED_RANK,
     Observed,
@@ -36,6 +35,7 @@ from prontosched.gates.gate import (
     read_rank,
 )
 from prontosched.gates.kubernetes_client import STRATEGIC, ApiError, ApiServer
+from prontosched.gates.sweep import sweep
 
 log = logging.getLogger(__name__)
 
