@@ -54,7 +54,7 @@ class Scaling:
 
     Notes
     -----
-    Memory: `d * (block_size + 9)` floats.
+    Memory: `d * (block_size + 8)` floats.
 
     Examples
     --------
@@ -83,6 +83,7 @@ class Scaling:
         self._slots: list[Array] = []  # its rows
         self._held = 0
         self._gaps = False
+        self._far = False  # some of the vectors held may lie beyond what is clipped
         self._wary = True
 
     @property
@@ -128,6 +129,7 @@ class Scaling:
             z *= self._inverse
             z[bad] = 0.0
             self._block[self._held : self._held + len(part)] = part
+            self._far = True
             self._held += len(part)
             self.samples += len(part)
             if self._held == self.block_size:
@@ -148,6 +150,7 @@ class Scaling:
 
     def _bounded(self, y: Array) -> tuple[Array, Array]:
         """Return `y` with NaN for whatever is unknown, counting it; and `y` scaled, with 0 there, and clipped."""
+        self._far = True
         bad = ~(np.abs(y) < IMPLAUSIBLE)
         gaps = bool(bad.any())
         if gaps:
@@ -174,25 +177,25 @@ class Scaling:
     def _take(self) -> None:
         """Fold the vectors held into the statistics."""
         rows = self._block[: self._held]
-        if self.samples > EARLY:
-            np.minimum(rows, self._outer_upper, out=rows)
-            np.maximum(rows, self._outer_lower, out=rows)
+        if self._far and self.samples > EARLY:
+            np.minimum(rows, self.mean + self._reach, out=rows)
+            np.maximum(rows, self.mean - self._reach, out=rows)
         rows -= self.mean
         count: Array | float = float(self._held)
         if self._gaps:
             known = ~np.isnan(rows)
             rows[~known] = 0.0
             count = known.sum(axis=0, dtype=np.float64)
-        first = rows.sum(axis=0)
+        first = np.add.reduce(rows)
         np.square(rows, out=rows)
-        fold(self.mean, self.variance, self.seen, first, rows.sum(axis=0), count, self.weight)
+        fold(self.mean, self.variance, self.seen, first, np.add.reduce(rows), count, self.weight)
         self._bound()
         self._held = 0
-        self._gaps = False
+        self._gaps = self._far = False
 
     def _bound(self) -> None:
         """Find each metric's factor, and the values beyond which it is clipped."""
-        reach = self.deviation
+        self._reach = reach = self.deviation
         self._inverse = np.divide(1.0, reach)
         if self.samples <= EARLY or self._gaps:
             # Seen once, a metric has no scale yet: its first move must not look infinite.
@@ -203,10 +206,9 @@ class Scaling:
         self._upper = self.mean + reach
         self._lower = self.mean - reach
         # Where implausible values would not be clipped, they have to be looked for.
-        self._wary = not (self._upper.max() < IMPLAUSIBLE and self._lower.min() > -IMPLAUSIBLE)
+        highest = self._upper.item(self._upper.argmax())
+        self._wary = not (highest < IMPLAUSIBLE and self._lower.item(self._lower.argmin()) > -IMPLAUSIBLE)
         reach *= OUTER
-        self._outer_upper = self.mean + reach
-        self._outer_lower = self.mean - reach
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A copy's rows are of its own table; copied one by one they would belong to none.
@@ -239,6 +241,7 @@ class Scaling:
         self._bound()
         self._gaps = bool(state["gaps"])
         self._held = len(state["block"])
+        self._far = True
         self._block[: self._held] = state["block"]
 
 
@@ -268,8 +271,10 @@ def fold(
     weighs the same; later the past fades by `weight` a value.
     """
     seen += count
-    share = np.maximum(count / np.maximum(seen, 1.0), 1.0 - (1.0 - weight) ** count)
-    per = 1.0 / np.maximum(count, 1.0)
+    # One number is the count of all, and at least 1; among several some may be 0.
+    alike = isinstance(count, float)
+    share = np.maximum(count / (seen if alike else np.maximum(seen, 1.0)), 1.0 - (1.0 - weight) ** count)
+    per = 1.0 / (count if alike else np.maximum(count, 1.0))
     step = first * per
     new = second * per
     new -= variance
