@@ -101,7 +101,7 @@ class RejectJob(_Options):
         timestep, score = evidence.timestep, 0.0
         subspace = evidence.subspace
         if subspace is not self._subspace and subspace is not None:
-            self._subspace, self._weights = subspace, weigh(subspace.singular_values, self.weights).tolist()
+            self._subspace, self._weights = subspace, weigh_one(subspace.singular_values, self.weights)
         for spike, weight in zip(spikes, self._weights, strict=False):
             if spike:
                 score += weight if self.absolute or spike > 0 else -weight
@@ -114,7 +114,7 @@ class RejectJob(_Options):
             self._holding -= 1
             reason = f"refusing: held after the last raise, {self._holding} timesteps to go"
             return Decision(True, score, self.threshold, reason, timestep, contended=True)
-        return Decision(False, score, self.threshold, SOME if any(spikes) else CALM, timestep)
+        return _decision(Decision, (False, score, self.threshold, SOME, timestep, NAN, NAN, False))
 
     def __repr__(self) -> str:
         return one_line(self, self.settings(), f"held for {self._holding} timesteps")
@@ -188,6 +188,15 @@ def weigh(singular_values: Array, kind: Weights) -> Array:
         return np.where(singular_values > 0, 1.0 / np.arange(1, singular_values.shape[-1] + 1), 0.0)
     largest = singular_values[..., :1]
     return np.divide(singular_values, largest, out=np.zeros_like(singular_values), where=largest > 0)
+
+
+def weigh_one(singular_values: Array, kind: Weights) -> list[float]:
+    """Return what `weigh` does for the directions of one node: for a few, plain floats are faster."""
+    if kind != "normalised":
+        return weigh(singular_values, kind).tolist()  # type: ignore[no-any-return]
+    strengths = singular_values.tolist()
+    largest = strengths[0]
+    return [value / largest if largest > 0.0 else 0.0 for value in strengths]
 
 
 def explain(
