@@ -180,8 +180,8 @@ class FPCAEdge:
 
     def _update(self) -> None:
         """Fold the block into the subspace: the leading part of [forgetting * past, block]."""
-        rows = self._slab[: self._held]
-        known = self._known
+        held, known = self._held, self._known
+        rows = self._slab if held == len(self._slab) else self._slab[:held]
         rank = self._shown + self._spare
         found = fold_block(rows, known, rank)
         self.blocks += 1
@@ -208,7 +208,7 @@ class FPCAEdge:
             sides[:before] = along[:before] * self._signed[:before]
         self._signed = signed = np.copysign(strengths, sides)
         self._hold(weighted, strengths)
-        self._show(weighted / signed[:, None], strengths, self._lineage)
+        self._show(np.divide(weighted, signed[:, None], weighted), strengths, self._lineage)
 
     def _show(self, basis: Array, strengths: Array, lineage: object) -> None:
         shown = self._shown
@@ -353,9 +353,8 @@ def leading_rows(rows: Array, rank: int) -> tuple[Array, Array, Array] | None:
         if gram is not None and gram.item(gram.argmax()) < LARGEST:
             squares, vectors, trusted = leading(gram, rank)
             if trusted:
-                weighted = vectors.T[: -rank - 1 : -1].dot(rows)
-                sides = vectors[:rank, : -rank - 1 : -1].diagonal()
-                return weighted, np.sqrt(squares[: -rank - 1 : -1]), sides
+                strongest = vectors.T[: -rank - 1 : -1]
+                return strongest.dot(rows), np.sqrt(squares[: -rank - 1 : -1]), strongest.diagonal()
     found = leading_exactly(rows, rank)
     if found is None:
         return None

@@ -264,7 +264,7 @@ class SpikeDetector:
         self._squares = squares = []
         for values in self._windows:
             mean = sum(values) * share
-            away = dist(values, [mean] * len(values))
+            away = dist(values, (mean,) * self.lag)
             means.append(mean)
             squares.append(away * away)
 
