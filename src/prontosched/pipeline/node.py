@@ -33,6 +33,7 @@ LEAST_WEIGHT = 1.0
 # Clock times in seconds are below the first, as signals have it; those in milli- to nanoseconds between the two.
 LATEST_SECONDS, LATEST_TIME = 1e12, 1e20
 NOTHING = np.zeros(0)
+_new = object.__new__
 
 
 class Node:
@@ -133,18 +134,18 @@ class Node:
                 self.detector.refill(projector.window, projector.slot, dampen=self._dampen)
             spikes = self.detector.detect(projections)
             samples = self.embedding.samples or ADOPTED_SAMPLES
-        self.evidence = evidence = Evidence(
-            self.timestep,
-            ready,
-            utilisation,
-            time,
-            y,
-            projector.subspace,
-            projections,
-            spikes,
-            samples,
-            self.metrics,
-        )
+        # By its parts, evidence costs a third less.
+        self.evidence = evidence = _new(Evidence)
+        evidence.timestep = self.timestep
+        evidence.ready = ready
+        evidence.utilisation = utilisation
+        evidence.time = time
+        evidence.vector = y
+        evidence.subspace = projector.subspace
+        evidence.projections = projections
+        evidence.spikes = spikes
+        evidence.samples = samples
+        evidence.metrics = self.metrics
         decision = self.signal.decide(evidence)
         self.embedding.learn_one(y)  # last: no vector has a say in its own verdict
         self.timestep += 1
