@@ -14,14 +14,11 @@ from numpy.typing import NDArray
 
 from prontosched.decision import NAN, FleetDecision, FleetEvidence, FleetSignal
 from prontosched.pipeline.embedding import finite_all
-from prontosched.pipeline.fpca import FPCAEdge, FPCAEdgeFleet
+from prontosched.pipeline.fpca import CHUNK, FPCAEdge, FPCAEdgeFleet, as_slice
 from prontosched.pipeline.node import check_ready
 from prontosched.pipeline.projection import FleetSpikeDetector, SpikeDetector
 from prontosched.subspace import Array, Subspace
 from prontosched.telemetry.scaling import IMPLAUSIBLE, FleetScaling, Scaling
-
-# Nodes per pass: what one pass touches then stays in the cache.
-CHUNK = 256
 
 At = slice | NDArray[np.intp]
 
@@ -113,9 +110,8 @@ class Fleet:
         ready = self._each(ready)
         check_ready(ready[here], self.timestep[here])
         embedded = self.embedding.ranks > 0
-        parts = list(self._parts(here))
-        vectors = self._project(Y, parts)
         whole: At = slice(0, self.nodes) if here.all() else np.flatnonzero(here)
+        vectors = self._project(Y, whole)
         self._spikes[whole], self._warm[whole] = self.detector.detect(
             self._projections[whole], whole, embedded[whole]
         )
@@ -136,7 +132,9 @@ class Fleet:
             metrics=self.metrics,
         )
         decision = self.signal.decide(evidence)
-        self._learn(vectors, parts)
+        # Where directions turned, the detectors see the past on the new ones.
+        for nodes, window in self.embedding.learn_kept(whole):
+            self.detector.refill(as_slice(nodes), window)
         self.timestep += here
         return decision
 
@@ -151,20 +149,10 @@ class Fleet:
         signal = type(self.signal).__name__
         return f"Fleet({self.nodes} nodes, fpca, {signal}, {self.features} metrics, timestep={steps})"
 
-    def _parts(self, here: NDArray[np.bool_]) -> Iterator[At]:
-        """Yield the nodes present in passes that fit the cache."""
-        if here.all():
-            for start in range(0, self.nodes, CHUNK):
-                yield slice(start, min(start + CHUNK, self.nodes))
-            return
-        numbers = np.flatnonzero(here)
-        for start in range(0, numbers.size, CHUNK):
-            yield numbers[start : start + CHUNK]
-
-    def _project(self, Y: Array, parts: list[At]) -> Array:
-        """Scale and project; return the scaled vectors, which are `Y` itself where it may stay as it is."""
+    def _project(self, Y: Array, whole: At) -> Array:
+        """Scale, project and keep; return the scaled vectors, which are `Y` itself where it may stay as it is."""
         vectors = Y if self.scaling is None else self._vectors
-        for at in parts:
+        for at in _parts(whole):
             given = Y[at]
             Z = finite_all(given, IMPLAUSIBLE) if self.scaling is None else self.scaling.scale(given, at)
             if Z is not given:
@@ -173,13 +161,8 @@ class Fleet:
                     vectors[...] = Y
                 vectors[at] = Z
             self._projections[at] = self.embedding.project(Z, at)
+            self.embedding.keep(Z, at)
         return vectors
-
-    def _learn(self, vectors: Array, parts: list[At]) -> None:
-        """Let the embeddings learn; where directions turned, the detectors see the past on the new ones."""
-        for at in parts:
-            for nodes, window in self.embedding.learn(vectors[at], at):
-                self.detector.refill(nodes, window)
 
     def _each(self, value: Array | float) -> Array:
         value = np.asarray(value, dtype=np.float64)
@@ -196,3 +179,13 @@ class Fleet:
     def reason(self, node: int) -> str:
         """Say why `node` was decided as it was at the last timestep."""
         return self.signal.reason(node)
+
+
+def _parts(whole: At) -> Iterator[At]:
+    """Yield nodes in passes that fit the cache."""
+    if isinstance(whole, slice):
+        for start in range(0, whole.stop, CHUNK):
+            yield slice(start, min(start + CHUNK, whole.stop))
+        return
+    for start in range(0, whole.size, CHUNK):
+        yield whole[start : start + CHUNK]

@@ -27,6 +27,9 @@ Growth = Literal["spare", "canonical", "authors"]
 Nodes = NDArray[np.intp]
 At = slice | Nodes
 
+# Nodes of a fleet per pass: what one pass touches then stays in the cache.
+CHUNK = 256
+
 
 class FPCAEdge:
     """Follow the leading subspace of a stream, block by block.
@@ -371,6 +374,16 @@ def gram_of(rows: Array) -> Array | None:
     return gram
 
 
+def as_slice(nodes: Nodes) -> At:
+    """Return ascending numbers of nodes as a slice, which is faster to index with, where none is left out."""
+    first, last = int(nodes[0]), int(nodes[-1])
+    return slice(first, last + 1) if last - first + 1 == nodes.size else nodes
+
+
+def _numbers(at: At) -> Nodes:
+    return np.arange(at.start, at.stop) if isinstance(at, slice) else at
+
+
 class FPCAEdgeFleet:
     """Follow the leading subspaces of M streams, with the settings of `like`.
 
@@ -447,22 +460,30 @@ class FPCAEdgeFleet:
         Returns the nodes whose subspace changed, in groups, each with the projections of its
         last vectors on the new directions: `(m, width, n)`, oldest first, n at most `lag`.
         """
-        numbers = np.arange(at.start, at.stop) if isinstance(at, slice) else at
-        held = self._held[at].copy()
+        self.keep(Z, at)
+        return self.learn_kept(at)
+
+    def keep(self, Z: Array, at: At) -> None:
+        """Put one vector of each of the nodes `at` into their blocks; they do not count until learned."""
+        held = self._held[at]
         if held.size and (held == held[0]).all():
             self.slab[at, self.depth + int(held[0])] = Z
         else:
-            self.slab[numbers, self.depth + held] = Z
+            self.slab[_numbers(at), self.depth + held] = Z
         if self._past is not None:
-            self._past[numbers, self._seen[numbers] % self.lag] = Z
+            self._past[_numbers(at), self._seen[at] % self.lag] = Z
+
+    def learn_kept(self, at: At) -> list[tuple[Nodes, Array]]:
+        """Do the rest of what `learn` does, of vectors that were kept."""
+        held = self._held[at] + 1
         self._seen[at] += 1
-        self._held[at] += 1
-        full: Nodes = numbers[held + 1 == self.block_size]
-        if not full.size:
-            return []
-        self._held[full] = 0
+        self._held[at] = held % self.block_size
+        full = _numbers(at)[held == self.block_size]
         self.blocks[full] += 1
-        return self._update(full, at if full.size == numbers.size else full)
+        found: list[tuple[Nodes, Array]] = []
+        for start in range(0, full.size, CHUNK):
+            found += self._update(full[start : start + CHUNK])
+        return found
 
     def _windows(self, nodes: Nodes) -> list[tuple[Nodes, Array]]:
         """Project the last vectors of nodes on their directions, nodes with equally many together."""
@@ -478,8 +499,9 @@ class FPCAEdgeFleet:
             found.append((some, np.matmul(self.rows[some], recent.swapaxes(1, 2))))
         return found
 
-    def _update(self, full: Nodes, at: At) -> list[tuple[Nodes, Array]]:
+    def _update(self, full: Nodes) -> list[tuple[Nodes, Array]]:
         """Fold the full blocks into the subspaces; return what `learn` does."""
+        at = as_slice(full)
         rows = self.slab[at]
         if self.like.energy_bounds is not None or self.depth + self.block_size >= rows.shape[2]:
             return self._windows(self._one_by_one(full, rows))
@@ -500,21 +522,19 @@ class FPCAEdgeFleet:
     def _follow(self, at: At, rows: Array, squares: Array, vectors: Array) -> Array | None:
         """Show new directions, as in `FPCAEdge`; return the last vectors' projections, if the block has them."""
         width, depth, lag = self.width, self.depth, self.lag
-        top = vectors[:, :, : -depth - 1 : -1]
-        along = np.einsum("mii->mi", top[:, :depth])
+        # Strongest first, and a row each: BLAS takes no reversed array.
+        top = vectors.swapaxes(1, 2)[:, : -depth - 1 : -1].copy()
+        along = np.einsum("mii->mi", top[:, :, :depth])
         signed = np.copysign(np.sqrt(squares[:, : -depth - 1 : -1]), along * self._signed[at])
         self._signed[at] = signed
-        weighted = self._room(len(rows))
-        np.matmul(vectors[:, :, -depth:].swapaxes(1, 2), rows, out=weighted)
-        weighted = weighted[:, ::-1]
+        weighted = np.matmul(top, rows, out=self._room(len(rows)))
         self.slab[at, :depth] = weighted if self.forgetting == 1.0 else self.forgetting * weighted
-        weighted = weighted[:, :width]
-        self.rows[at] = np.divide(weighted, signed[:, :width, None], out=weighted)
+        self.rows[at] = np.divide(weighted[:, :width], signed[:, :width, None], out=weighted[:, :width])
         self.strengths[at] = np.abs(signed[:, :width])
         if lag > self.block_size:
             return None
         # The eigenvectors hold each vector's part in each direction.
-        return np.asarray(top[:, -lag:, :width].swapaxes(1, 2) * signed[:, :width, None])
+        return np.asarray(top[:, :width, -lag:] * signed[:, :width, None])
 
     def _room(self, nodes: int) -> Array:
         """Return scratch space, the same each time: fresh memory would cost more than what is done in it."""

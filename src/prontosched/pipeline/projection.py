@@ -377,7 +377,7 @@ class FleetSpikeDetector:
         self._next = np.zeros(nodes, np.intp)
         self._rounds = np.zeros(nodes, np.intp)
 
-    def refill(self, nodes: NDArray[np.intp], window: Array) -> None:
+    def refill(self, nodes: At, window: Array) -> None:
         """Replace the recent values of `nodes` by `window` `(m, width, n)`, oldest first."""
         held = window.shape[2]
         self._values[:held, nodes] = window.transpose(2, 0, 1)
@@ -387,7 +387,7 @@ class FleetSpikeDetector:
         if held == self.lag:
             self._measure(nodes)
 
-    def _measure(self, nodes: NDArray[np.intp]) -> None:
+    def _measure(self, nodes: At) -> None:
         values = self._values[:, nodes]
         mean = values.sum(axis=0) / self.lag
         offset = self.lag * mean * mean
