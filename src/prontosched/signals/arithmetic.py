@@ -146,12 +146,13 @@ class Many:
         return first + self.rows
 
     def table(self, size: int, value: float = 0.0) -> Table:
-        """As in `One`."""
-        return np.full((*self.lead, size), value)
+        """As in `One`; nodes lie side by side, as most look at the same place."""
+        return np.full((size, *self.lead), value).T
 
     def place(self, x: Value, size: int, first: int = 0) -> Any:
         """As in `One`."""
-        return self.rows, first + x.astype(np.int64) % size
+        at = first + x.astype(np.int64) % size
+        return (slice(None), int(at[0])) if (at == at[0]).all() else (self.rows, at)
 
     def dot(self, rows: Array, x: Array) -> list[Value]:
         """As in `One`, with a leading axis over nodes in both."""

@@ -39,6 +39,8 @@ FORGETTING = 0.9998
 BATCH = 32
 # Nodes of a fleet that take a Newton step together: their matrices then stay in the cache.
 CHUNK = 32
+# Labels of theirs that are solved for together: small systems and products of matrices are faster than a large system.
+FEW = 16
 USUAL_HORIZON = 5
 # Where a logistic head is nearly certain its loss is flat: a label then counts as if curved this much.
 CURVATURE_FLOOR = 0.02
@@ -164,11 +166,15 @@ class Heads(Component):
         across = np.swapaxes(inputs, -1, -2)
         inverse = self.inverse[at] * (1.0 / self.fade)
         curvatures = self.waiting_curvatures[at]
-        if 2 * self.batch < self.prior.shape[-1]:
+        few = self.batch if isinstance(self.ops, One) else min(self.batch, FEW)
+        if 2 * few < self.prior.shape[-1]:
             # A few labels X of curvatures C: (P⁻¹ + X'CX)⁻¹ = P - PX' (C⁻¹ + XPX')⁻¹ XP.
-            part = np.matmul(inputs, inverse)
-            small = np.matmul(part, across) + (1.0 / curvatures)[..., None] * _identity(self.batch)
-            inverse = inverse - np.matmul(np.swapaxes(part, -1, -2), np.linalg.solve(small, part))
+            for start in range(0, self.batch, few):
+                some = slice(start, min(start + few, self.batch))
+                part = np.matmul(inputs[..., some, :], inverse)
+                own = (1.0 / curvatures[..., some])[..., None] * _identity(some.stop - start)
+                small = np.matmul(part, across[..., some]) + own
+                inverse -= np.matmul(np.swapaxes(part, -1, -2), np.linalg.solve(small, part))
         else:
             # (P⁻¹ + G)⁻¹ = (1 + P G)⁻¹ P, for the information G that the labels add.
             added = np.matmul(across * curvatures[..., None, :], inputs)
