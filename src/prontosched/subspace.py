@@ -283,17 +283,16 @@ def merge_all(
     keep = rank + spare
     if at_once is not None and at_once < 4 * keep:
         raise ValueError(f"at_once must be at least four times the {keep} directions to keep, got {at_once}")
-    columns = sum(part.rank for part in parts)
-    if at_once is not None and min(columns, *features) > at_once:
-        groups = [merge_all(group, rank=2 * keep) for group in _grouped(parts, at_once)]
+    if at_once is not None and min(sum(part.rank for part in parts), *features) > at_once:
+        groups = [_merged(group, 2 * keep) for group in _grouped(parts, at_once)]
         if len(groups) < len(parts):
             return merge_all((g for g in groups if g is not None), rank=rank, spare=spare, at_once=at_once)
-    rows = np.empty((columns, features.pop()))
-    at = 0
-    for part in parts:
-        np.multiply(part.basis.T, part.singular_values[:, None], out=rows[at : at + part.rank])
-        at += part.rank
-    return _leading(rows.T, keep)
+    return _merged(parts, keep)
+
+
+def _merged(parts: list[Subspace], keep: int) -> Subspace | None:
+    bases = np.concatenate([part.basis for part in parts], axis=1)
+    return _leading(bases * np.concatenate([part.singular_values for part in parts]), keep)
 
 
 def _grouped(parts: list[Subspace], columns: int) -> Iterator[list[Subspace]]:
