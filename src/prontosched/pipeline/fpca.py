@@ -476,9 +476,10 @@ class FPCAEdgeFleet:
     def learn_kept(self, at: At) -> list[tuple[Nodes, Array]]:
         """Do the rest of what `learn` does, of vectors that were kept."""
         held = self._held[at] + 1
-        self._seen[at] += 1
-        self._held[at] = held % self.block_size
         full = _numbers(at)[held == self.block_size]
+        self._held[at] = held
+        self._held[full] = 0
+        self._seen[at] += 1
         self.blocks[full] += 1
         found: list[tuple[Nodes, Array]] = []
         for start in range(0, full.size, CHUNK):

@@ -413,19 +413,23 @@ class FleetSpikeDetector:
         uniform = bool(slot.size) and bool((slot == slot[0]).all())
         place: tuple[int | NDArray[np.intp], At]
         place = (int(slot[0]), at) if uniform else (slot, numbers)
-        before = (place[0] - 1) % self.lag
+        before = self._values[(place[0] - 1) % self.lag, place[1]]
 
         mean, square = self._mean[at], self._square[at]
         away = P - mean
         spiked = np.square(away) > (self.threshold * self.threshold / self.lag) * square
-        spiked &= warm[:, None]
-        value = P
+        if not warm.all():
+            spiked &= warm[:, None]
+        value, spikes = P, np.zeros(P.shape, np.int8)
         if spiked.any():
-            least = np.maximum(RELATIVE_FLOOR * np.abs(mean), self.floor)
-            spiked &= np.abs(away) > self.threshold * least
-            damped = self.influence * value + (1.0 - self.influence) * self._values[before, place[1]]
-            value = np.where(spiked, damped, value)
-        spikes = np.where(spiked, np.copysign(1.0, away), 0.0).astype(np.int8)
+            # Few do: what follows is worked out for those alone.
+            here = np.nonzero(spiked)
+            least = np.maximum(RELATIVE_FLOOR * np.abs(mean[here]), self.floor)
+            beyond = np.abs(away[here]) > self.threshold * least
+            here = (here[0][beyond], here[1][beyond])
+            spikes[here] = np.sign(away[here])
+            value = P.copy()
+            value[here] = self.influence * P[here] + (1.0 - self.influence) * before[here]
         old = self._values[place]
         old = old.copy() if uniform else old
         if embedded.all():
@@ -453,11 +457,16 @@ class FleetSpikeDetector:
         self._mean[at] = mean + step
         self._square[at] = left
         moved = at if embedded.all() else numbers[embedded]
-        self._next[moved] = (self._next[moved] + 1) % self.lag
-        self._rounds[moved] += self._next[moved] == 0
+        following = self._next[moved] + 1
+        following[following == self.lag] = 0
+        self._next[moved] = following
+        self._rounds[moved] += following == 0
         filling = embedded & ~warm
         self._held[at] += filling
-        afresh = (left < CANCELLED * square).any(axis=1) | (self._rounds[at] >= ROUNDS)
+        afresh = self._rounds[at] >= ROUNDS
+        cancelled = left < CANCELLED * square
+        if cancelled.any():
+            afresh |= cancelled.any(axis=1)
         afresh = (afresh & warm) | (filling & (self._held[at] == self.lag))
         if afresh.any():
             self._measure(numbers[afresh])
