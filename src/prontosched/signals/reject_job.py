@@ -143,8 +143,11 @@ class RejectJobFleet(_Options):
 
     def decide(self, evidence: FleetEvidence) -> FleetDecision:
         """Answer for one timestep of every node."""
-        spikes = np.abs(evidence.spikes) if self.absolute else evidence.spikes
-        score = np.einsum("mr,mr->m", weigh(evidence.singular_values, self.weights), spikes)
+        # Few directions spike: only those are weighed.
+        node, direction = np.nonzero(evidence.spikes)
+        signs = np.ones(node.size) if self.absolute else evidence.spikes[node, direction]
+        weights = weigh(evidence.singular_values[node], self.weights)[np.arange(node.size), direction]
+        score = np.asarray(np.bincount(node, weights * signs, len(evidence.spikes)), np.float64)
         score[~evidence.warm] = 0.0
         raised = (score >= self.threshold - TOLERANCE) & evidence.warm & evidence.present
         if self.hold:
