@@ -28,9 +28,12 @@ from urllib.parse import quote
 
 import numpy as np
 
+from benchmarks.core import FEATURES
 from benchmarks.http_load import Connections, closed_loop, open_loop
 from benchmarks.row import Row
 from prontosched.errors import ProntoError
+from prontosched.pipeline.node import Node
+from prontosched.pipeline.presets import make_node
 from prontosched.telemetry.linux import LinuxSource
 
 CONNECTIONS = 200
@@ -146,16 +149,18 @@ def many_rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder, running_agent(folder, "--synthetic", "1") as (process, url):
         _until_decided(url, 1)
         alone = _resident_bytes(process.pid)
+    stepped = make_node()
     with tempfile.TemporaryDirectory() as folder:
         with running_agent(folder, "--synthetic", str(MANY)) as (process, url):
             _until_decided(url, MANY)
             node = quote(_ask(url, "/v1/nodes")["nodes"][MANY // 2]["node"], safe="")
             cpu, ticks = _cpu_seconds(process.pid), _ask(url, "/v1/status")["loop"]["ticks"]
-            spent, end = [], time.monotonic() + MANY_SECONDS
+            spent, bare, end = [], [], time.monotonic() + MANY_SECONDS
             while time.monotonic() < end:
                 asked = time.perf_counter()
                 _ask(url, f"{DECISION}?node={node}")
                 spent.append(time.perf_counter() - asked)
+                bare.append(_bare_steps(stepped))
                 time.sleep(0.05)
             # By ticks, not by time: on a machine that is short of CPUs some are left out.
             ticks = _ask(url, "/v1/status")["loop"]["ticks"] - ticks
@@ -167,9 +172,20 @@ def many_rows() -> Iterator[Row]:
             warm = time.monotonic() - restarted
     name = f"{MANY} nodes at 1 s"
     yield Row(f"{name}: share of a core", 100 * share, "%", 12.0)
+    times = share / MANY / (sum(bare) / len(bare))
+    yield Row(f"{name}: a node's second against a bare default step", times, "times")
     yield Row(f"{name}: memory a node", (resident - alone) / MANY / 1000, "kB", 220.0)
     yield Row(f"{name}: p99 of {DECISION} meanwhile", float(np.percentile(spent, 99)) * 1000, "ms", 50.0)
     yield Row(f"{name}: a restart until all are warm", warm, "s", 5.0)
+
+
+def _bare_steps(node: Node, steps: int = 20) -> float:
+    """Return the processor seconds of a step, in the same noise as what is measured beside it."""
+    y = np.random.default_rng(node.timestep).standard_normal((steps, FEATURES))
+    begin = time.process_time()
+    for vector in y:
+        node.step(vector, ready=abs(float(vector[0])), utilisation=50.0, time=float(node.timestep))
+    return (time.process_time() - begin) / steps
 
 
 def _until_decided(url: str, nodes: int) -> None:
