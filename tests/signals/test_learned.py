@@ -13,6 +13,7 @@ from prontosched.decision import Evidence
 from prontosched.errors import StateError
 from prontosched.pipeline.node import Node
 from prontosched.pipeline.presets import make_node
+from prontosched.signals.arithmetic import Component
 from prontosched.signals.learned import LearnedSignal
 
 from .runs import run, run_node
@@ -267,6 +268,14 @@ def test_the_reason_has_no_more_digits_than_are_known(rng, interval):
         for number in shown.groups() if shown else ():
             assert re.fullmatch(r"\d+|\d\.\d|0\.0*[1-9]\d?", number), reason
     assert "expected within" in said.reasons[-1]
+
+
+def test_no_part_has_a_dictionary_that_saving_would_make_and_every_step_pay_for():
+    parts = [LearnedSignal(budget=0.1, hourly_limit=0.4, tolerance="p90").learner]
+    while parts:
+        part = parts.pop()
+        assert not hasattr(part, "__dict__"), type(part).__name__
+        parts += [one for _, one in part._parts() if isinstance(one, Component)]
 
 
 def test_settings_make_the_same_signal_again():

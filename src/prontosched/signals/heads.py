@@ -70,16 +70,9 @@ class Heads(Component):
     """
 
     STATE = (
-        "weights",
-        "inverse",
-        "prior_left",
-        "labels",
-        "waiting",
-        "waiting_errors",
-        "waiting_curvatures",
-        "fleet_prior",
-        "fleet_labels",
-    )
+        "weights", "inverse", "prior_left", "labels", "waiting", "waiting_errors", "waiting_curvatures",
+        "fleet_prior", "fleet_labels",
+    )  # fmt: skip
     __slots__ = ("prior", "overlap", "ridge", "batch", "fade", "cap", *STATE)
     SAVED_AS: ClassVar[Mapping[str, str]] = {"fleet_prior": "borrowed", "fleet_labels": "credit"}
 
@@ -258,17 +251,9 @@ class Correction(Component):
     """
 
     STATE = (
-        "heads",
-        "trends",
-        "means",
-        "squares",
-        "seen",
-        "gain",
-        "gain_weight",
-        "along",
-        "along_weight",
+        "heads", "trends", "means", "squares", "seen", "gain", "gain_weight", "along", "along_weight",
         "along_scale",
-    )
+    )  # fmt: skip
     __slots__ = ("horizon", *STATE)
 
     def __init__(self, ops: Operations, horizon: int) -> None:

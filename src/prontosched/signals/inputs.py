@@ -54,18 +54,9 @@ class History(Component):
     """
 
     STATE = (
-        "recent",
-        "levels",
-        "rates",
-        "restless",
-        "since",
-        "used",
-        "used_mean",
-        "used_square",
-        "used_now",
-        "steps",
-        "used_steps",
-    )
+        "recent", "levels", "rates", "restless", "since", "used", "used_mean", "used_square", "used_now",
+        "steps", "used_steps",
+    )  # fmt: skip
     __slots__ = STATE
 
     def __init__(self, ops: Operations) -> None:

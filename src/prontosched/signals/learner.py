@@ -84,37 +84,11 @@ class ContentionLearner(Component):
     """
 
     STATE = (
-        "tolerance",
-        "clock",
-        "history",
-        "profiles",
-        "heads",
-        "correction",
-        "admission",
-        "record",
-        "outlook",
-        "error",
-        "positives",
-        "contention",
-        "inputs",
-        "correction_inputs",
-        "vectors",
-        "logits",
-        "decided_logits",
-        "offsets",
-        "offset_known",
-        "during",
-        "wanted",
-        "early",
-        "counts",
-        "unknown",
-        "level",
-        "learned",
-        "logit",
-        "forecast",
-        "expected",
-        "usual",
-    )
+        "tolerance", "clock", "history", "profiles", "heads", "correction", "admission", "record",
+        "outlook", "error", "positives", "contention", "inputs", "correction_inputs", "vectors", "logits",
+        "decided_logits", "offsets", "offset_known", "during", "wanted", "early", "counts", "unknown",
+        "level", "learned", "logit", "forecast", "expected", "usual",
+    )  # fmt: skip
     __slots__ = ("policy", "unit", *STATE)
     SAVED_AS: ClassVar[Mapping[str, str]] = {
         "correction": "sight",

@@ -305,23 +305,9 @@ class Admission(Component):
     """
 
     STATE = (
-        "refusing",
-        "refused",
-        "unlikely",
-        "calm",
-        "present_steps",
-        "present_accepted",
-        "excepting",
-        "seed",
-        "counter",
-        "exceptions",
-        "excepted",
-        "spent",
-        "limited",
-        "exempt",
-        "budget",
-        "limit",
-    )
+        "refusing", "refused", "unlikely", "calm", "present_steps", "present_accepted", "excepting", "seed",
+        "counter", "exceptions", "excepted", "spent", "limited", "exempt", "budget", "limit",
+    )  # fmt: skip
     __slots__ = ("policy", "close_at", "open_at", *STATE)
 
     def __init__(self, ops: Operations, policy: Policy) -> None:

@@ -43,19 +43,9 @@ class SignalRecord(Component):
     """
 
     STATE = (
-        "steps",
-        "raised",
-        "spikes",
-        "hits",
-        "weights",
-        "labels",
-        "foreseen",
-        "leads",
-        "demoted",
-        "early_steps",
-        "early_hits",
-        "trusted_early",
-    )
+        "steps", "raised", "spikes", "hits", "weights", "labels", "foreseen", "leads", "demoted",
+        "early_steps", "early_hits", "trusted_early",
+    )  # fmt: skip
     __slots__ = ("horizon", *STATE)
 
     def __init__(self, ops: Operations, horizon: int) -> None:
